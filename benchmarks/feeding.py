@@ -23,8 +23,8 @@ from sources import DATA, MINILM, need_data
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import Given, as_source
-from encoder_zoo.tasks.training.streams import as_stream
+from encoder_zoo.tasks.training.sources import Given, make_source
+from encoder_zoo.tasks.training.streams import make_stream
 
 BATCH, LENGTHS, WORDS = 32, (128, 512), 0.75
 
@@ -52,7 +52,7 @@ def long_texts(paragraphs: list[str], words: int, count: int) -> list[str]:
 
 def batches(task, source) -> Iterator:
     maker = task.batch_maker
-    data = as_source(Given.of(as_stream(source, maker)), plan=Plan(BATCH), maker=maker)
+    data = make_source(Given.of(make_stream(source, maker)), plan=Plan(BATCH), maker=maker)
     return data._iterate_batches(0, seed=0)
 
 

@@ -21,7 +21,7 @@ from sources import DATA, MINILM, need_data
 from token_classification import report
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
+from encoder_zoo.tasks.question_answering.squad import compute_squad_scores, compute_squad_v2_scores
 
 LENGTH, STRIDE = 384, 128
 SCORES = ("exact_match", "f1", "best_exact_match", "best_f1")
@@ -105,10 +105,10 @@ def their_scores(model, tokenizer, dev: list[dict]) -> dict[str, float]:
     guesses = [best[i][1] for i in range(len(dev))]
     right = [[a["text"] for a in e["answers"]] for e in dev]
     if all(right):
-        scores = squad_scores(guesses, right)
+        scores = compute_squad_scores(guesses, right)
     else:
         differences = [null[i] - best[i][0] for i in range(len(dev))]
-        scores = squad_v2_scores(guesses, right, differences, 0.0)
+        scores = compute_squad_v2_scores(guesses, right, differences, 0.0)
     return {name: scores[name] for name in SCORES if name in scores}
 
 

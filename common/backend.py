@@ -19,15 +19,15 @@ def backend() -> str:
     """
     if "keras" in sys.modules:
         return sys.modules["keras"].config.backend()
-    return os.environ.get("KERAS_BACKEND") or _backend_in_file()
+    return os.environ.get("KERAS_BACKEND") or _read_backend_setting()
 
 
 @functools.cache
-def _backend_in_file() -> str:
-    return read_backend(keras_file())
+def _read_backend_setting() -> str:
+    return read_backend(get_keras_file())
 
 
-def keras_file() -> pathlib.Path:
+def get_keras_file() -> pathlib.Path:
     """Return the path where Keras looks for keras.json."""
     home = os.environ.get("KERAS_HOME")
     if home is None:  # the same rules as in Keras

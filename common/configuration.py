@@ -42,7 +42,7 @@ class ConfigFromSignature:
             AttributeError: If this argument cannot be changed after creating the object.
         """
         cls: type = type(self)
-        rule = argument_rules(cls).get(name)
+        rule = get_argument_rules(cls).get(name)
         if rule is not None:
             check_argument(name, value, rule)
             _check_can_change(self, name, value)
@@ -52,7 +52,7 @@ class ConfigFromSignature:
         """Return the constructor arguments of this object."""
         parent: Any = super()
         config = parent.get_config() if hasattr(parent, "get_config") else {}
-        arguments = {name: getattr(self, name) for name in argument_names(type(self))}
+        arguments = {name: getattr(self, name) for name in get_argument_names(type(self))}
         return {**config, **arguments}
 
     @classmethod
@@ -79,30 +79,30 @@ def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> N
         )
 
 
-def repr_from_signature(thing: object, *first: str) -> str:
+def make_repr(thing: object, *first: str) -> str:
     """Create a `repr` that shows the class, optional leading words, and all non-default arguments.
 
     Example:
         >>> class Scale(ConfigFromSignature):
         ...     def __init__(self, units, factor=2.0, bias=True):
         ...         self.units, self.factor, self.bias = units, factor, bias
-        >>> repr_from_signature(Scale(4, factor=3.0), "4 units")
+        >>> make_repr(Scale(4, factor=3.0), "4 units")
         'Scale(4 units, factor=3.0)'
     """
     settings = [
         f"{name}={getattr(thing, name)!r}"
-        for name, default in argument_defaults(type(thing)).items()
+        for name, default in get_argument_defaults(type(thing)).items()
         if getattr(thing, name) != default
     ]
     return f"{type(thing).__name__}({', '.join([*first, *settings])})"
 
 
-def argument_names(cls: type) -> list[str]:
+def get_argument_names(cls: type) -> list[str]:
     """Return the named arguments of all `__init__` methods, except those of the Keras class."""
-    return list(_arguments(cls))
+    return list(_collect_arguments(cls))
 
 
-def argument_defaults(cls: type) -> dict[str, object]:
+def get_argument_defaults(cls: type) -> dict[str, object]:
     """Map argument names to default values. A subclass overrides the defaults in its base classes.
 
     If a class has a `defaults` attribute, its values have priority.
@@ -111,10 +111,10 @@ def argument_defaults(cls: type) -> dict[str, object]:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
         ...     def __init__(self, units, factor=2.0, **kwargs):
         ...         super().__init__(**kwargs)
-        >>> argument_defaults(Scale)
+        >>> get_argument_defaults(Scale)
         {'factor': 2.0}
     """
-    found = {name: parameter.default for name, parameter in _arguments(cls).items()}
+    found = {name: parameter.default for name, parameter in _collect_arguments(cls).items()}
     found |= getattr(cls, "defaults", {})
     return {n: default for n, default in found.items() if default is not inspect.Parameter.empty}
 
@@ -132,8 +132,8 @@ def build_signature(cls: type) -> inspect.Signature:
         >>> print(build_signature(Shift))
         (units, factor=2.0, *, offset=1.0, **kwargs)
     """
-    defaults, found = argument_defaults(cls), []
-    for name, parameter in _arguments(cls).items():
+    defaults, found = get_argument_defaults(cls), []
+    for name, parameter in _collect_arguments(cls).items():
         default = defaults.get(name, inspect.Parameter.empty)
         found.append(parameter.replace(default=default, annotation=inspect.Parameter.empty))
     positional = [p for p in found if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -145,35 +145,37 @@ def build_signature(cls: type) -> inspect.Signature:
 
 
 @functools.cache
-def argument_rules(cls: type) -> dict[str, Rule]:
+def get_argument_rules(cls: type) -> dict[str, Rule]:
     """Map argument names to validation rules. A subclass overrides the rules in its base classes.
 
     Example:
         >>> class Scale(ConfigFromSignature):
         ...     def __init__(self, factor: float, bias: bool = True): ...
-        >>> {name: rule.words for name, rule in argument_rules(Scale).items()}
+        >>> {name: rule.words for name, rule in get_argument_rules(Scale).items()}
         {'bias': 'True or False'}
     """
-    return {n: rule for init in _initializers(cls)[::-1] for n, rule in get_rules(init).items()}
+    return {
+        n: rule for init in _list_initializers(cls)[::-1] for n, rule in get_rules(init).items()
+    }
 
 
-def _initializers(cls: type) -> list[Callable]:
+def _list_initializers(cls: type) -> list[Callable]:
     """Return the `__init__` methods of a class and its bases, up to this mixin."""
     classes = [c for c in cls.__mro__ if issubclass(c, ConfigFromSignature)]
     return [vars(c)["__init__"] for c in classes if "__init__" in vars(c)]
 
 
-def _arguments(cls: type) -> dict[str, inspect.Parameter]:
+def _collect_arguments(cls: type) -> dict[str, inspect.Parameter]:
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found: dict[str, inspect.Parameter] = {}
-    for init in _initializers(cls):
+    for init in _list_initializers(cls):
         for parameter in inspect.signature(init).parameters.values():
             if parameter.kind in named and parameter.name != "self":
                 found.setdefault(parameter.name, parameter)
     return found
 
 
-def plain_settings(value):
+def make_plain_settings(value):
     """Convert the settings of a loss to plain data. Functions are replaced by their names.
 
     Keras serialization is not used for this. It warns about lambda functions, and it omits settings
@@ -181,7 +183,7 @@ def plain_settings(value):
 
     Example:
         >>> import operator
-        >>> plain_settings(functools.partial(operator.mul, 2))
+        >>> make_plain_settings(functools.partial(operator.mul, 2))
         {'function': '_operator.mul', 'arguments': [2], 'keywords': {}}
     """
     if value is None or isinstance(value, str | int | float):
@@ -189,15 +191,15 @@ def plain_settings(value):
     if isinstance(value, np.ndarray | np.generic) or keras.ops.is_tensor(value):
         return keras.ops.convert_to_numpy(value).tolist()
     if isinstance(value, Mapping):
-        return {str(name): plain_settings(inner) for name, inner in value.items()}
+        return {str(name): make_plain_settings(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_settings(inner) for inner in value]
+        return [make_plain_settings(inner) for inner in value]
     if isinstance(value, functools.partial):
         parts = value.func, value.args, value.keywords
         return dict(
-            zip(("function", "arguments", "keywords"), map(plain_settings, parts), strict=True)
+            zip(("function", "arguments", "keywords"), map(make_plain_settings, parts), strict=True)
         )
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     settings = vars(value) if isinstance(value, keras.losses.Loss) else {}
-    return {"class": plain_settings(type(value)), **plain_settings(settings)}
+    return {"class": make_plain_settings(type(value)), **make_plain_settings(settings)}

@@ -31,7 +31,7 @@ def escape_html(text: object) -> str:
         >>> escape_html("a < 'b'\\r")
         'a &lt; &#x27;b&#x27;&#13;'
     """
-    return html.escape(visible(str(text))).replace("\r", "&#13;")
+    return html.escape(escape_unwritable(str(text))).replace("\r", "&#13;")
 
 
 def escape_markdown(text: object) -> str:
@@ -41,7 +41,7 @@ def escape_markdown(text: object) -> str:
         >>> escape_markdown("bert_base *new* | <b>")
         'bert_base &#42;new&#42; &#124; &#60;b&#62;'
     """
-    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", visible(str(text)))
+    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", escape_unwritable(str(text)))
 
 
 def escape_yaml(text: str) -> str:
@@ -51,7 +51,7 @@ def escape_yaml(text: str) -> str:
         >>> escape_yaml("no: \\x85")
         '"no: \\\\u0085"'
     """
-    return _CONTROLS.sub(_unicode_escape, json.dumps(text, ensure_ascii=False))
+    return _CONTROLS.sub(_format_unicode_escape, json.dumps(text, ensure_ascii=False))
 
 
 def escape_python(text: str) -> str:
@@ -74,11 +74,11 @@ def escape_line(text: str) -> str:
     return _IN_LINE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def visible(text: str) -> str:
+def escape_unwritable(text: str) -> str:
     """Replace NUL and lone surrogates with Python escapes, so that UTF-8 can encode the string.
 
     Example:
-        >>> visible("a\\0b")
+        >>> escape_unwritable("a\\0b")
         'a\\\\x00b'
     """
     return _UNWRITABLE.sub(lambda found: ascii(found[0])[1:-1], text)
@@ -100,7 +100,7 @@ def check_writable(text: str, name: str) -> None:
         ) from None
 
 
-def _unicode_escape(found: re.Match) -> str:
+def _format_unicode_escape(found: re.Match) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 

@@ -23,17 +23,17 @@ EXTRAS = {
 }
 
 
-def extra(name: str) -> Any:
+def load_extra(name: str) -> Any:
     """Import the object that `EXTRAS` lists under a name, and return it.
 
     Example:
-        >>> extra("explain_labels").__module__
+        >>> load_extra("explain_labels").__module__
         'encoder_zoo.extras.explanations.labels'
     """
     return pkgutil.resolve_name(f"encoder_zoo.extras.{EXTRAS[name]}")
 
 
-def formats() -> list[ModuleType]:
+def load_formats() -> list[ModuleType]:
     """Return the modules for additional preset formats. Each module has these attributes:
 
     - `WEIGHTS`: The weights file that identifies the format in a repository, or None.
@@ -42,4 +42,4 @@ def formats() -> list[ModuleType]:
     - `open_checkpoint(files, settings)`: The checkpoint in a folder, or None for another format.
     - `open_tokenizer(files, settings)`: The tokenizer in a folder, or None for another format.
     """
-    return [extra("tf1"), extra("kerashub")]
+    return [load_extra("tf1"), load_extra("kerashub")]

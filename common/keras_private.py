@@ -25,7 +25,7 @@ from typing import TypeVar
 import keras
 
 from encoder_zoo.common.lazy import LazyModule, tf
-from encoder_zoo.common.weights_lock import weights_lock
+from encoder_zoo.common.weights_lock import get_weights_lock
 
 jax = LazyModule("jax")
 M = TypeVar("M", bound=keras.Model)
@@ -53,7 +53,7 @@ def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) ->
         metric._direction = inner._direction
 
 
-def opens_training(cls: type[M]) -> type[M]:
+def replace_training_functions(cls: type[M]) -> type[M]:
     """Class decorator that makes the training functions of a model usable from many threads.
 
     On JAX, the Keras trainer removes all weights from the model during training, evaluation and
@@ -66,7 +66,7 @@ def opens_training(cls: type[M]) -> type[M]:
         step_function(step): Return a function that takes an iterator and runs one step of `fit` or
             `evaluate`. `step` is `train_step` or `test_step`. The function must hold the weights
             lock during each step. Return None to use the Keras function.
-        _next_execution(): Return how many batches to use in the next call, which is at least 1.
+        _get_next_execution(): Return how many batches to use in the next call, which is at least 1.
             Keras always uses `steps_per_execution`. For an endless dataset, this would run too many
             steps if it does not divide the number of batches in an epoch.
         forget_stale_functions(): Delete the functions that were created for removed layers, by
@@ -75,7 +75,7 @@ def opens_training(cls: type[M]) -> type[M]:
     call, make_predict_function = cls.__call__, cls.make_predict_function
     if not hasattr(cls, "step_function"):
         cls.step_function = lambda self, step: None
-        cls._next_execution = lambda self: self.steps_per_execution
+        cls._get_next_execution = lambda self: self.steps_per_execution
     if not hasattr(cls, "forget_stale_functions"):
         cls.forget_stale_functions = lambda self: None
     backend = keras.config.backend()
@@ -97,11 +97,11 @@ def opens_training(cls: type[M]) -> type[M]:
             return keras_own
 
         if own_on_jax:
-            function = _function_on_jax(self, step, STATES_OF_JAX[kind])
+            function = _make_jax_function(self, step, STATES_OF_JAX[kind])
         elif self.steps_per_execution > 1:
-            function = holding(self, kind == "train", _executing(self, make))
+            function = wrap_in_lock(self, kind == "train", _make_execution(self, make))
         else:
-            function = self.step_function(step) or holding(self, kind == "train", make())
+            function = self.step_function(step) or wrap_in_lock(self, kind == "train", make())
         setattr(self, attribute, function)
 
     def make_train_function(self, force: bool = False) -> None:
@@ -120,18 +120,18 @@ def opens_training(cls: type[M]) -> type[M]:
         if own_on_jax:
             self.predict_function = _predict_function_on_jax(self)
             return
-        if joins_processes(self):
+        if has_ddp_model(self):
             self.predict_function = _predict_function_on_torch(self)
         else:
             make_predict_function(self, force)
-        self.predict_function = holding(self, False, self.predict_function)
+        self.predict_function = wrap_in_lock(self, False, self.predict_function)
 
     @functools.wraps(call)
     def __call__(self, *args, **kwargs):
         if backend == "tensorflow" and tf.distribute.has_strategy():
             # Replicas run in other threads than the step, which may hold the lock.
             return call(self, *args, **kwargs)
-        with weights_lock(self).shared():
+        with get_weights_lock(self).shared():
             return call(self, *args, **kwargs)
 
     if backend == "tensorflow" and hasattr(cls, "_maybe_symbolic_build"):
@@ -158,7 +158,7 @@ def _build_under_strategies(cls: type[keras.Model]) -> None:
         if iterator is not None and strategy.num_replicas_in_sync > 1:
             *_, batches = next(iter(iterator))
             data_batch = keras.tree.map_structure(
-                lambda values: _any_rows(strategy.experimental_local_results(values)[0]),
+                lambda values: _drop_batch_size(strategy.experimental_local_results(values)[0]),
                 next(batches),
             )
             iterator = None
@@ -167,7 +167,7 @@ def _build_under_strategies(cls: type[keras.Model]) -> None:
     cls._maybe_symbolic_build = _maybe_symbolic_build
 
 
-def _any_rows(values: tf.Tensor) -> keras.KerasTensor:
+def _drop_batch_size(values: tf.Tensor) -> keras.KerasTensor:
     return keras.KerasTensor((None, *values.shape[1:]), values.dtype.name)
 
 
@@ -190,13 +190,13 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
     cls._purge_model_variables = _purge_model_variables
 
 
-def _executing(model: keras.Model, make: Callable) -> Callable:
-    """Create a Keras function that runs several batches. `_next_execution` returns their number."""
+def _make_execution(model: keras.Model, make: Callable) -> Callable:
+    """Create a Keras function that runs `_get_next_execution()` batches."""
     functions = {}
 
     def function(*arguments):
         whole = model.steps_per_execution
-        count = model._next_execution()
+        count = model._get_next_execution()
         if count not in functions:
             functions[count] = make()
         try:
@@ -208,9 +208,9 @@ def _executing(model: keras.Model, make: Callable) -> Callable:
     return function
 
 
-def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
+def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Callable:
     """Wrap a function to hold the weights lock of a model while it reads or changes weights."""
-    lock = weights_lock(model)
+    lock = get_weights_lock(model)
     hold = lock.exclusive if changes else lock.shared
 
     def inside(*args):
@@ -222,7 +222,7 @@ def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
 
 def variable_reader() -> Callable:
     """Return a function that reads the tensor of a variable, without converting its dtype."""
-    return _access()[0]
+    return _get_accessors()[0]
 
 
 class _Held:
@@ -256,12 +256,12 @@ def _is_held(given: tuple) -> bool:
 
 def _read_values(held: tuple[_Held, ...]) -> tuple[list, ...]:
     """Return the values of variables, to pass them to JAX functions."""
-    read, _ = _access()
+    read, _ = _get_accessors()
     return tuple(list(map(read, part.variables)) for part in held)
 
 
 @functools.cache
-def _access() -> tuple[Callable, Callable]:
+def _get_accessors() -> tuple[Callable, Callable]:
     """Return two functions that read and write the value of a variable outside any scope."""
     if "_value" in vars(keras.Variable(0.0)):
         return operator.attrgetter("_value"), lambda variable, value: setattr(
@@ -270,19 +270,19 @@ def _access() -> tuple[Callable, Callable]:
     return operator.attrgetter("value"), keras.Variable.assign
 
 
-def joins_processes(model: keras.Model) -> bool:
+def has_ddp_model(model: keras.Model) -> bool:
     """Check whether Keras trains a single model in all `torch.distributed` processes.
 
     If so, the trainer stores the shared model in the attribute `ddp_model`.
     """
-    return hasattr(model, "ddp_model") and torch_processes() > 1
+    return hasattr(model, "ddp_model") and count_torch_processes() > 1
 
 
-def torch_processes() -> int:
+def count_torch_processes() -> int:
     """Return the number of `torch.distributed` processes. On other backends, return 1.
 
     Example:
-        >>> torch_processes()
+        >>> count_torch_processes()
         1
     """
     if keras.config.backend() != "torch":
@@ -292,14 +292,14 @@ def torch_processes() -> int:
     return distributed.get_world_size() if is_there else 1
 
 
-def torch_process() -> int:
+def get_torch_rank() -> int:
     """Return the index of this process in `torch.distributed`, or 0 for a single process."""
-    return sys.modules["torch"].distributed.get_rank() if torch_processes() > 1 else 0
+    return sys.modules["torch"].distributed.get_rank() if count_torch_processes() > 1 else 0
 
 
 def gather_from_processes(value: object) -> list:
     """Gather a value from all `torch.distributed` processes, which must all call this function."""
-    found = [None] * torch_processes()
+    found = [None] * count_torch_processes()
     sys.modules["torch"].distributed.all_gather_object(found, value)
     return found
 
@@ -324,7 +324,7 @@ def _predict_function_on_torch(model: keras.Model) -> Callable:
     return function
 
 
-def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callable:
+def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Callable:
     """Create a function for `fit` or `evaluate` on JAX that takes a state and an iterator.
 
     It reads the state from variables and writes the new state to them.
@@ -341,12 +341,12 @@ def _function_on_jax(model: keras.Model, step: Callable, parts: tuple) -> Callab
             held = _select_variables(model, parts)
             shardings = None, tuple([v.value.sharding for v in part.variables] for part in held)
         compiled = jax.jit(step, donate_argnums=0, out_shardings=shardings)
-    trains, write = "optimizer_variables" in parts, _access()[1]
+    trains, write = "optimizer_variables" in parts, _get_accessors()[1]
 
     def function(given, iterator):
         data = next(iterator)
         held = given if _is_held(given) else _select_variables(model, parts)
-        with weights_lock(model).exclusive(trains):  # reuses the state's memory
+        with get_weights_lock(model).exclusive(trains):  # reuses the state's memory
             logs, state = compiled(_read_values(held), data)
             for part, values in zip(held, state, strict=True):
                 for variable, value in zip(part.variables, values, strict=True):
@@ -365,7 +365,7 @@ def _predict_function_on_jax(model: keras.Model) -> Callable:
     def function(given, iterator):
         data = next(iterator)
         held = given if _is_held(given) else _select_variables(model, WEIGHT_LISTS)
-        with weights_lock(model).shared():
+        with get_weights_lock(model).shared():
             return step(_read_values(held), data)[0], held
 
     return function

@@ -27,18 +27,19 @@ def list_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(found.values())
 
 
-def innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+def list_innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return the nested layers that do not contain other layers."""
     return [inner for inner in list_layers(layer)[1:] if not _inside(inner)]
 
 
-def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+def list_own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return the weights of a layer, including frozen weights, but not those in nested layers.
 
     Example:
         >>> block = keras.Sequential([keras.layers.Dense(2)])
         >>> block.build((None, 3))
-        >>> len(own_weights(block)), [weight.name for weight in own_weights(block.layers[0])]
+        >>> own = list_own_weights(block.layers[0])
+        >>> len(list_own_weights(block)), [weight.name for weight in own]
         (0, ['kernel', 'bias'])
     """
     inner = {id(weight) for one in _inside(layer) for weight in one.weights}
@@ -59,9 +60,9 @@ def list_attributes(layer: keras.layers.Layer) -> dict[str, object]:
     return {name: value for name, value in found.items() if not name.startswith("_")}
 
 
-def frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
+def get_frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
     """Return the original kernel of a dense layer with LoRA. Its `kernel` includes the updates."""
-    return next(weight for weight in own_weights(dense) if weight.name == "kernel")
+    return next(weight for weight in list_own_weights(dense) if weight.name == "kernel")
 
 
 def remove_lora(layer: keras.layers.Layer) -> None:

@@ -79,7 +79,7 @@ _engine: contextvars.ContextVar[str | None] = contextvars.ContextVar("engine", d
 
 
 @contextlib.contextmanager
-def _using(engine: str | None) -> Iterator[None]:
+def _use_engine(engine: str | None) -> Iterator[None]:
     token = _engine.set(engine)
     try:
         yield
@@ -97,7 +97,7 @@ def use_numpy() -> contextlib.AbstractContextManager[None]:
         ...     type(array_ops.constant([1])).__name__
         'Array'
     """
-    return _using("numpy")
+    return _use_engine("numpy")
 
 
 def use_backend() -> contextlib.AbstractContextManager[None]:
@@ -108,7 +108,7 @@ def use_backend() -> contextlib.AbstractContextManager[None]:
         ...     uses_tensorflow() == (backend() == "tensorflow")
         True
     """
-    return _using(None)
+    return _use_engine(None)
 
 
 def use_tensorflow() -> contextlib.AbstractContextManager[None]:
@@ -120,7 +120,7 @@ def use_tensorflow() -> contextlib.AbstractContextManager[None]:
         ...     array_ops.is_tensor is tensorflow.is_tensor
         True
     """
-    return _using("tensorflow")
+    return _use_engine("tensorflow")
 
 
 def uses_tensorflow() -> bool:

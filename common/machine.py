@@ -3,11 +3,11 @@
 import os
 
 
-def usable_cores() -> int:
+def count_cores() -> int:
     """Return the number of CPU cores that this process can use. Containers can limit this number.
 
     Example:
-        >>> 1 <= usable_cores() <= os.cpu_count()
+        >>> 1 <= count_cores() <= os.cpu_count()
         True
     """
     if hasattr(os, "sched_getaffinity"):  # Linux

@@ -54,7 +54,7 @@ def quote_missing(value: object) -> str:
     return repr(value) if isinstance(value, str) else str(value)
 
 
-def missing_rows(values: Sequence, name: str) -> str:
+def describe_missing_rows(values: Sequence, name: str) -> str:
     """Create the part of an error message that counts missing texts and says what to do.
 
     Args:
@@ -65,9 +65,9 @@ def missing_rows(values: Sequence, name: str) -> str:
         String that starts with a space, or "" if all values are present.
 
     Example:
-        >>> missing_rows(["good", None, float("nan")], "x")[:65]
+        >>> describe_missing_rows(["good", None, float("nan")], "x")[:65]
         ' 2 of 3 rows of x are missing (None or NaN). The first is row 1. '
-        >>> missing_rows(["good"], "x")
+        >>> describe_missing_rows(["good"], "x")
         ''
     """
     rows = [row for row, value in enumerate(values) if is_missing(value)]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.layers import list_layers, own_weights
+from encoder_zoo.common.layers import list_layers, list_own_weights
 from encoder_zoo.common.validation import is_number
 from encoder_zoo.common.wording import invalid
 
@@ -23,7 +23,7 @@ _PROBE = keras.initializers.Zeros()
 DEFLATED = 1032  # maximum number of bytes that can be unpacked from one byte in a zip archive
 
 
-def saves_layer_states(cls: type[M]) -> type[M]:
+def add_layer_states(cls: type[M]) -> type[M]:
     """Class decorator that adds the state of layers to the configuration of a model.
 
     The class must use `ConfigFromSignature`. The state describes layers quantized by `quantize`,
@@ -32,7 +32,7 @@ def saves_layer_states(cls: type[M]) -> type[M]:
     that shares nothing with the original.
 
     Example:
-        >>> @saves_layer_states
+        >>> @add_layer_states
         ... class Twice(ConfigFromSignature, keras.Model):
         ...     def __init__(self, units, **kwargs):
         ...         super().__init__(**kwargs)
@@ -48,7 +48,7 @@ def saves_layer_states(cls: type[M]) -> type[M]:
 
     def get_config(self) -> dict:
         """Return the constructor arguments of this model and the state of its layers."""
-        config = {name: as_configuration(value) for name, value in arguments_of(self).items()}
+        config = {name: serialize_value(value) for name, value in arguments_of(self).items()}
         state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
         return {**config, **{name: value for name, value in state.items() if value}}
 
@@ -70,18 +70,18 @@ def saves_layer_states(cls: type[M]) -> type[M]:
     return cls
 
 
-def as_configuration(value: object) -> object:
+def serialize_value(value: object) -> object:
     """Serialize a layer, a model or a preprocessor. Other values are returned unchanged.
 
     While Keras is saving a model, this returns the layer itself, so that two tasks can share a
     backbone.
     """
-    if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not _notes_shared_objects():
+    if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not _is_tracking_objects():
         return keras.saving.serialize_keras_object(value)
     return value
 
 
-def _notes_shared_objects() -> bool:
+def _is_tracking_objects() -> bool:
     """Check whether Keras is saving a model. In this case, it detects objects that occur twice.
 
     Keras can only detect them if the configuration contains the objects themselves.
@@ -171,7 +171,7 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
         if getattr(layer, "lora_enabled", None) is not False:
             continue
-        sizes = [size for weight in own_weights(layer) for size in weight.shape]
+        sizes = [size for weight in list_own_weights(layer) for size in weight.shape]
         most = max(MOST_RANK, *sizes)
         if type(rank) is not int or not 0 < rank <= most:
             expected = f"an integer from 1 to {most}"
@@ -181,7 +181,7 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
         layer.enable_lora(rank, lora_alpha=alpha)
 
 
-def _frozen_layers(model: keras.Model) -> dict[str, list]:
+def _find_frozen_layers(model: keras.Model) -> dict[str, list]:
     """Find frozen layers, and frozen weights in layers that are not frozen.
 
     Layers are represented by their index in the model. Weights are represented by two indices: the
@@ -192,7 +192,7 @@ def _frozen_layers(model: keras.Model) -> dict[str, list]:
     weights = [
         [i, j]
         for i, layer in enumerate(layers)
-        for j, weight in enumerate(own_weights(layer))
+        for j, weight in enumerate(list_own_weights(layer))
         if weight.trainable != layer.trainable
     ]
     found: dict[str, list] = {"layers": frozen, "weights": weights}
@@ -205,7 +205,7 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
     for i, layer in enumerate(layers):  # outer layers first, because they change inner layers
         layer.trainable = i not in indices
     for i, j in frozen.get("weights", ()):
-        weight = own_weights(layers[i])[j]
+        weight = list_own_weights(layers[i])[j]
         weight.trainable = not layers[i].trainable
 
 
@@ -222,6 +222,6 @@ GRADIENT_CHECKPOINTING = "gradient_checkpointing"
 LAYER_STATES: dict[str, tuple[Callable, Callable]] = {
     "quantized": (_find_quantized_layers, _quantize_layers),
     "low_rank_updates": (_find_updated_layers, _update_layers),
-    "frozen": (_frozen_layers, _freeze_layers),
+    "frozen": (_find_frozen_layers, _freeze_layers),
     GRADIENT_CHECKPOINTING: (_checkpoints_gradients, _checkpoint_gradients),
 }

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
+from encoder_zoo.common.ragged_array import Array, RaggedArray, make_array
 
 
 def wrap_numpy(function: Callable) -> Callable:
     """Wrap a NumPy function to accept positional arguments in the order used by TensorFlow."""
 
     def operation(*values, **options):
-        return as_array(function(*map(as_array, values), **options))
+        return make_array(function(*map(make_array, values), **options))
 
     return operation
 
@@ -25,7 +25,7 @@ def make_sizes(shape) -> tuple[int, ...]:
 
 
 def stack(values, axis: int = 0) -> Array:
-    return as_array(np.stack([as_array(value) for value in values], axis))
+    return make_array(np.stack([make_array(value) for value in values], axis))
 
 
 def zeros(shape, dtype=np.float32) -> Array:
@@ -33,87 +33,91 @@ def zeros(shape, dtype=np.float32) -> Array:
 
 
 def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool = False) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     if direction == "DESCENDING":  # keep the order of equal values
         last = values.shape[axis] - 1
         turned = np.argsort(np.flip(values, axis), axis, kind="stable")
-        return as_array((last - np.flip(turned, axis)).astype(np.int32))
-    return as_array(np.argsort(values, axis, kind="stable").astype(np.int32))
+        return make_array((last - np.flip(turned, axis)).astype(np.int32))
+    return make_array(np.argsort(values, axis, kind="stable").astype(np.int32))
 
 
 # -- numbers -------------------------------------------------------------------------------------
 
 
-def reduction(function: Callable, **options) -> Callable:
+def make_reduction(function: Callable, **options) -> Callable:
     """Create a function that reduces an array along an axis and keeps its dtype."""
 
     def reduce(values, axis=None, keepdims: bool = False) -> Array:
         if isinstance(values, RaggedArray):
             rows = [function(row, **options) for row in values]
-            return as_array(np.asarray(rows, values.dtype))
-        values, axis = as_array(values), tuple(axis) if isinstance(axis, list) else axis
+            return make_array(np.asarray(rows, values.dtype))
+        values, axis = make_array(values), tuple(axis) if isinstance(axis, list) else axis
         found = function(values, axis=axis, keepdims=keepdims, **options)
-        return as_array(found, values.dtype)
+        return make_array(found, values.dtype)
 
     return reduce
 
 
-reduce_sum, reduce_all, reduce_any = reduction(np.sum), reduction(np.all), reduction(np.any)
+reduce_sum, reduce_all, reduce_any = (
+    make_reduction(np.sum),
+    make_reduction(np.all),
+    make_reduction(np.any),
+)
 
 
 def reduce_max(values, axis=None, keepdims: bool = False) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     least = {"f": -np.inf, "b": False}.get(values.dtype.kind)
     least = np.iinfo(values.dtype).min if least is None else least
-    return as_array(np.max(values, axis, keepdims=keepdims, initial=least), values.dtype)
+    return make_array(np.max(values, axis, keepdims=keepdims, initial=least), values.dtype)
 
 
 def reduce_min(values, axis=None, keepdims: bool = False) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     most = np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).max
-    return as_array(np.min(values, axis, keepdims=keepdims, initial=most), values.dtype)
+    return make_array(np.min(values, axis, keepdims=keepdims, initial=most), values.dtype)
 
 
 def reduce_logsumexp(values, axis=None, keepdims: bool = False) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     most = np.max(values, axis=axis, keepdims=True)
     total = np.log(np.sum(np.exp(values - most), axis=axis, keepdims=True)) + most
-    return as_array(total if keepdims else np.squeeze(total, axis))
+    return make_array(total if keepdims else np.squeeze(total, axis))
 
 
 def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     total = np.cumsum(values, axis, dtype=values.dtype)
-    return as_array(total - values if exclusive else total)
+    return make_array(total - values if exclusive else total)
 
 
-def segments(function: np.ufunc, values, segment_ids) -> Array:
+def reduce_segments(function: np.ufunc, values, segment_ids) -> Array:
     """Reduce the values of each segment. Segment ids must be sorted, from 0 and without gaps."""
-    values, ids = as_array(values), np.asarray(segment_ids)
+    values, ids = make_array(values), np.asarray(segment_ids)
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
-    return as_array(function.reduceat(values, starts)) if len(values) else values
+    return make_array(function.reduceat(values, starts)) if len(values) else values
 
 
 def segment_mean(values, segment_ids) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     counts = np.bincount(np.asarray(segment_ids)).reshape(-1, *[1] * (values.ndim - 1))
-    total = segments(np.add, values, segment_ids)
-    return as_array((total / counts).astype(values.dtype)) if len(values) else values
+    total = reduce_segments(np.add, values, segment_ids)
+    return make_array((total / counts).astype(values.dtype)) if len(values) else values
 
 
 def unsorted_segment_sum(values, segment_ids, num_segments) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     found = np.zeros((int(num_segments), *values.shape[1:]), values.dtype)
     np.add.at(found, np.asarray(segment_ids), values)
-    return as_array(found)
+    return make_array(found)
 
 
 def unsorted_segment_max(values, segment_ids, num_segments) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     limits = np.finfo if values.dtype.kind == "f" else np.iinfo
     found = np.full((int(num_segments), *values.shape[1:]), limits(values.dtype).min, values.dtype)
     np.maximum.at(found, np.asarray(segment_ids), values)
-    return as_array(found)
+    return make_array(found)
 
 
 def bincount(values, minlength: int = 0, maxlength: int = 0, axis=None, **options) -> Array:
@@ -123,28 +127,28 @@ def bincount(values, minlength: int = 0, maxlength: int = 0, axis=None, **option
 
 def top_k(values, k: int) -> tuple[Array, Array]:
     order = argsort(values, direction="DESCENDING")[..., : int(k)]
-    return as_array(np.take_along_axis(as_array(values), order, -1)), as_array(order)
+    return make_array(np.take_along_axis(make_array(values), order, -1)), make_array(order)
 
 
 def count_nonzero(values, axis=None, dtype=np.int64) -> Array:
-    return as_array(np.asarray(np.count_nonzero(as_array(values), axis), dtype))
+    return make_array(np.asarray(np.count_nonzero(make_array(values), axis), dtype))
 
 
 def softmax(values, axis: int = -1) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     powers = np.exp(values - values.max(axis, keepdims=True, initial=-np.inf))
-    return as_array(powers / powers.sum(axis, keepdims=True))
+    return make_array(powers / powers.sum(axis, keepdims=True))
 
 
 def sigmoid(values) -> Array:
-    values = as_array(values)
+    values = make_array(values)
     powers = np.exp(-np.abs(values))
-    return as_array((np.where(values >= 0, 1, powers) / (1 + powers)).astype(values.dtype))
+    return make_array((np.where(values >= 0, 1, powers) / (1 + powers)).astype(values.dtype))
 
 
 def frame(values, frame_length: int, frame_step: int) -> Array:
-    windows = np.lib.stride_tricks.sliding_window_view(as_array(values), int(frame_length), -1)
-    return as_array(windows[..., :: int(frame_step), :].copy())
+    windows = np.lib.stride_tricks.sliding_window_view(make_array(values), int(frame_length), -1)
+    return make_array(windows[..., :: int(frame_step), :].copy())
 
 
 maximum, minimum = wrap_numpy(np.maximum), wrap_numpy(np.minimum)
@@ -170,10 +174,10 @@ class TensorArray:
         return self._values[int(index)]
 
     def stack(self) -> Array:
-        return as_array(np.stack(self._values)) if self._values else zeros([0])
+        return make_array(np.stack(self._values)) if self._values else zeros([0])
 
     def concat(self) -> Array:
-        return as_array(np.concatenate(self._values)) if self._values else zeros([0])
+        return make_array(np.concatenate(self._values)) if self._values else zeros([0])
 
 
 def while_loop(cond: Callable, body: Callable, loop_vars, **options):
@@ -215,17 +219,17 @@ def flatten(values) -> list:
 # -- random numbers ------------------------------------------------------------------------------
 
 
-def generator(seed) -> np.random.Generator:
+def make_generator(seed) -> np.random.Generator:
     """Create a random generator from a seed, an integer array of shape (2,)."""
     return np.random.default_rng([int(number) % 2**63 for number in seed])
 
 
 def stateless_shuffle(values, seed) -> Array:
-    return as_array(generator(seed).permutation(as_array(values)))
+    return make_array(make_generator(seed).permutation(make_array(values)))
 
 
 def stateless_uniform(shape, seed, minval=0, maxval=None, dtype=np.float32) -> Array:
-    draws, dtype = generator(seed), np.dtype(dtype)
+    draws, dtype = make_generator(seed), np.dtype(dtype)
     if dtype.kind == "i":
         return draws.integers(minval, maxval, make_sizes(shape), dtype).view(Array)
     most = 1 if maxval is None else maxval

@@ -38,11 +38,11 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this mod
     reduce_logsumexp,
     reduce_max,
     reduce_min,
+    reduce_segments,
     reduce_sum,
     round,
     scan,
     segment_mean,
-    segments,
     sigmoid,
     softmax,
     stack,
@@ -56,7 +56,7 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this mod
     zeros,
 )
 from encoder_zoo.common.numpy_strings import strings  # noqa: F401
-from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array, ranges
+from encoder_zoo.common.ragged_array import Array, RaggedArray, concatenate_ranges, make_array
 from encoder_zoo.common.wording import invalid
 
 Tensor, RaggedTensor = Array, RaggedArray
@@ -93,7 +93,7 @@ def as_dtype(dtype) -> SimpleNamespace:
 def constant(value, dtype=None, shape=None) -> Array:
     if isinstance(value, list | tuple) and any(isinstance(v, np.ndarray) for v in value):
         value = np.stack(value)
-    array = as_array(value, dtype and np.dtype(dtype))
+    array = make_array(value, dtype and np.dtype(dtype))
     return array if shape is None else np.broadcast_to(array, tuple(shape)).view(Array)
 
 
@@ -129,7 +129,7 @@ def cast(value, dtype):
     dtype = np.dtype(dtype)
     if isinstance(value, RaggedArray):
         return value.with_flat_values(cast(value.flat_values, dtype))
-    return as_array(value).astype(dtype)
+    return make_array(value).astype(dtype)
 
 
 def identity(value):
@@ -150,19 +150,19 @@ def shape(value, out_type=int32) -> Array:
 
 
 def size(value, out_type=int32) -> Array:
-    return as_array(np.asarray(np.size(value), out_type))
+    return make_array(np.asarray(np.size(value), out_type))
 
 
 def reshape(value, shape) -> Array:
-    return as_array(as_array(value).reshape(make_sizes(shape)))
+    return make_array(make_array(value).reshape(make_sizes(shape)))
 
 
 def broadcast_to(value, shape) -> Array:
-    return as_array(np.broadcast_to(as_array(value), make_sizes(shape)))
+    return make_array(np.broadcast_to(make_array(value), make_sizes(shape)))
 
 
 def fill(dims, value) -> Array:
-    value = as_array(value)
+    value = make_array(value)
     return np.full(make_sizes(dims), value, value.dtype).view(Array)
 
 
@@ -171,11 +171,11 @@ def ones(shape, dtype=float32) -> Array:
 
 
 def zeros_like(value, dtype=None) -> Array:
-    return as_array(np.zeros_like(as_array(value), dtype))
+    return make_array(np.zeros_like(make_array(value), dtype))
 
 
 def ones_like(value, dtype=None) -> Array:
-    return as_array(np.ones_like(as_array(value), dtype))
+    return make_array(np.ones_like(make_array(value), dtype))
 
 
 def range(start, limit=None, delta=1, dtype=None) -> Array:
@@ -187,7 +187,7 @@ def range(start, limit=None, delta=1, dtype=None) -> Array:
 
 
 def unstack(value, num: int | None = None, axis: int = 0) -> list[Array]:
-    return [as_array(part) for part in np.moveaxis(as_array(value), axis, 0)]
+    return [make_array(part) for part in np.moveaxis(make_array(value), axis, 0)]
 
 
 def concat(values, axis: int = 0):
@@ -200,7 +200,7 @@ def concat(values, axis: int = 0):
     values = [value if is_tensor(value) else np.asarray(value) for value in values]
     first = next((value.dtype for value in values if is_tensor(value)), None)
     values = [v if is_tensor(v) or first is None else v.astype(first) for v in values]
-    return as_array(np.concatenate(values, axis))
+    return make_array(np.concatenate(values, axis))
 
 
 def _concat_rows(parts) -> RaggedArray:
@@ -213,15 +213,15 @@ def _concat_rows(parts) -> RaggedArray:
 
 
 def pad(value, paddings, constant_values=0) -> Array:
-    return as_array(np.pad(as_array(value), paddings, constant_values=constant_values))
+    return make_array(np.pad(make_array(value), paddings, constant_values=constant_values))
 
 
 def repeat(value, repeats, axis=None) -> Array:
-    return as_array(np.repeat(as_array(value), repeats, axis))
+    return make_array(np.repeat(make_array(value), repeats, axis))
 
 
 def transpose(value, perm=None) -> Array:
-    return as_array(np.transpose(as_array(value), perm))
+    return make_array(np.transpose(make_array(value), perm))
 
 
 def where(condition, x=None, y=None) -> Array:
@@ -231,7 +231,7 @@ def where(condition, x=None, y=None) -> Array:
     kinds = [value for value in (x, y) if isinstance(value, Array)]
     dtype = kinds[0].dtype if kinds else None
     found = np.where(condition, x, y)
-    return as_array(found, dtype) if dtype is not None else as_array(found.tolist())
+    return make_array(found, dtype) if dtype is not None else make_array(found.tolist())
 
 
 # -- indices -------------------------------------------------------------------------------------
@@ -243,32 +243,32 @@ def gather(values, indices, axis: int | None = None, batch_dims: int = 0):
     if isinstance(values, RaggedArray):
         indices = np.asarray(indices)
         return values.rows(indices) if indices.ndim else values[int(indices)]
-    values, indices = as_array(values), np.asarray(indices, np.int64)
+    values, indices = make_array(values), np.asarray(indices, np.int64)
     if batch_dims:
         rows = np.arange(len(values)).reshape(-1, *[1] * (indices.ndim - 1))
         return values[rows, indices]
-    return as_array(np.take(values, indices, axis or 0))
+    return make_array(np.take(values, indices, axis or 0))
 
 
 def gather_nd(values, indices) -> Array:
-    return as_array(values)[tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0))]
+    return make_array(values)[tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0))]
 
 
 def tensor_scatter_nd_update(values, indices, updates) -> Array:
-    values = as_array(values).copy()
+    values = make_array(values).copy()
     values[tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0))] = updates
     return values
 
 
 def scatter_nd(indices, updates, shape) -> Array:
-    updates = as_array(updates)
+    updates = make_array(updates)
     values = np.zeros(make_sizes(shape), updates.dtype)
     np.add.at(values, tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0)), updates)
     return values.view(Array)
 
 
 def boolean_mask(values, mask) -> Array:
-    return as_array(values)[np.asarray(mask)]
+    return make_array(values)[np.asarray(mask)]
 
 
 def searchsorted(values, found, side: Literal["left", "right"] = "left", out_type=int32) -> Array:
@@ -276,7 +276,7 @@ def searchsorted(values, found, side: Literal["left", "right"] = "left", out_typ
 
 
 def argmax(values, axis: int = 0, output_type=int64) -> Array:
-    return as_array(np.argmax(as_array(values), axis).astype(output_type))
+    return make_array(np.argmax(make_array(values), axis).astype(output_type))
 
 
 def unique(values) -> SimpleNamespace:
@@ -290,18 +290,18 @@ def unique(values) -> SimpleNamespace:
 def sequence_mask(lengths, maxlen=None, dtype=bool) -> Array:
     lengths = np.asarray(lengths)
     longest = int(lengths.max(initial=0)) if maxlen is None else int(maxlen)
-    return as_array((np.arange(longest) < lengths[..., None]).astype(dtype))
+    return make_array((np.arange(longest) < lengths[..., None]).astype(dtype))
 
 
 # -- namespaces ----------------------------------------------------------------------------------
 
 
 def ragged_range(starts, limits=None) -> RaggedArray:
-    starts = as_array(starts)
+    starts = make_array(starts)
     if limits is None:
         starts, limits = np.zeros_like(starts), starts
     lengths = np.maximum(np.asarray(limits) - np.asarray(starts), 0)
-    values = ranges(np.asarray(starts), lengths).astype(starts.dtype)
+    values = concatenate_ranges(np.asarray(starts), lengths).astype(starts.dtype)
     return RaggedArray.from_row_lengths(values, lengths)
 
 
@@ -316,15 +316,15 @@ def unique_rows(x, axis) -> tuple[Array, Array]:
     found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse.reshape(-1)]
-    return as_array(found[order]), as_array(idx.astype(np.int32))
+    return make_array(found[order]), make_array(idx.astype(np.int32))
 
 
 ragged = SimpleNamespace(range=ragged_range, boolean_mask=ragged_boolean_mask)
 math = SimpleNamespace(
     top_k=top_k,
-    segment_max=lambda values, ids: segments(np.maximum, values, ids),
-    segment_min=lambda values, ids: segments(np.minimum, values, ids),
-    segment_sum=lambda values, ids: segments(np.add, values, ids),
+    segment_max=lambda values, ids: reduce_segments(np.maximum, values, ids),
+    segment_min=lambda values, ids: reduce_segments(np.minimum, values, ids),
+    segment_sum=lambda values, ids: reduce_segments(np.add, values, ids),
     segment_mean=segment_mean,
     unsorted_segment_max=unsorted_segment_max,
     unsorted_segment_sum=unsorted_segment_sum,

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
+from encoder_zoo.common.ragged_array import Array, RaggedArray, make_array
 
 
-def each(function: Callable, *values, dtype=object):
+def map_strings(function: Callable, *values, dtype=object):
     """Apply a function to each string. Other arguments are broadcast."""
     if isinstance(values[0], RaggedArray):
-        return values[0].with_flat_values(each(function, values[0].flat_values, dtype=dtype))
-    arrays = np.broadcast_arrays(*(as_array(value) for value in values))
+        return values[0].with_flat_values(map_strings(function, values[0].flat_values, dtype=dtype))
+    arrays = np.broadcast_arrays(*(make_array(value) for value in values))
     found: Any = np.empty(arrays[0].shape, dtype)
     found.flat = [function(*row) for row in zip(*(array.flat for array in arrays), strict=True)]
     return found.view(Array)
@@ -34,7 +34,7 @@ def decode_bytes(text: bytes) -> str:
 def length(texts, unit: str = "BYTE"):
     """Compute the length of each string in bytes, or in characters for the unit "UTF8_CHAR"."""
     count = len if unit == "BYTE" else lambda text: len(decode_bytes(text))
-    return each(count, texts, dtype=np.int32)
+    return map_strings(count, texts, dtype=np.int32)
 
 
 def substr(texts, pos, len, unit: str = "BYTE") -> Array:
@@ -45,38 +45,40 @@ def substr(texts, pos, len, unit: str = "BYTE") -> Array:
             return text[begin : begin + count]
         return decode_bytes(text)[begin : begin + count].encode()
 
-    return each(part, texts, pos, len)
+    return map_strings(part, texts, pos, len)
 
 
 def join(values, separator: str = "") -> Array:
     """Concatenate several arrays of strings element by element."""
-    return each(lambda *parts: separator.encode().join(parts), *values)
+    return map_strings(lambda *parts: separator.encode().join(parts), *values)
 
 
 def reduce_join(texts, axis: int = -1, separator: str = "") -> Array:
     """Concatenate the strings of each row."""
     joined = [separator.encode().join(row.tolist()) for row in texts]
-    return as_array(np.asarray([*joined, b""], object)[:-1])
+    return make_array(np.asarray([*joined, b""], object)[:-1])
 
 
 def as_string(values) -> Array:
     """Convert numbers or strings to strings."""
-    values = as_array(values)
+    values = make_array(values)
     if values.dtype == object:
         return values
-    return each(lambda value: str(value).encode(), values)
+    return map_strings(lambda value: str(value).encode(), values)
 
 
 def regex_replace(texts, pattern: str, rewrite: str) -> Array:
     """Replace all matches of an RE2 pattern."""
     compiled = compile_re2(pattern)
-    return each(lambda text: compiled.sub(rewrite, decode_bytes(text)).encode(), texts)
+    return map_strings(lambda text: compiled.sub(rewrite, decode_bytes(text)).encode(), texts)
 
 
 def regex_full_match(texts, pattern: str) -> Array:
     """Return whether a pattern matches each whole string."""
     compiled = compile_re2(pattern)
-    return each(lambda text: compiled.fullmatch(decode_bytes(text)) is not None, texts, dtype=bool)
+    return map_strings(
+        lambda text: compiled.fullmatch(decode_bytes(text)) is not None, texts, dtype=bool
+    )
 
 
 @functools.lru_cache(maxsize=32)
@@ -91,7 +93,7 @@ def compile_re2(pattern: str) -> re.Pattern:
     for part in re.findall(r"\\p\{\w+\}|\\p\w|\\x\{\w+\}|\\.|.", pattern, re.DOTALL):
         in_set = part == "[" or (in_set and part != "]")
         if part.startswith("\\p"):
-            part = category_ranges(part[2:].strip("{}"))
+            part = make_category_ranges(part[2:].strip("{}"))
         elif part.startswith("\\x{"):
             part = f"\\U{int(part[3:-1], 16):08x}"
         elif part == "\\s":
@@ -101,7 +103,7 @@ def compile_re2(pattern: str) -> re.Pattern:
 
 
 @functools.lru_cache(maxsize=16)
-def category_ranges(category: str) -> str:
+def make_category_ranges(category: str) -> str:
     """Return the characters in a Unicode category, such as "L", as ranges for a pattern."""
     codes = [i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i))[0] == category]
     starts = [i for i, before in zip(codes, [-9, *codes], strict=False) if i != before + 1]
@@ -111,14 +113,14 @@ def category_ranges(category: str) -> str:
 
 def unicode_transcode(texts, input_encoding: str, output_encoding: str) -> Array:
     """Replace malformed UTF-8 bytes with U+FFFD."""
-    return each(lambda text: decode_bytes(text).encode(), texts)
+    return map_strings(lambda text: decode_bytes(text).encode(), texts)
 
 
 def unicode_decode(texts, input_encoding: str) -> RaggedArray:
     """Decode texts (N,) to code points, a ragged int32 array (N, None)."""
     codes = [np.frombuffer(decode_bytes(t).encode("utf-32-le"), "<i4") for t in texts.tolist()]
     values = np.concatenate([np.zeros(0, np.int32), *codes]).astype(np.int32)
-    return RaggedArray.from_row_lengths(as_array(values), [len(row) for row in codes])
+    return RaggedArray.from_row_lengths(make_array(values), [len(row) for row in codes])
 
 
 def unicode_encode(codes: RaggedArray, output_encoding: str) -> Array:
@@ -126,7 +128,7 @@ def unicode_encode(codes: RaggedArray, output_encoding: str) -> Array:
     joined = codes.values.astype("<i4").tobytes().decode("utf-32-le")
     bounds = codes.row_splits.tolist()
     texts = [joined[a:b].encode() for a, b in itertools.pairwise(bounds)]
-    return as_array(np.asarray([*texts, b""], object)[:-1])
+    return make_array(np.asarray([*texts, b""], object)[:-1])
 
 
 strings = SimpleNamespace(
@@ -140,5 +142,5 @@ strings = SimpleNamespace(
     unicode_transcode=unicode_transcode,
     unicode_decode=unicode_decode,
     unicode_encode=unicode_encode,
-    strip=lambda texts: each(bytes.strip, texts),
+    strip=lambda texts: map_strings(bytes.strip, texts),
 )

@@ -15,7 +15,7 @@ class Array(np.ndarray):
     """`numpy.ndarray` with a `numpy()` method, to support code written for tensors.
 
     Example:
-        >>> as_array([3, 4])[1:].numpy().tolist()
+        >>> make_array([3, 4])[1:].numpy().tolist()
         [4]
     """
 
@@ -24,11 +24,11 @@ class Array(np.ndarray):
         return self.view(np.ndarray)
 
 
-def as_array(values, dtype=None) -> Array:
+def make_array(values, dtype=None) -> Array:
     """Convert values to an `Array` with TensorFlow's default dtypes: int32, float32 or bytes.
 
     Example:
-        >>> [as_array(values).dtype.name for values in ([1], [0.5], ["é"], np.float64(1))]
+        >>> [make_array(values).dtype.name for values in ([1], [0.5], ["é"], np.float64(1))]
         ['int32', 'float32', 'object', 'float64']
     """
     if isinstance(values, Array) and dtype in (None, values.dtype):
@@ -68,7 +68,7 @@ class RaggedArray:
         row_splits: Int64 array of shape (N + 1,). The start and end positions of the rows.
 
     Example:
-        >>> rows = RaggedArray.from_row_lengths(as_array([5, 6, 7]), [2, 1])
+        >>> rows = RaggedArray.from_row_lengths(make_array([5, 6, 7]), [2, 1])
         >>> rows.to_list(), rows.row_lengths().tolist(), rows[1].tolist()
         ([[5, 6], [7]], [2, 1], [7])
     """
@@ -80,12 +80,14 @@ class RaggedArray:
     @classmethod
     def from_row_splits(cls, values, row_splits, validate: bool = True) -> RaggedArray:
         """Create rows from their start and end positions."""
-        return cls(_values(values), row_splits)
+        return cls(_convert_values(values), row_splits)
 
     @classmethod
     def from_row_lengths(cls, values, row_lengths, validate: bool = True) -> RaggedArray:
         """Create rows from their lengths."""
-        return cls(_values(values), np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)]))
+        return cls(
+            _convert_values(values), np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
+        )
 
     @classmethod
     def from_value_rowids(cls, values, value_rowids, nrows: int | None = None) -> RaggedArray:
@@ -97,11 +99,11 @@ class RaggedArray:
     @classmethod
     def from_tensor(cls, tensor, lengths=None, padding=None) -> RaggedArray:
         """Create rows from an array (N, L, ...), without padding at the end."""
-        tensor = as_array(tensor)
+        tensor = make_array(tensor)
         if lengths is None:
             lengths = np.full(len(tensor), tensor.shape[1], np.int64)
         if padding is not None:
-            padding = as_array(padding, tensor.dtype)
+            padding = make_array(padding, tensor.dtype)
             real = np.arange(1, tensor.shape[1] + 1) * np.asarray(tensor != padding, np.int64)
             lengths = real.max(axis=1, initial=0)
         inside = np.arange(tensor.shape[1]) < np.asarray(lengths)[:, None]
@@ -138,20 +140,20 @@ class RaggedArray:
 
     def __getitem__(self, index):
         if isinstance(index, tuple):
-            return self._columns(*index)
+            return self._select_columns(*index)
         if isinstance(index, slice):
             return self.rows(np.arange(len(self))[index])
         begin, end = self.row_splits.numpy()[index : (index + 2) or None][:2]
         return self.values[begin:end]
 
-    def _columns(self, rows: slice, columns: slice) -> RaggedArray:
+    def _select_columns(self, rows: slice, columns: slice) -> RaggedArray:
         """Select columns from rows."""
         part = self[rows]
         starts, lengths = part.row_starts(), part.row_lengths()
         bounds = [columns.indices(length) for length in lengths.tolist()]
         counts = np.array([len(range(*bound)) for bound in bounds], np.int64)
         begins = starts + np.array([bound[0] for bound in bounds], np.int64)
-        chosen = ranges(np.minimum(begins, part.row_splits[1:]), counts)
+        chosen = concatenate_ranges(np.minimum(begins, part.row_splits[1:]), counts)
         values = part.values
         values = values.rows(chosen) if isinstance(values, RaggedArray) else values[chosen]
         return RaggedArray.from_row_lengths(values, counts)
@@ -161,21 +163,21 @@ class RaggedArray:
         indices = np.asarray(indices, np.int64)
         splits = self.row_splits.numpy()
         lengths = splits[indices + 1] - splits[indices]
-        chosen = ranges(splits[indices], lengths)
+        chosen = concatenate_ranges(splits[indices], lengths)
         values = self.values
         values = values.rows(chosen) if isinstance(values, RaggedArray) else values[chosen]
         return RaggedArray.from_row_lengths(values, lengths)
 
-    def _binary(self, function, other) -> RaggedArray:
+    def _apply_binary(self, function, other) -> RaggedArray:
         """Apply a function to these rows and a scalar, or an array with the same row lengths."""
         other = other.flat_values if isinstance(other, RaggedArray) else other
         return self.with_flat_values(function(self.flat_values, other))
 
     def __add__(self, other) -> RaggedArray:
-        return self._binary(np.add, other)
+        return self._apply_binary(np.add, other)
 
     def __sub__(self, other) -> RaggedArray:
-        return self._binary(np.subtract, other)
+        return self._apply_binary(np.subtract, other)
 
     def nrows(self) -> int:
         """Return the number of rows, N."""
@@ -183,7 +185,7 @@ class RaggedArray:
 
     def row_starts(self) -> Array:
         """Return the start positions of the rows, (N,) int64."""
-        return as_array(self.row_splits[:-1])
+        return make_array(self.row_splits[:-1])
 
     def row_lengths(self, axis: int = 1) -> Any:
         """Return the row lengths on axis 1 or 2, int64."""
@@ -197,7 +199,7 @@ class RaggedArray:
 
     def with_values(self, values) -> RaggedArray:
         """Replace the values but keep the row lengths."""
-        return RaggedArray(_values(values), self.row_splits)
+        return RaggedArray(_convert_values(values), self.row_splits)
 
     def with_flat_values(self, values) -> RaggedArray:
         """Replace the flat values but keep the row lengths on all axes."""
@@ -232,7 +234,7 @@ class RaggedArray:
             default_value = b"" if inner.dtype == object else 0
         padded = np.full((len(self), length, *inner.shape[1:]), default_value, inner.dtype)
         kept = np.minimum(lengths, length)
-        chosen = ranges(self.row_splits.numpy()[:-1], kept)
+        chosen = concatenate_ranges(self.row_splits.numpy()[:-1], kept)
         padded[np.arange(length) < kept[:, None]] = inner[chosen]
         return padded.view(Array)
 
@@ -243,15 +245,15 @@ class RaggedArray:
         return rows
 
 
-def _values(values):
-    return values if isinstance(values, RaggedArray) else as_array(values)
+def _convert_values(values):
+    return values if isinstance(values, RaggedArray) else make_array(values)
 
 
-def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Concatenate integer ranges, given their start values and lengths, (P,) int64.
 
     Example:
-        >>> ranges(np.array([7, 1]), np.array([2, 1])).tolist()
+        >>> concatenate_ranges(np.array([7, 1]), np.array([2, 1])).tolist()
         [7, 8, 1]
     """
     ends = np.cumsum(lengths, dtype=np.int64)

@@ -23,7 +23,7 @@ _MOST = 300  # maximum length of messages from other libraries
 
 
 @contextlib.contextmanager
-def reading(
+def convert_read_errors(
     name: object, expected: str = "The file is damaged or has another format."
 ) -> Iterator[None]:
     """Convert all errors inside the `with` block to errors that name the file.
@@ -40,7 +40,7 @@ def reading(
         ValueError: If the block raises an error, including a panic in a Rust library.
 
     Example:
-        >>> with reading("tasks.json"):
+        >>> with convert_read_errors("tasks.json"):
         ...     {"id": 3}["data"]
         Traceback (most recent call last):
         ValueError: tasks.json cannot be read: KeyError 'data'. The file is damaged or ...
@@ -54,13 +54,13 @@ def reading(
             if str(name) in str(error):
                 raise
             raise ValueError(f"{name}: {error}") from error
-        if _stops_program(error):
+        if _is_program_exit(error):
             raise
         raise ValueError(f"{name} cannot be read: {describe_error(error)}. {expected}") from error
 
 
 @contextlib.contextmanager
-def loading(name: object) -> Iterator[None]:
+def convert_load_errors(name: object) -> Iterator[None]:
     """Convert errors that Python raises inside the `with` block to errors that name the folder.
 
     For example, Python raises "'int' object is not iterable". Panics in a Rust library are also
@@ -74,7 +74,7 @@ def loading(name: object) -> Iterator[None]:
         ValueError: If the block raises an error without a `raise` statement.
 
     Example:
-        >>> with loading("my_preset"):
+        >>> with convert_load_errors("my_preset"):
         ...     len(5)
         Traceback (most recent call last):
         ValueError: my_preset cannot be loaded: TypeError object of type 'int' has no len(). ...
@@ -84,7 +84,7 @@ def loading(name: object) -> Iterator[None]:
     except (OSError, ImportError):
         raise
     except BaseException as error:
-        if _stops_program(error) or _statement(error)[1] == "RAISE_VARARGS":
+        if _is_program_exit(error) or _find_statement(error)[1] == "RAISE_VARARGS":
             raise
         raise ValueError(
             f"{name} cannot be loaded: {describe_error(error)}. A file in the folder is damaged, "
@@ -213,12 +213,12 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _stops_program(error: BaseException) -> bool:
+def _is_program_exit(error: BaseException) -> bool:
     """Return whether an error stops the program, for example KeyboardInterrupt."""
     return not isinstance(error, Exception) and not is_panic(error)
 
 
-def _statement(error: BaseException) -> tuple[str, str]:
+def _find_statement(error: BaseException) -> tuple[str, str]:
     """Return the module that raised an error, and the bytecode instruction."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
@@ -232,5 +232,5 @@ def _statement(error: BaseException) -> tuple[str, str]:
 
 def _is_own(error: BaseException) -> bool:
     """Check whether an error was raised by a `raise` statement in this package."""
-    module, statement = _statement(error)
+    module, statement = _find_statement(error)
     return module.partition(".")[0] == _PACKAGE and statement == "RAISE_VARARGS"

@@ -41,7 +41,7 @@ def drop_unused_kernels(model: keras.Model) -> None:
 
 
 @contextlib.contextmanager
-def graphs_as_traced(applies: bool) -> Iterator[None]:
+def disable_graph_rewriting(applies: bool) -> Iterator[None]:
     """Make TensorFlow run the graphs in a `with` block as traced, without rewriting them.
 
     Grappler, which rewrites graphs, takes half a second for a small model. Each graph must always
@@ -58,7 +58,7 @@ def graphs_as_traced(applies: bool) -> Iterator[None]:
 
     now = context.context()
     before = now.function_call_options
-    config = _not_rewriting(before.config_proto_serialized)
+    config = _disable_rewriting(before.config_proto_serialized)
     now.function_call_options = context.FunctionCallOptions(before.executor_type, config)
     try:
         yield
@@ -67,7 +67,7 @@ def graphs_as_traced(applies: bool) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=8)
-def _not_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
+def _disable_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
     changed = tf.compat.v1.ConfigProto.FromString(config)
     changed.graph_options.rewrite_options.disable_meta_optimizer = True
     return changed

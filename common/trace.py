@@ -38,24 +38,24 @@ class Trace:
 _trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", default=None)
 
 
-def current_trace() -> Trace:
+def get_trace() -> Trace:
     """Return the settings for the graph that is being traced."""
     return _trace.get() or Trace()
 
 
 @contextlib.contextmanager
-def tracing(**changes: Any) -> Iterator[None]:
+def use_trace_settings(**changes: Any) -> Iterator[None]:
     """Change the settings for graphs that are traced inside a `with` block.
 
     Args:
         **changes: Attributes of `Trace`.
 
     Example:
-        >>> with tracing(is_long=False), tracing(serves=True):
-        ...     current_trace()
+        >>> with use_trace_settings(is_long=False), use_trace_settings(serves=True):
+        ...     get_trace()
         Trace(is_long=False, blocks=None, serves=True)
     """
-    token = _trace.set(dataclasses.replace(current_trace(), **changes))
+    token = _trace.set(dataclasses.replace(get_trace(), **changes))
     try:
         yield
     finally:

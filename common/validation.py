@@ -23,7 +23,7 @@ from typing import (
 
 import numpy as np
 
-from encoder_zoo.common.wording import invalid, unknown_argument
+from encoder_zoo.common.wording import describe_unknown_argument, invalid
 
 F = TypeVar("F", bound=Callable)
 
@@ -79,7 +79,7 @@ def _is_token(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
-def _number(holds: Callable[[float], bool], words: str) -> Rule:
+def _make_number_rule(holds: Callable[[float], bool], words: str) -> Rule:
     return Rule(lambda v: is_number(v) and holds(v), words)
 
 
@@ -90,13 +90,15 @@ PositiveInt = Annotated[int, min_integer(1)]
 NonNegativeInt = Annotated[int, min_integer(0)]
 SequenceLength = Annotated[int, min_integer(3)]  # two special tokens and one other token
 Number = Annotated[float, Rule(is_number, "a number")]
-PositiveFloat = Annotated[float, _number(lambda v: v > 0, "a number greater than 0")]
-Temperature = Annotated[float, _number(lambda v: 1e-3 <= v <= 1e3, "a number from 0.001 to 1000")]
-NonNegativeFloat = Annotated[float, _number(lambda v: v >= 0, "a number of 0 or more")]
-Fraction = Annotated[float, _number(lambda v: 0 < v < 1, "a number between 0 and 1")]
-Rate = Annotated[float, _number(lambda v: 0 <= v < 1, "a number from 0 up to below 1")]
-Ratio = Annotated[float, _number(lambda v: 0 < v <= 1, "a number up to 1, above 0")]
-Probability = Annotated[float, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1")]
+PositiveFloat = Annotated[float, _make_number_rule(lambda v: v > 0, "a number greater than 0")]
+Temperature = Annotated[
+    float, _make_number_rule(lambda v: 1e-3 <= v <= 1e3, "a number from 0.001 to 1000")
+]
+NonNegativeFloat = Annotated[float, _make_number_rule(lambda v: v >= 0, "a number of 0 or more")]
+Fraction = Annotated[float, _make_number_rule(lambda v: 0 < v < 1, "a number between 0 and 1")]
+Rate = Annotated[float, _make_number_rule(lambda v: 0 <= v < 1, "a number from 0 up to below 1")]
+Ratio = Annotated[float, _make_number_rule(lambda v: 0 < v <= 1, "a number up to 1, above 0")]
+Probability = Annotated[float, _make_number_rule(lambda v: 0 <= v <= 1, "a number from 0 to 1")]
 PATH = Rule(
     lambda v: isinstance(v, str | os.PathLike) and str(v) != "" and "\0" not in str(v), "a path"
 )
@@ -190,7 +192,7 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
         owner = args[0] if isinstance(args[0], type) else type(args[0])
         called = f"{owner.__name__}.{function.__name__}".removesuffix(".__init__")
     unknown = next(name for name in kwargs if name not in known)
-    raise TypeError(unknown_argument(called, unknown, named))
+    raise TypeError(describe_unknown_argument(called, unknown, named))
 
 
 def get_rules(function: Callable) -> dict[str, Rule]:
@@ -256,14 +258,14 @@ def get_rule(annotation: Any) -> Rule | None:
     return None
 
 
-def as_path(path: Any, name: str = "path") -> pathlib.Path:
+def check_path(path: Any, name: str = "path") -> pathlib.Path:
     """Check the path of a file or folder, and convert it to a `pathlib.Path`.
 
     Raises:
         ValueError: If `path` is not a path, empty, or contains NUL.
 
     Example:
-        >>> as_path(None, "folder")
+        >>> check_path(None, "folder")
         Traceback (most recent call last):
         ValueError: folder is None. Expected a path.
     """

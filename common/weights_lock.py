@@ -1,7 +1,7 @@
 """Lock model weights. Many threads can read them at once, but only one thread can change them.
 
 In this way, weights do not change during a prediction. `LocksWeights` defines which model methods
-hold the lock. To hold the lock in a function, use `reads_weights`.
+hold the lock. To hold the lock in a function, use `lock_weights`.
 """
 
 from __future__ import annotations
@@ -140,12 +140,12 @@ class WeightsLock:
             self._fit.release()
 
 
-def weights_lock(model: keras.Model) -> WeightsLock:
+def get_weights_lock(model: keras.Model) -> WeightsLock:
     """Return the weights lock of a model. Tasks that share a backbone also share its lock.
 
     Example:
         >>> model = keras.Sequential()
-        >>> weights_lock(model) is weights_lock(model)
+        >>> get_weights_lock(model) is get_weights_lock(model)
         True
 
     Raises:
@@ -160,10 +160,10 @@ def weights_lock(model: keras.Model) -> WeightsLock:
 
 def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
     """Make a model use the lock of another model, because both are trained together."""
-    vars(getattr(model, "backbone", model))["_weights_lock"] = weights_lock(other)
+    vars(getattr(model, "backbone", model))["_weights_lock"] = get_weights_lock(other)
 
 
-def reads_weights(function: F) -> F:
+def lock_weights(function: F) -> F:
     """Decorator that prevents changes to the weights of all models in the arguments of a function.
 
     An argument can be a model, or an object with a list of models in `_asked_models`. All threads
@@ -175,7 +175,7 @@ def reads_weights(function: F) -> F:
         given = [x for x in (*args, *kwargs.values()) if not isinstance(x, type)]
         models = [model for x in given for model in getattr(x, "_asked_models", [x])]
         owners = [getattr(model, "backbone", model) for model in models]
-        locks = {weights_lock(owner) for owner in owners if isinstance(owner, LocksWeights)}
+        locks = {get_weights_lock(owner) for owner in owners if isinstance(owner, LocksWeights)}
         with contextlib.ExitStack() as stack:
             for lock in sorted(locks, key=id):
                 stack.enter_context(lock.shared())
@@ -211,17 +211,17 @@ class LocksWeights:
         names = dict.fromkeys([*vars(cls), *(WAYS if is_first else ())])
         for name in filter(functools.partial(hasattr, cls), names):
             method = getattr(cls, name)
-            way = WAYS.get(name) or ("shared" if _answers(name, method) else None)
+            way = WAYS.get(name) or ("shared" if _is_batched_method(name, method) else None)
             if way in ("shared", "exclusive") or (way and is_first):
                 setattr(cls, name, _hold(way, method))
 
     @property
     def weights_version(self) -> int:
         """Return an integer that increases whenever weights may have changed."""
-        return weights_lock(self).version
+        return get_weights_lock(self).version
 
 
-def _answers(name: str, method: Any) -> bool:
+def _is_batched_method(name: str, method: Any) -> bool:
     """Check whether a class attribute is a public method with a `batch_size` argument."""
     is_public = inspect.isfunction(method) and not name.startswith("_")
     return is_public and "batch_size" in inspect.signature(method).parameters
@@ -232,11 +232,11 @@ def _hold(way: str, method: Any) -> Callable:
     if "__signature__" in vars(method):  # by `validate_arguments`
         return validate_arguments(_hold(way, method.__wrapped__))
     if way == "shared":
-        return reads_weights(method)
+        return lock_weights(method)
 
     @functools.wraps(method)
     def holding(self, *args, **kwargs):
-        with getattr(weights_lock(self), way)():
+        with getattr(get_weights_lock(self), way)():
             return method(self, *args, **kwargs)
 
     return holding

@@ -122,13 +122,13 @@ COMPILED = {
 }
 
 
-def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
+def describe_unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     """Create the message for an unknown argument, with suggestions for the right name.
 
     Example:
-        >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
+        >>> describe_unknown_argument("fit", "epoch", ["epochs", "verbose"])
         "fit got an unknown argument 'epoch'. Did you mean 'epochs'?"
-        >>> unknown_argument("embed", "convert_to_numpy", ["texts"])
+        >>> describe_unknown_argument("embed", "convert_to_numpy", ["texts"])
         "embed got an unknown argument 'convert_to_numpy'. Remove it: the result is a NumPy array."
     """
     if name in NOT_NEEDED:
@@ -138,7 +138,7 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
         return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."
     other = OTHER_NAMES.get(name)
     close = [other] if other in known else close_names(name, known, most=2, least=0.7)
-    hint = did_you_mean(close) or f" Expected some of {', '.join(known)}."
+    hint = suggest_names(close) or f" Expected some of {', '.join(known)}."
     return f"{function} got an unknown argument {name!r}.{hint}"
 
 
@@ -168,11 +168,11 @@ def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0
     return difflib.get_close_matches(name, known, n=most, cutoff=least)
 
 
-def did_you_mean(names: Sequence[str]) -> str:
+def suggest_names(names: Sequence[str]) -> str:
     """Create the part of a message that suggests similar names, or "" if no name is similar.
 
     Example:
-        >>> did_you_mean(["epochs", "epoch"])
+        >>> suggest_names(["epochs", "epoch"])
         " Did you mean 'epochs' or 'epoch'?"
     """
     return f" Did you mean {' or '.join(map(repr, names))}?" if names else ""
@@ -209,11 +209,11 @@ def decode_exactly(content: bytes, name: object) -> str:
     return text
 
 
-def differing(said: Mapping[str, object]) -> str:
+def describe_mismatch(said: Mapping[str, object]) -> str:
     """Create the message for two files that should have the same content but differ.
 
     Example:
-        >>> differing({"vocab.txt": 5, "tokenizer.json": None})
+        >>> describe_mismatch({"vocab.txt": 5, "tokenizer.json": None})
         '5 in vocab.txt, but missing in tokenizer.json. Expected the same. Download both again.'
     """
     parts = [f"{'missing' if v is None else quote(v)} in {file}" for file, v in said.items()]

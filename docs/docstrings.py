@@ -12,7 +12,7 @@ PLAIN = re.compile(r"^(Returns|Yields):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 NAMED = re.compile(r"^(Call arguments):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 
 # The value of a method that a task has from its answers: `answered_by(ClassAnswers.classify)`.
-DELEGATED = re.compile(r"(?:reads_weights\()?answered_by\((\w+)\.\w+.*\)")
+DELEGATED = re.compile(r"(?:lock_weights\()?answered_by\((\w+)\.\w+.*\)")
 
 
 class Sections(griffe.Extension):

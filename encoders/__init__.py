@@ -38,11 +38,11 @@ OTHER_MODEL_TYPES = {"new": "gte"}
 _REGISTERED_FAMILIES: dict[str, Family] = {}  # filled by `register_family`
 
 
-def family_module(name: str) -> str:
+def get_family_module(name: str) -> str:
     """Return the name of the module that contains the backbone and `FAMILY` record of a family.
 
     Example:
-        >>> family_module("xlm-roberta")
+        >>> get_family_module("xlm-roberta")
         'encoder_zoo.encoders.families.xlm_roberta'
     """
     return f"encoder_zoo.encoders.families.{name.replace('-', '_')}"
@@ -57,7 +57,7 @@ def get_family(name: str) -> Family:
     """
     if name in _REGISTERED_FAMILIES:
         return _REGISTERED_FAMILIES[name]
-    return importlib.import_module(family_module(name)).FAMILY
+    return importlib.import_module(get_family_module(name)).FAMILY
 
 
 def find_family(model_type: object) -> Family | None:
@@ -73,7 +73,7 @@ def find_family(model_type: object) -> Family | None:
     return get_family(name) if name in FAMILIES else None
 
 
-def all_families() -> list[Family]:
+def list_families() -> list[Family]:
     """Return the records of all families, in the order of `FAMILIES`."""
     return [get_family(name) for name in FAMILIES]
 

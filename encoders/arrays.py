@@ -7,13 +7,13 @@ import numpy as np
 from encoder_zoo.common.lazy import keras, ops
 
 
-def whole_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
+def gather_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
     """Return all values of a variable or tensor as an array, even if processes share the values.
 
     If the values are split across JAX processes, all processes must call this function.
 
     Example:
-        >>> whole_array(keras.Variable([1.0, 2.0])).tolist()
+        >>> gather_array(keras.Variable([1.0, 2.0])).tolist()
         [1.0, 2.0]
     """
     tensor = getattr(values, "value", values)

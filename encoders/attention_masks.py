@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from encoder_zoo.common.lazy import keras, ops
-from encoder_zoo.encoders.positions import text_indices
+from encoder_zoo.encoders.positions import compute_text_indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +95,7 @@ def make_attention_mask(
             can be None if there is no padding and if `text_starts` and `max_distance` are also
             None.
         text_starts: Integer tensor of shape (B, K). Text start positions in packed examples. See
-            `text_indices`. Defaults to None.
+            `compute_text_indices`. Defaults to None.
         max_distance: Integer. See `AttentionMask`. Defaults to None.
         has_unattended: Boolean. See `AttentionMask`. Defaults to False.
 
@@ -106,7 +106,7 @@ def make_attention_mask(
     """
     texts = None
     if text_starts is not None:
-        texts = text_indices(text_starts, ops.shape(padding_mask)[1])
+        texts = compute_text_indices(text_starts, ops.shape(padding_mask)[1])
     real = None if padding_mask is None else ops.cast(padding_mask, "bool")
     return AttentionMask(real, texts, max_distance, has_unattended)
 

@@ -11,9 +11,9 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import CommitMessage, PresetArguments, Repository, SaveOptions
-from encoder_zoo.common.configuration import argument_names, build_signature
-from encoder_zoo.common.extras import extra
-from encoder_zoo.common.keras_private import opens_training
+from encoder_zoo.common.configuration import build_signature, get_argument_names
+from encoder_zoo.common.extras import load_extra
+from encoder_zoo.common.keras_private import replace_training_functions
 from encoder_zoo.common.lazy import LazyModule, refuse_in_fork
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import name_variables_alike
@@ -27,8 +27,8 @@ from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.training import (
     call_block,
     choose_layers,
-    current_updates,
-    megatron_layout,
+    find_updates,
+    make_megatron_layout,
     recompute_block,
     train_updates,
 )
@@ -97,7 +97,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-@opens_training
+@replace_training_functions
 class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     """Base class of all encoder families. `Backbone.from_preset` selects the right subclass.
 
@@ -179,7 +179,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     @property
     def fixed_settings(self) -> tuple[str, ...]:
         """The names of arguments that cannot be changed later, because layers depend on them."""
-        return tuple(argument_names(type(self)))
+        return tuple(get_argument_names(type(self)))
 
     @property
     def has_random_weights(self) -> bool:
@@ -383,7 +383,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             >>> Backbone.from_keras_hub(theirs).activation
             'gelu'
         """
-        return extra("load_from_keras_hub")(cls, model, **overrides)
+        return load_extra("load_from_keras_hub")(cls, model, **overrides)
 
     def save_to_preset(
         self,
@@ -504,7 +504,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             >>> layout["bert_backbone/block_0/attention/query/kernel"].axes
             (None, 'model')
         """
-        return megatron_layout(mesh, vocabulary_size)
+        return make_megatron_layout(mesh, vocabulary_size)
 
     @validate_arguments
     def enable_lora(
@@ -534,7 +534,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         """
         chosen = choose_layers(self, layers)
         updates = dict.fromkeys(chosen, (rank, rank if alpha is None else alpha))
-        present = current_updates(self)
+        present = find_updates(self)
         if present and present != updates:
             ranks, alphas = (sorted(set(values)) for values in zip(*present.values(), strict=True))
             raise ValueError(

@@ -18,7 +18,7 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.model_configuration import saves_layer_states
+from encoder_zoo.common.model_configuration import add_layer_states
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import (
@@ -35,10 +35,10 @@ from encoder_zoo.encoders.layers import (
     MakesLayers,
     Size,
     activate,
-    activation_function,
+    get_activation,
     reshape,
 )
-from encoder_zoo.encoders.positions import first_tokens, positions_in_texts, rotate
+from encoder_zoo.encoders.positions import compute_text_positions, rotate, take_first_tokens
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -64,7 +64,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         segment_ids: Integer tensor of shape (B, L). If None, all tokens belong to segment 0.
         padding_mask: Tensor of shape (B, L). Only used by families whose positions skip the
             padding.
-        text_starts: Integer tensor of shape (B, K) for packed examples. See `text_indices`.
+        text_starts: Integer tensor of shape (B, K) for packed examples. See `compute_text_indices`.
 
     Raises:
         ValueError: If the input is longer than `max_sequence_length`.
@@ -127,7 +127,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
 
     def position_ids(self, token_ids, padding_mask=None, text_starts=None):
         """Compute positions 0, 1, 2, ..., (1 or B, L), which restart in each text of an example."""
-        return positions_in_texts(text_starts, ops.shape(token_ids)[1])
+        return compute_text_positions(text_starts, ops.shape(token_ids)[1])
 
     def share_tables(self, other: Embeddings) -> None:
         """Use the tables and the LayerNorm of another layer, but create a separate projection.
@@ -358,7 +358,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         **kwargs,
     ):
         super().__init__(**kwargs)
-        activation_function(activation)  # raises an error for an unknown name
+        get_activation(activation)  # raises an error for an unknown name
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.intermediate_dim = intermediate_dim
@@ -429,7 +429,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-@saves_layer_states
+@add_layer_states
 class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
     """Encode token ids as "sequence_output", (B, L, D), and "pooled_output", (B, D).
 
@@ -586,4 +586,4 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
 
     def pool(self, sequence_output, inputs):
         """Compute tanh(x₀ W + b) from the first token of each text, (B, D) or (B, K, D)."""
-        return self.pooler_dense(first_tokens(sequence_output, inputs.get("text_starts")))
+        return self.pooler_dense(take_first_tokens(sequence_output, inputs.get("text_starts")))

@@ -18,7 +18,7 @@ WEIGHT_DECAY = 0.01  # Devlin et al. 2019, appendix A.3
 INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 2019, released code
 
 
-def default_stddev(backbone: Backbone) -> float:
+def get_default_stddev(backbone: Backbone) -> float:
     """Return the standard deviation of initial weights in BERT, which ignores the model size."""
     return INITIALIZER_RANGE
 
@@ -44,7 +44,7 @@ class Hidden:
     norm: str | None = None
     bias: bool = True
     after_dropout: bool = False
-    stddev: Callable[[Backbone], float] = default_stddev
+    stddev: Callable[[Backbone], float] = get_default_stddev
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Head:
     tied_bias_axes: int = 1
     tied_bias_may_be_absent: bool = False
     first_norm: str | None = None
-    stddev: Callable[[Backbone], float] = default_stddev
+    stddev: Callable[[Backbone], float] = get_default_stddev
     pair: PairHead | None = None
     beam: BeamHead | None = None
     class_suffix: str | None = None

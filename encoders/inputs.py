@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from encoder_zoo.common.lazy import keras, ops
-from encoder_zoo.common.wording import close_names, did_you_mean, invalid
+from encoder_zoo.common.wording import close_names, invalid, suggest_names
 
 # Inputs that can be used with every backbone.
 BACKBONE_INPUTS = (
@@ -48,7 +48,7 @@ OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights", "choice_index",
 OTHER_SHAPES += ("word_mask", "label_positions")
 
 
-def backbone_inputs(inputs: Mapping) -> dict:
+def select_backbone_inputs(inputs: Mapping) -> dict:
     """Select the task inputs that the backbone needs."""
     return {name: inputs[name] for name in BACKBONE_INPUTS if name in inputs}
 
@@ -140,11 +140,11 @@ def check_inputs(
             error=TypeError,
         )
     _check_names(inputs, names, taker)
-    shape = _shape(inputs["token_ids"])
+    shape = _get_shape(inputs["token_ids"])
     for name, values in inputs.items():
         if hasattr(values, "dtype"):
             _check_type(name, values)
-            _check_shape(name, _shape(values), _find_expected_shape(name, inputs, shape))
+            _check_shape(name, _get_shape(values), _find_expected_shape(name, inputs, shape))
 
 
 def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
@@ -152,7 +152,7 @@ def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
         if name not in names:
             close = close_names(str(name), names, least=0.7)
             meant = [TRANSFORMERS_NAMES[name]] if name in TRANSFORMERS_NAMES else close
-            hint = did_you_mean(meant) or f" Expected some of {', '.join(names)}."
+            hint = suggest_names(meant) or f" Expected some of {', '.join(names)}."
             raise ValueError(f"{taker} has no input {name!r}.{hint}")
     if inputs.get("token_ids") is None:
         raise invalid("inputs", list(inputs), f"a dictionary with token_ids for {taker}")
@@ -174,7 +174,7 @@ def _check_type(name: str, values: object) -> None:
         raise ValueError(f"{name} has dtype {dtype}. Expected {expected}.")
 
 
-def _shape(values: object) -> tuple | None:
+def _get_shape(values: object) -> tuple | None:
     """Return the shape of an input, or None if the rank is unknown. Unknown sizes are None."""
     shape = getattr(values, "shape", None)
     return None if shape is None or getattr(shape, "rank", 2) is None else tuple(shape)
@@ -184,7 +184,7 @@ def _find_expected_shape(name: str, inputs: Mapping, token_ids: tuple | None) ->
     """Return the shape that an input must have according to the token ids, or None if unknown."""
     for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
-            token_ids = _shape(inputs[f"{owner}token_ids"])
+            token_ids = _get_shape(inputs[f"{owner}token_ids"])
     if name.endswith(OTHER_SHAPES) and token_ids is not None:
         return (token_ids[0], None)
     return token_ids

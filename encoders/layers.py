@@ -19,7 +19,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid
@@ -61,7 +61,7 @@ Activation = Annotated[
 NO_VALUE = Rule(lambda v: not v, "no value, because these encoders have no such part")
 
 
-def activation_function(name: str) -> Callable:
+def get_activation(name: str) -> Callable:
     """Return the activation function with this name.
 
     Args:
@@ -74,7 +74,7 @@ def activation_function(name: str) -> Callable:
         ValueError: If the name is unknown.
 
     Example:
-        >>> float(activation_function("relu")(-1.0))
+        >>> float(get_activation("relu")(-1.0))
         0.0
     """
     if name not in ACTIVATIONS:
@@ -109,7 +109,7 @@ def skip_initialization() -> Iterator[None]:
 
     Example:
         >>> with skip_initialization():
-        ...     initializer()((2,)).numpy().tolist()
+        ...     make_initializer()((2,)).numpy().tolist()
         [0.0, 0.0]
     """
     token = _draws_weights.set(False)
@@ -145,7 +145,7 @@ class UntouchedZeros(keras.initializers.Zeros):
         return tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
 
 
-def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
+def make_initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
     """Create the initializer of BERT, a normal distribution truncated at two standard deviations.
 
     Args:
@@ -355,7 +355,7 @@ class MakesLayers:
             name: String. The name of the layer.
             units: Positive integer. The width of the output.
             input_dim: Positive integer. The width of the input. If None, `hidden_dim` is used.
-            stddev: Float. The standard deviation of the initial weights. See `initializer`.
+            stddev: Float. The standard deviation of the initial weights. See `make_initializer`.
                 Defaults to 0.02.
             activation: String. The name of a Keras activation. If None, there is no activation.
             use_bias: Boolean. Whether the layer has a bias. If None, the attribute `use_bias`
@@ -365,7 +365,7 @@ class MakesLayers:
             units,
             activation,
             use_bias=self.use_bias if use_bias is None else use_bias,
-            kernel_initializer=initializer(stddev),
+            kernel_initializer=make_initializer(stddev),
             name=name,
             dtype=self.dtype_policy,
         )
@@ -392,7 +392,7 @@ class MakesLayers:
         table = kind(
             rows,
             self.hidden_dim,
-            embeddings_initializer=initializer(),
+            embeddings_initializer=make_initializer(),
             name=name,
             dtype=self.dtype_policy,
         )
@@ -413,5 +413,5 @@ class MakesLayers:
             name: String. The name of the layer.
             **arguments: Additional arguments, which override the attributes.
         """
-        own = {n: getattr(self, n) for n in argument_names(kind) if hasattr(self, n)}
+        own = {n: getattr(self, n) for n in get_argument_names(kind) if hasattr(self, n)}
         return kind(**{**own, **arguments}, name=name, dtype=self.dtype_policy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from keras import initializers, ops
 
-from encoder_zoo.common.layers import frozen_kernel
+from encoder_zoo.common.layers import get_frozen_kernel
 
 UPDATES = ("lora_kernel_a", "lora_kernel_b")
 LORA_SCALE = "lora_scale"
@@ -23,7 +23,7 @@ class KeepsUpdates:
         if not self.lora_enabled or self.quantization_mode is not None:
             super().save_own_variables(store)
             return
-        store["0"] = frozen_kernel(self)
+        store["0"] = get_frozen_kernel(self)
         if self.bias is not None:
             store["1"] = self.bias
         for name in UPDATES:

@@ -14,7 +14,7 @@ from encoder_zoo.common.lazy import keras, ops
 from encoder_zoo.common.wording import invalid
 
 
-def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
+def compute_text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
     """Compute a text index for each position in packed examples.
 
     Args:
@@ -27,7 +27,7 @@ def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
 
     Example:
         >>> import numpy as np
-        >>> np.array(text_indices(np.array([[0, 3, 9]]), 5)).tolist()
+        >>> np.array(compute_text_indices(np.array([[0, 3, 9]]), 5)).tolist()
         [[0, 0, 0, 1, 1]]
     """
     batch = ops.shape(text_starts)[0]
@@ -42,12 +42,12 @@ def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
     return ops.cumsum(begun, axis=1) - 1
 
 
-def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> keras.KerasTensor:
+def compute_text_positions(text_starts: keras.KerasTensor | None, length: int) -> keras.KerasTensor:
     """Compute token positions within each text.
 
     Args:
-        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
-            example is a single text.
+        text_starts: Integer tensor of shape (B, K). See `compute_text_indices`. None can be used
+            if each example is a single text.
         length: Integer. The sequence length L.
 
     Returns:
@@ -55,7 +55,7 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
 
     Example:
         >>> import numpy as np
-        >>> np.array(positions_in_texts(np.array([[0, 3, 9]]), 5)).tolist()
+        >>> np.array(compute_text_positions(np.array([[0, 3, 9]]), 5)).tolist()
         [[0, 1, 2, 0, 1]]
     """
     positions = ops.arange(length, dtype="int32")[None, :]
@@ -64,19 +64,19 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
 
 def _find_starts(text_starts, length):
     """Compute, for each position, the start of its text in a packed example, (B, L) int32."""
-    starts = ops.take_along_axis(text_starts, text_indices(text_starts, length), axis=1)
+    starts = ops.take_along_axis(text_starts, compute_text_indices(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
 
 
-def text_lengths(
+def compute_text_lengths(
     padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
     """Compute, for each position, the number of tokens in its text.
 
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
-        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
-            example is a single text.
+        text_starts: Integer tensor of shape (B, K). See `compute_text_indices`. None can be used
+            if each example is a single text.
 
     Returns:
         Integer tensor of shape (B, L), or (B, 1) if each example is a single text.
@@ -84,9 +84,9 @@ def text_lengths(
     Example:
         >>> import numpy as np
         >>> real = np.array([[1, 1, 1, 1, 0]])
-        >>> np.array(text_lengths(real, np.array([[0, 3]]))).tolist()
+        >>> np.array(compute_text_lengths(real, np.array([[0, 3]]))).tolist()
         [[3, 3, 3, 1, 1]]
-        >>> np.array(text_lengths(real)).tolist()
+        >>> np.array(compute_text_lengths(real)).tolist()
         [[4]]
     """
     real = ops.cast(padding_mask, "int32")
@@ -94,27 +94,30 @@ def text_lengths(
         return ops.sum(real, axis=1, keepdims=True)
     batch, length = ops.shape(real)
     offsets = ops.arange(batch, dtype="int32")[:, None] * length
-    texts = ops.reshape(text_indices(text_starts, length) + offsets, (-1,))  # in the whole batch
+    texts = ops.reshape(
+        compute_text_indices(text_starts, length) + offsets, (-1,)
+    )  # in the whole batch
     counts = ops.segment_sum(ops.reshape(real, (-1,)), texts, num_segments=batch * length)
     return ops.reshape(ops.take(counts, texts), (batch, length))
 
 
-def first_tokens(
+def take_first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
     """Select the vector of the first token in each text.
 
     Args:
         x: Tensor of shape (B, L, D).
-        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
-            example is a single text.
+        text_starts: Integer tensor of shape (B, K). See `compute_text_indices`. None can be used
+            if each example is a single text.
 
     Returns:
         Tensor of shape (B, D), or (B, K, D) for packed examples.
 
     Example:
         >>> import numpy as np
-        >>> np.array(first_tokens(np.arange(3.0).reshape(1, 3, 1), np.array([[0, 2]]))).tolist()
+        >>> x = np.arange(3.0).reshape(1, 3, 1)
+        >>> np.array(take_first_tokens(x, np.array([[0, 2]]))).tolist()
         [[[0.0], [2.0]]]
     """
     first = x[:, 0]
@@ -123,7 +126,7 @@ def first_tokens(
     return take_positions(x, ops.minimum(text_starts, ops.shape(x)[1] - 1))
 
 
-def last_tokens(
+def take_last_tokens(
     x: keras.KerasTensor, padding_mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
     """Select the vector of the last token, ignoring padding on both sides.
@@ -139,15 +142,15 @@ def last_tokens(
     Example:
         >>> import numpy as np
         >>> x = np.arange(6.0).reshape(2, 3, 1)
-        >>> last_tokens(x, np.array([[1, 1, 0], [0, 1, 1]])).numpy().ravel().tolist()
+        >>> take_last_tokens(x, np.array([[1, 1, 0], [0, 1, 1]])).numpy().ravel().tolist()
         [1.0, 5.0]
     """
     if padding_mask is None:
         return x[:, -1]
-    return take_positions(x, last_positions(padding_mask))[:, 0]
+    return take_positions(x, find_last_positions(padding_mask))[:, 0]
 
 
-def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
+def find_last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
     """Compute the position of the last token, ignoring padding on both sides.
 
     Args:
@@ -158,7 +161,7 @@ def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
 
     Example:
         >>> import numpy as np
-        >>> last_positions(np.array([[1, 1, 0], [0, 1, 1]])).numpy().ravel().tolist()
+        >>> find_last_positions(np.array([[1, 1, 0], [0, 1, 1]])).numpy().ravel().tolist()
         [1, 2]
     """
     real = ops.cast(padding_mask, "int32")
@@ -173,8 +176,8 @@ def select_first_tokens(
 
     Args:
         x: Tensor of shape (B, L, D).
-        text_starts: Integer tensor of shape (B, K). See `text_indices`. None can be used if each
-            example is a single text.
+        text_starts: Integer tensor of shape (B, K). See `compute_text_indices`. None can be used
+            if each example is a single text.
 
     Returns:
         Tensor of shape (B, L, D), or (B, 1, D) if each example is a single text.
@@ -235,7 +238,7 @@ def average_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
     return ops.cast(total / ops.maximum(ops.sum(real, axis=1), 1.0), x.dtype)
 
 
-def rotation(
+def compute_rotation(
     positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     """Compute the cosines and sines that `rotate` uses for rotary positions.
@@ -254,7 +257,7 @@ def rotation(
 
     Example:
         >>> import numpy as np
-        >>> cosines, sines = rotation(np.array([[0, 1]]), 10_000.0, 4)
+        >>> cosines, sines = compute_rotation(np.array([[0, 1]]), 10_000.0, 4)
         >>> np.array(sines)[0, :, 0].round(2).tolist()
         [[0.0, 0.0], [0.8399999737739563, 0.009999999776482582]]
     """
@@ -268,14 +271,14 @@ def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
 
     Args:
         x: Tensor of shape (B, L, H, D/H).
-        rotation: Tuple of cosines and sines. See `rotation`.
+        rotation: Tuple of cosines and sines. See `compute_rotation`.
 
     Source: Su et al. 2021, RoFormer, equation 34, with the pairs of GPT-NeoX.
 
     Example:
         >>> import numpy as np
         >>> x = np.array([1.0, 0.0]).reshape(1, 1, 1, 2)
-        >>> turned = rotate(x, rotation(np.array([[1]]), 10_000.0, 2))
+        >>> turned = rotate(x, compute_rotation(np.array([[1]]), 10_000.0, 2))
         >>> np.array(turned).ravel().round(2).tolist()
         [0.54, 0.84]
     """

@@ -16,7 +16,11 @@ from keras import ops
 from encoder_zoo.common.validation import Rule, is_number, one_of
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import NO_VALUE
-from encoder_zoo.encoders.positions import positions_in_texts, rotation, text_lengths
+from encoder_zoo.encoders.positions import (
+    compute_rotation,
+    compute_text_lengths,
+    compute_text_positions,
+)
 
 LINEAR, DYNAMIC, YARN = "linear", "dynamic", "yarn"  # the names in config.json
 _TRAINED_LENGTH = "original_max_position_embeddings"
@@ -85,7 +89,7 @@ def compute_scaled_rotation(
     scaling: Mapping | None = None,
     trained_length: int = 1,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Compute the `rotation` of all positions in a batch, with optional scaling for long texts.
+    """Rotate all positions in a batch, with optional scaling. See `compute_rotation`.
 
     Args:
         inputs: Dictionary of tensors. Inputs for the backbone.
@@ -113,21 +117,21 @@ def compute_scaled_rotation(
         [0.0, 0.47999998927116394, 0.8399999737739563, 1.0]
     """
     starts = inputs.get("text_starts")
-    positions = positions_in_texts(starts, ops.shape(inputs["token_ids"])[1])
+    positions = compute_text_positions(starts, ops.shape(inputs["token_ids"])[1])
     if scaling is None:
-        return rotation(positions, theta, head_dim)
+        return compute_rotation(positions, theta, head_dim)
     factor = scaling["factor"]
     if scaling["rope_type"] == YARN:
         speeds, scale = compute_yarn(theta, head_dim, scaling)
         angles = ops.cast(positions, "float32")[:, :, None, None] * speeds
         return scale * ops.cos(angles), scale * ops.sin(angles)
     if scaling["rope_type"] == LINEAR:
-        return rotation(ops.cast(positions, "float32") / factor, theta, head_dim)
+        return compute_rotation(ops.cast(positions, "float32") / factor, theta, head_dim)
     real = add_padding_mask(inputs)["padding_mask"]
-    lengths = ops.cast(text_lengths(real, starts), "float32")  # (B, 1 or L)
+    lengths = ops.cast(compute_text_lengths(real, starts), "float32")  # (B, 1 or L)
     stretch = factor * ops.maximum(lengths / trained_length, 1.0) - (factor - 1)
     bases = theta * stretch ** (head_dim / (head_dim - 2))
-    return rotation(positions, bases[:, :, None, None], head_dim)
+    return compute_rotation(positions, bases[:, :, None, None], head_dim)
 
 
 def compute_yarn(theta: float, head_dim: int, scaling: Mapping) -> tuple[np.ndarray, float]:

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.layers import (
-    frozen_kernel,
-    innermost_layers,
+    get_frozen_kernel,
     list_attributes,
+    list_innermost_layers,
     list_layers,
-    own_weights,
+    list_own_weights,
     remove_lora,
 )
 from encoder_zoo.common.lazy import keras, ops, tf
-from encoder_zoo.common.trace import current_trace
+from encoder_zoo.common.trace import get_trace
 from encoder_zoo.common.wording import invalid
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def call_block(
         context: Dictionary of additional arguments, which can be nested.
         training: Optional boolean. Whether the block applies dropout.
     """
-    functions = current_trace().blocks
+    functions = get_trace().blocks
     ours = type(block).__module__.startswith("encoder_zoo.")
     if functions is None or not ours or tf.executing_eagerly():
         return block(x, training=training, **context)
@@ -160,7 +160,7 @@ def list_undecayed(model: keras.layers.Layer) -> list[keras.Variable]:
     """
     found = []
     for layer in list_layers(model):
-        own = own_weights(layer)
+        own = list_own_weights(layer)
         named = [v for name, v in list_attributes(layer).items() if _UNDECAYED.fullmatch(name)]
         held = {id(value) for value in keras.tree.flatten(named)}
         is_norm = isinstance(layer, _NORMALIZATIONS)
@@ -191,7 +191,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
     blocks = dict.fromkeys(backbone.blocks)
     if names is None:
         return [layer for block in blocks for layer in block.attention.lora_layers]
-    named = [pair for block in blocks for pair in _dense_layers(block)]
+    named = [pair for block in blocks for pair in _list_dense_layers(block)]
     known = {name for name, _ in named}
     unknown = sorted(set(names) - known)
     if unknown or not names:
@@ -199,7 +199,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
     return list(dict.fromkeys(layer for name, layer in named if name in names))
 
 
-def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Dense]]:
+def _list_dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Dense]]:
     """Yield all dense layers inside a layer, with their attribute names."""
     for owner in list_layers(layer):
         for attribute, value in list_attributes(owner).items():
@@ -225,7 +225,7 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
     Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
     """
     check_updatable(updates)
-    present = current_updates(backbone)
+    present = find_updates(backbone)
     if present != updates:
         for layer in present:
             remove_lora(layer)
@@ -233,11 +233,11 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
             layer.enable_lora(rank, lora_alpha=alpha)
         backbone.layers_version += 1
         backbone.train_function = backbone.test_function = backbone.predict_function = None
-    for layer in innermost_layers(backbone):
+    for layer in list_innermost_layers(backbone):
         layer.trainable = False
     for layer in updates:
         layer.trainable = True
-        for weight in (frozen_kernel(layer), layer.bias):
+        for weight in (get_frozen_kernel(layer), layer.bias):
             if weight is not None:
                 weight.trainable = False
 
@@ -253,7 +253,7 @@ def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
             )
 
 
-def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
+def find_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
     """Return the rank and alpha of each layer that has a low-rank update."""
     return {
         layer: (layer.lora_rank, layer.lora_alpha)
@@ -262,7 +262,7 @@ def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple
     }
 
 
-def megatron_layout(
+def make_megatron_layout(
     mesh: keras.distribution.DeviceMesh, vocabulary_size: int | None = None
 ) -> keras.distribution.LayoutMap:
     """Create the layout of the weights for any family. See `Backbone.layout_map`."""

@@ -16,7 +16,7 @@ import numpy as np
 from encoder_zoo.common.arguments import PresetArguments, SaveOptions
 from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import Name, NonNegativeInt, PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
@@ -24,7 +24,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.embedding.late_interaction import LateInteraction
-from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
 from encoder_zoo.tasks.embedding.sparse_pooling import TOKEN_WEIGHTS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
@@ -34,7 +34,7 @@ from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex, IndexWeights
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from encoder_zoo.tasks.retrieval.options import DocumentColumns, Precision
 from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
-from encoder_zoo.tasks.retrieval.terms import as_rows, sparse
+from encoder_zoo.tasks.retrieval.terms import convert_to_sparse_rows, sparse
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class HybridEmbedder:
         """
         texts = [texts] if isinstance(texts, str | bytes) else texts
         require(sparse)
-        column = only_column(texts)
+        column = read_only_column(texts)
         count, width = column.shape[0], self.terms.embedding_dim
         dense = np.zeros((count, self.dense.embedding_dim), "float32")
         tokens: list[np.ndarray] = [np.zeros((0, self.tokens.embedding_dim), "float32")] * count
@@ -251,7 +251,9 @@ class HybridEmbedder:
             kept = self.tokens._answers.mask_scored_tokens(examples)
             for indices, outputs in self._model.run_examples(examples, batch_size):
                 dense[indices] = outputs["dense"]
-                parts.append(as_rows(np.asarray(outputs["terms"]), self.terms.max_terms))
+                parts.append(
+                    convert_to_sparse_rows(np.asarray(outputs["terms"]), self.terms.max_terms)
+                )
                 order.append(indices)
                 for i, vectors in zip(indices.tolist(), outputs["tokens"], strict=True):
                     tokens[i] = np.asarray(vectors)[: len(kept[i])][kept[i]]
@@ -310,7 +312,7 @@ class HybridEmbedder:
     # -- search --------------------------------------------------------------------------------
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def index(
         self,
         documents: object,
@@ -376,7 +378,7 @@ class HybridEmbedder:
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
         """Return one kind of vectors, and cache all kinds for later calls in this thread."""
         if isinstance(texts, Documents):
-            only_column(texts)  # raises an error for chunks with late chunking
+            read_only_column(texts)  # raises an error for chunks with late chunking
         kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
         key = tuple(texts), prompt, self.backbone.weights_version
         if name not in kept.get(key, ()):
@@ -424,7 +426,7 @@ class HybridEmbedder:
         return cls(*loading.load_tasks(classes, source, **checks), weights=weights)
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],
@@ -478,5 +480,5 @@ class _IndexEmbedder:
         """Return one kind of vectors for texts, like the task's `embed` method."""
         vectors = self._model._vectors(self._name, texts, prompt, batch_size)
         if max_terms is not None:
-            return as_rows(vectors.toarray(), max_terms)
+            return convert_to_sparse_rows(vectors.toarray(), max_terms)
         return vectors

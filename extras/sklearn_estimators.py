@@ -47,8 +47,8 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
 from encoder_zoo.tasks.embedding.pair_columns import TEXT_COLUMNS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
-from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name, log_odd_labels
+from encoder_zoo.tasks.preprocessing.columns import split_texts_and_labels
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, get_class_name, log_odd_labels
 
 
 class TextEstimator(BaseEstimator):
@@ -252,7 +252,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         Raises:
             ValueError: If `y` only has one class.
         """
-        X, y = texts_and_labels(X, y, classes=None, several=False)
+        X, y = split_texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
         log_odd_labels(y)
         y = flatten_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
@@ -271,7 +271,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
             raise ValueError(
                 f"`y` only contains the class {only!r}. Expected at least two classes."
             )
-        names = [class_name(name) for name in self.classes_.tolist()]
+        names = [get_class_name(name) for name in self.classes_.tolist()]
         self._fine_tune(X, np.array(names)[numbers.ravel()], weights, labels=names)
         return self
 
@@ -344,7 +344,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         Returns:
             The estimator.
         """
-        X, y = texts_and_labels(X, y, classes=None, several=False)
+        X, y = split_texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
         y = flatten_column(check_array(y, ensure_2d=False, dtype="float64", input_name="y"))
         mean = np.average(y, axis=0, weights=weights)

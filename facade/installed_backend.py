@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from encoder_zoo.common.backend import keras_file, read_backend
+from encoder_zoo.common.backend import get_keras_file, read_backend
 
 BACKEND_NAMES = ("tensorflow", "jax", "torch")
 OF_KERAS = (*BACKEND_NAMES, "numpy", "openvino")
@@ -25,7 +25,7 @@ def choose_installed_backend() -> None:
     """
     if "keras" in sys.modules or not _is_installed("keras"):
         return  # `open_export` can still be used without Keras, because it needs no backend
-    file = keras_file()
+    file = get_keras_file()
     variable, in_file = os.environ.get("KERAS_BACKEND"), read_backend(file)
     backend = variable or in_file
     if backend in OF_KERAS and _is_installed(backend):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from encoder_zoo.common.wording import close_names, did_you_mean
+from encoder_zoo.common.wording import close_names, suggest_names
 
 # {name in transformers, sentence-transformers, KerasHub or spaCy: replacement}
 ELSEWHERE = {
@@ -64,18 +64,18 @@ def explain(name: str, public: Iterable[str]) -> str:
     public = list(public)
     if name in ELSEWHERE:
         return f"{message} Use {ELSEWHERE[name]}."
-    if meant := similar_names(name, public):
-        return message + did_you_mean(meant)
+    if meant := find_similar_names(name, public):
+        return message + suggest_names(meant)
     if meant := _find_general_class(name, public):
         return f"{message} Use {meant}.from_preset(source)."
     return message
 
 
-def similar_names(name: str, public: Iterable[str]) -> list[str]:
+def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
     """Return up to two public names that only differ by a typo or in case.
 
     Example:
-        >>> similar_names("bertbackbone", ["BertBackbone", "AlbertBackbone", "SpanQA"])
+        >>> find_similar_names("bertbackbone", ["BertBackbone", "AlbertBackbone", "SpanQA"])
         ['BertBackbone']
     """
     by_lower = {each.lower(): each for each in public}

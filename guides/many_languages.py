@@ -53,7 +53,7 @@ from sklearn.pipeline import make_pipeline
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.training import list_undecayed
-from encoder_zoo.tasks.training.optimizers import fine_tuning_optimizer
+from encoder_zoo.tasks.training.optimizers import make_fine_tuning_optimizer
 
 matplotlib.use("Agg")  # draws into a file, no screen needed
 import matplotlib.pyplot as plt
@@ -157,7 +157,7 @@ def pretrain(tokenizer, pairs: list[tuple[str, str]], epochs: int, folder: pathl
     initialize(model)
     first, second = zip(*random.sample(pairs, len(pairs)), strict=True)
     steps = -(-len(pairs) // 16) * epochs
-    optimizer = fine_tuning_optimizer(steps, 1e-3, undecayed_weights=list_undecayed(model))
+    optimizer = make_fine_tuning_optimizer(steps, 1e-3, undecayed_weights=list_undecayed(model))
     model.compile(optimizer=optimizer)
     model.fit((list(first), list(second)), batch_size=16, epochs=epochs, verbose=2)
     model.learning_rate = 1e-3  # a narrow model takes larger steps than a wide one

@@ -18,24 +18,24 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.reading import loading
+from encoder_zoo.common.reading import convert_load_errors
 from encoder_zoo.common.validation import PositiveFloat, Rule, check_argument, get_rule
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Size
-from encoder_zoo.encoders.training import check_updatable, current_updates, train_updates
-from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.encoders.training import check_updatable, find_updates, train_updates
+from encoder_zoo.presets.files.atomic import Kind, replace_folder
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import (
-    backbone_layers,
     check_weights,
     convert_to_float32,
     find_layer,
+    list_named_weights,
     make_stored_array,
-    named_weights,
+    map_backbone_layers,
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
@@ -88,7 +88,9 @@ def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
         ['bert.encoder.layer.0.output.dense', 'bert.pooler.dense']
     """
     prefix = backbone.family.prefix
-    found = {name: find_layer(backbone, path) for path, name in backbone_layers(backbone).items()}
+    found = {
+        name: find_layer(backbone, path) for path, name in map_backbone_layers(backbone).items()
+    }
     return {
         f"{prefix}.{name}": layer
         for name, layer in found.items()
@@ -101,7 +103,7 @@ def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
 
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """Save adapters to a folder. See `Task.save_adapters`."""
-    updates, known = current_updates(task), map_projections(task.backbone)
+    updates, known = find_updates(task), map_projections(task.backbone)
     if not updates:
         raise ValueError(
             "The model has no low-rank updates to save. Call `enable_lora` and `fit` before saving."
@@ -139,7 +141,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         "modules_to_save": sorted({_strip_prefix(prefixes, name).split(".")[0] for name in whole}),
     }
     kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, ADAPTER_MANIFEST)
-    with replacing(folder, kind) as new:
+    with replace_folder(folder, kind) as new:
         (new / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(arrays, new / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_manifest(new, {"task": ADAPTERS}, ADAPTER_MANIFEST)
@@ -205,19 +207,19 @@ def _list_whole_tensors(
     backbone, record = task.backbone, task.head_record
     found = []
     if task.head is not None:
-        found += named_weights(task, record.tensors)
+        found += list_named_weights(task, record.tensors)
     elif head is not None:
-        found += named_weights(SimpleNamespace(head=head), record.tensors)
+        found += list_named_weights(SimpleNamespace(head=head), record.tensors)
     if record.pooled and backbone.pooler_dense not in updates:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
-        found += named_weights(backbone, layers)
+        found += list_named_weights(backbone, layers)
     return {PREFIX + name: rest for name, *rest in found}
 
 
 # -- loading -----------------------------------------------------------------------------------
 
 
-def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
+def get_weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
     """Return the original values of all weights that adapter files store completely.
 
     peft keeps the original values in addition to the values of each adapter.
@@ -228,7 +230,7 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
     """
     if task.record.peft_type is None:
         return {}
-    if current_updates(task.backbone):
+    if find_updates(task.backbone):
         return task.weights_before_adapters
     found = {
         name: make_stored_array(*given) for name, given in _list_whole_tensors(task, ()).items()
@@ -238,7 +240,10 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """Load adapters from a folder or the hub. See `Task.load_adapters`."""
-    with loading(folder), OpenFolder(folder, [ADAPTER_CONFIG, ADAPTER_WEIGHTS]) as files:
+    with (
+        convert_load_errors(folder),
+        OpenFolder(folder, [ADAPTER_CONFIG, ADAPTER_WEIGHTS]) as files,
+    ):
         config = files.read_json(ADAPTER_CONFIG)
         _check_config(config, files.path)
         _read_adapters(task, config, files)
@@ -253,7 +258,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         name: tuple(weight.shape)[:: -1 if transposed else 1]
         for name, (weight, transposed) in _list_whole_tensors(task, updates, head).items()
     }
-    before, replaces = weights_before_adapters(task), bool(current_updates(task.backbone))
+    before, replaces = get_weights_before_adapters(task), bool(find_updates(task.backbone))
     layers = {_get_layer_name(name) for name in file.shapes}  # layers that are stored completely
     expected = {
         name: shape

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.family import CUSTOM_HEAD, Family, Head
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     convert_to_float32,
     copy,
-    default_labels,
     find_unexpected,
+    make_default_labels,
     match,
     select_rows,
 )
@@ -71,7 +71,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     names = _read_class_names(config)
     if names and cls.record.has_classes and len(set(names)) < len(names):
         _check_named_by_caller(checkpoint, names, given)
-        names = default_labels(len(names))
+        names = make_default_labels(len(names))
     if names:
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
     checkpoint.config = config
@@ -116,7 +116,7 @@ def _read_class_names(config: Mapping) -> list[str] | None:
     if numbers := config.get("label2id"):
         return sorted(numbers, key=lambda name: int(numbers[name]))
     count = config.get("num_labels") or config.get("_num_labels")
-    return default_labels(count) if count else None
+    return make_default_labels(count) if count else None
 
 
 def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: Mapping) -> None:
@@ -184,10 +184,10 @@ def _read_output_labels(
     output = f"{head.output}.weight"
     outputs = checkpoint.shapes[output][0]
     if names is None or len(names) == outputs:
-        return names or default_labels(outputs)
+        return names or make_default_labels(outputs)
     labels = given.get("labels")
     count = len(labels) if isinstance(labels, Sequence) else given.get("num_classes")
-    has_names = names != default_labels(len(names))
+    has_names = names != make_default_labels(len(names))
     if has_names and count != outputs:
         raise ValueError(
             f"{checkpoint.config_file}: id2label names {len(names)} classes, but {output} has "
@@ -202,7 +202,7 @@ def _read_output_labels(
         output,
         outputs,
     )
-    return default_labels(outputs)
+    return make_default_labels(outputs)
 
 
 def restore_head(
@@ -252,7 +252,7 @@ def restore_head(
         own = "the checkpoint has a custom head, which must be passed as head=..."
         reason = own if is_custom else "the checkpoint has no head"
     else:
-        reason = task.head_misfit(checkpoint.config, arguments) or described
+        reason = task.explain_head_misfit(checkpoint.config, arguments) or described
     if not reason:
         _check_tied(checkpoint, head)
         copy(checkpoint, matched, safeguards.allow_nonfinite)
@@ -264,7 +264,7 @@ def restore_head(
         return set(matched)
     kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)
     if task.head:
-        task.new_head = tuple(np.array(whole_array(weight)) for weight in task.head.weights)
+        task.new_head = tuple(np.array(gather_array(weight)) for weight in task.head.weights)
     family = checkpoint.family
     pretrained = _list_layer_names(
         family.heads[name] for name in _PRETRAINED if name in family.heads
@@ -369,7 +369,7 @@ def _join_names(names: Iterable[str]) -> str:
 
 def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
     """Select the rows of the head that belong to the task's labels, if it has any."""
-    rows = task.kept_classes(checkpoint.config) if task.head else None
+    rows = task.find_kept_classes(checkpoint.config) if task.head else None
     if rows is None:
         return checkpoint
     new = [label for label, row in zip(task.labels, rows, strict=True) if row is None]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.extras import formats
+from encoder_zoo.common.extras import load_formats
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets import adapters, hub_cache
 from encoder_zoo.presets.files.folder_files import is_plain
@@ -30,7 +30,7 @@ from encoder_zoo.presets.formats.preset_files import (
 from encoder_zoo.presets.hub_cache import HubFile, find_missing_files, get_cache_folder
 from encoder_zoo.presets.hub_requests import (
     Unreachable,
-    endpoint,
+    get_endpoint,
     read_first_line,
     run_with_retries,
     run_with_timeout,
@@ -146,7 +146,7 @@ def list_files(
     repository, revision = parse_address(address)
 
     def ask() -> tuple[dict[str, HubFile], str]:
-        api = HfApi(endpoint=endpoint())
+        api = HfApi(endpoint=get_endpoint())
         info = api.model_info(repository, revision=revision, files_metadata=True, timeout=10)
         return _read_listing(info), info.sha
 
@@ -158,7 +158,7 @@ def list_files(
         if not isinstance(cause, kinds) or hasattr(cause, "response"):
             raise
         raise ValueError(
-            f"{address}: {endpoint() or 'the hub'} did not send a valid list of files "
+            f"{address}: {get_endpoint() or 'the hub'} did not send a valid list of files "
             f"({read_first_line(cause)}). Check HF_ENDPOINT."
         ) from error
     try:
@@ -196,7 +196,9 @@ def _find_conversion(repository: str) -> str:
     from huggingface_hub import HfApi
 
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
-    ask = functools.partial(HfApi(endpoint=endpoint()).get_repo_discussions, repository, **kinds)
+    ask = functools.partial(
+        HfApi(endpoint=get_endpoint()).get_repo_discussions, repository, **kinds
+    )
     try:
         for request in run_with_timeout(lambda: [*ask(author=_CONVERTER)]):
             known = (request.author, request.title) == (_CONVERTER, _CONVERSION)
@@ -252,7 +254,7 @@ def _has_weights(folder: pathlib.Path) -> bool:
     shards are missing, because a later error names the missing shard.
     """
     kinds = {name for f in WEIGHT_FORMATS for name in (f.file, f.index)}
-    kinds |= {format.WEIGHTS for format in formats()}
+    kinds |= {format.WEIGHTS for format in load_formats()}
     # Early versions of sentence-transformers write "0_Transformer".
     encoders = [folder, *folder.glob("0_*")]
     return any(not kinds.isdisjoint(os.listdir(path)) for path in encoders)
@@ -277,7 +279,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
         ['config.json', 'model.safetensors']
     """
-    if weights and (other := next((f for f in formats() if f.WEIGHTS in names), None)):
+    if weights and (other := next((f for f in load_formats() if f.WEIGHTS in names), None)):
         wanted = {*other.files(), CARD}
         return [name for name in names if name in wanted]
     folders: dict[str, list[str]] = {"": []}  # encoder and module folders
@@ -290,7 +292,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     }
     if weights and not any(stored[f] for f in folders if not f or _FIRST.match(f)):
         raise ValueError(describe_missing_weights(address, names))
-    others = [name for format in formats() for name in format.tokenizer_file_names()]
+    others = [name for format in load_formats() for name in format.tokenizer_file_names()]
     wanted = {*(_WITH_WEIGHTS if weights else others)}
     for folder, inner in folders.items():
         found = [*_SETTINGS.intersection(inner), *stored[folder]]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from encoder_zoo.presets.files.manifest import compute_checksum
-from encoder_zoo.presets.hub_requests import endpoint, run_with_retries, run_with_timeout
+from encoder_zoo.presets.hub_requests import get_endpoint, run_with_retries, run_with_timeout
 
 SHA1 = re.compile(r"[0-9a-f]{40}")
 CHECKSUM_PATTERN = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
@@ -120,7 +120,7 @@ def download_files(
         for name, file in find_missing_files(snapshot, files, verify).items():
             pointer = snapshot / name
             blob = folder / "blobs" / file.checksum if file.checksum else pointer
-            url = hf_hub_url(repository, name, revision=commit, endpoint=endpoint())
+            url = hf_hub_url(repository, name, revision=commit, endpoint=get_endpoint())
             if not file.is_at(blob):
                 fetch = functools.partial(_download, url, blob, name, file)
                 run_with_retries(address, fetch, any_error=True)

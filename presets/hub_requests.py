@@ -118,6 +118,6 @@ def read_first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
-def endpoint() -> str | None:
+def get_endpoint() -> str | None:
     """Return the current value of HF_ENDPOINT. huggingface_hub only reads it when imported."""
     return os.environ.get("HF_ENDPOINT")

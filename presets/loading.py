@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from encoder_zoo.common.configuration import argument_names, argument_rules
-from encoder_zoo.common.reading import loading
+from encoder_zoo.common.configuration import get_argument_names, get_argument_rules
+from encoder_zoo.common.reading import convert_load_errors
 from encoder_zoo.common.validation import check_argument
-from encoder_zoo.common.wording import invalid, unknown_argument
+from encoder_zoo.common.wording import describe_unknown_argument, invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.special_tokens import check_token_list
@@ -23,10 +23,10 @@ from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     TokenizerPreset,
-    default_labels,
     enlarge_vocabulary,
+    make_default_labels,
 )
-from encoder_zoo.presets.formats.config import backbone_arguments
+from encoder_zoo.presets.formats.config import convert_config
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
@@ -51,7 +51,7 @@ T = TypeVar("T")
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
     """Load a backbone. See `Backbone.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(overrides)
-    with loading(source), open_preset(source, safeguards) as checkpoint:
+    with convert_load_errors(source), open_preset(source, safeguards) as checkpoint:
         found = checkpoint.family.backbone
         is_own = issubclass(cls, found) and cls.family is found.family  # a user's subclass
         if not (issubclass(found, cls) or is_own):
@@ -82,11 +82,11 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(
-            unknown_argument(
+            describe_unknown_argument(
                 f"{cls.__name__}.from_preset", min(options), ["added_tokens", "verify", "max_bytes"]
             )
         )
-    with loading(source), open_tokenizer(source, safeguards) as preset:
+    with convert_load_errors(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, added_tokens)
     if not isinstance(tokenizer, cls):
         raise ValueError(
@@ -116,13 +116,13 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """Load a preprocessor. See `Preprocessor.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(arguments)
-    with loading(source), open_tokenizer(source, safeguards) as preset:
+    with convert_load_errors(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
-        from_files = cls.folder_format().text_arguments(preset, tokenizer)
-    known = argument_names(cls)
+        from_files = cls.folder_format().read_text_arguments(preset, tokenizer)
+    known = get_argument_names(cls)
     for name in arguments:
         if name not in known:
-            raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
+            raise TypeError(describe_unknown_argument(f"{cls.__name__}.from_preset", name, known))
     stored = preset.settings.get("preprocessor", {})
     stored = {name: value for name, value in stored.items() if name in known}
     _check_stored(from_files, cls, preset.folder)
@@ -133,7 +133,7 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
     """Load a task. See `Task.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(arguments)
-    with loading(source), open_preset(source, safeguards) as checkpoint:
+    with convert_load_errors(source), open_preset(source, safeguards) as checkpoint:
         task = _read_task(cls, checkpoint, safeguards, arguments)
         task.backbone.origin = find_origin(source, checkpoint.folder)
     return task
@@ -154,7 +154,7 @@ def load_tasks(
         A list of tasks in the order of `classes`.
     """
     checks, tasks = Safeguards(**safeguards), []
-    with loading(source), open_preset(source, checks) as checkpoint:
+    with convert_load_errors(source), open_preset(source, checks) as checkpoint:
         for cls, arguments in classes:
             backbone = tasks[0].backbone if tasks else None
             own = copy.copy(checkpoint)  # its head is settled for each task
@@ -279,7 +279,7 @@ def make_preprocessor(
     if tokenizer is None:
         return None
     kind = cls.record.preprocessor_class
-    from_files = cls.record.folder.text_arguments(checkpoint, tokenizer)
+    from_files = cls.record.folder.read_text_arguments(checkpoint, tokenizer)
     _check_stored(from_files, kind, checkpoint.folder)
     stored = _read_settings(cls, checkpoint.settings)
     stored = {name: v for name, v in stored.items() if name not in cls.record.answer_settings}
@@ -346,9 +346,12 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
     """
     built_in = checkpoint.head_arguments.get(cls.record.head, {})
     from_files = cls.record.folder.arguments(checkpoint, given)
-    arguments = {**from_files, **cls.checkpoint_arguments(checkpoint, given)}
+    arguments = {**from_files, **cls.read_checkpoint_arguments(checkpoint, given)}
     if "labels" not in given and arguments.get("labels", ()) is None:
-        names, saved = default_labels(arguments["num_classes"]), checkpoint.settings.get("head", {})
+        names, saved = (
+            make_default_labels(arguments["num_classes"]),
+            checkpoint.settings.get("head", {}),
+        )
         if saved.get("labels") == names:  # saved by this package with explicit labels
             arguments["labels"] = names
     return {**built_in, **read_inference_settings(cls, checkpoint), **arguments}
@@ -455,7 +458,7 @@ def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None
-    return backbone_arguments(checkpoint.config, family).get("max_sequence_length")
+    return convert_config(checkpoint.config, family).get("max_sequence_length")
 
 
 def _add_tokens(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:
@@ -506,14 +509,16 @@ def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
     record = cls.record
     if settings.get("task") != record.name:
         return {}
-    known = {*argument_names(record.preprocessor_class), *record.answer_settings} - {"tokenizer"}
+    known = {*get_argument_names(record.preprocessor_class), *record.answer_settings} - {
+        "tokenizer"
+    }
     stored = settings.get("preprocessor", {})
     return {name: value for name, value in stored.items() if name in known}
 
 
 def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
     """Check stored settings. Error messages contain the file's path."""
-    rules = argument_rules(cls)
+    rules = get_argument_rules(cls)
     for name in settings.keys() & rules.keys():
         check_argument(f"{path}: {name}", settings[name], rules[name])
 
@@ -523,14 +528,14 @@ def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict
     takers = (family.backbone, cls.record.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
     for name, value in arguments.items():
-        indices = [i for i, taker in enumerate(takers) if name in argument_names(taker)]
+        indices = [i for i, taker in enumerate(takers) if name in get_argument_names(taker)]
         if name == "dtype":
             indices = [0, 2]
         elif name != "dropout" and (2 in indices or name in cls.record.folder.settings):
             indices = [i for i in indices if i]  # unrelated
         if not indices:
-            known = {n for taker in takers for n in argument_names(taker)}
-            raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
+            known = {n for taker in takers for n in get_argument_names(taker)}
+            raise TypeError(describe_unknown_argument(f"{cls.__name__}.from_preset", name, known))
         for i in indices:
             routed[i][name] = value
     return routed

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterator
 
-from encoder_zoo.common.extras import formats
+from encoder_zoo.common.extras import load_formats
 from encoder_zoo.encoders import find_family
 from encoder_zoo.presets import adapters, hub
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -81,7 +81,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         ValueError: If files are missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
-    others = [name for format in formats() for name in format.files()]
+    others = [name for format in load_formats() for name in format.files()]
     files = OpenFolder(folder, [*list_preset_patterns(), *list_module_patterns(), *others])
     files.not_downloaded = hub.list_not_downloaded(folder)
     checkpoint = open_files(files, safeguards)
@@ -137,7 +137,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
         ValueError: If files are missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
-    others = [name for format in formats() for name in format.tokenizer_file_names()]
+    others = [name for format in load_formats() for name in format.tokenizer_file_names()]
     with OpenFolder(folder, [*_TOKENIZER_FILES, *list_module_patterns(), *others]) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
         yield dataclasses.replace(preset, listed_settings=get_listed_settings(source))
@@ -154,7 +154,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
         family = find_family(config.get("model_type"))
         config = family.read(config) if family else config
         return TokenizerPreset(files, config, files.path / GLINER, family, settings, stored)
-    for format in formats():
+    for format in load_formats():
         if preset := format.open_tokenizer(files, settings):
             return preset
     config = files.read_json(CONFIG) if CONFIG in files else {}
@@ -175,7 +175,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     if GLINER in files:
         with _open_named_encoder(files, verify) as encoder:
             return GlinerCheckpoint(files, settings, encoder)
-    for format in formats():
+    for format in load_formats():
         if checkpoint := format.open_checkpoint(files, settings):
             return checkpoint
     return HuggingFaceCheckpoint(files, settings)

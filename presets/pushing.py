@@ -9,7 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from encoder_zoo.presets.files.manifest import CARD
-from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, run_with_retries
+from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, get_endpoint, run_with_retries
 from encoder_zoo.presets.model_card import CARD_MARK
 from encoder_zoo.presets.saving import list_replaced_patterns
 
@@ -39,7 +39,7 @@ def push(
 
     repository = repository.removeprefix("hf://")
     address = f"hf://{repository}"
-    api = HfApi(endpoint=endpoint(), token=token)
+    api = HfApi(endpoint=get_endpoint(), token=token)
     with tempfile.TemporaryDirectory() as parent:
         folder = pathlib.Path(parent) / repository.split("/")[1]
         folder.mkdir()

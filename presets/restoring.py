@@ -15,12 +15,12 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import skip_initialization
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
-    backbone_layers,
     copy,
     find_unexpected,
+    map_backbone_layers,
     match,
 )
-from encoder_zoo.presets.formats.config import backbone_arguments
+from encoder_zoo.presets.formats.config import convert_config
 from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
@@ -99,14 +99,14 @@ def match_backbone(
         A tuple of the backbone, the result of `match`, and whether the pooler is new.
     """
     family = checkpoint.family
-    arguments = backbone_arguments(checkpoint.config, family)
+    arguments = convert_config(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
     check_overrides(arguments, overrides, checkpoint, has_pooler)
     arguments = {**arguments, "pooler": has_pooler, **overrides}
     new_weights = (arguments["pooler"] and not has_pooler) or kind is not family.backbone
     with contextlib.nullcontext() if new_weights else skip_initialization():
         backbone = kind(**arguments)
-    matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
+    matched, misfits = match(checkpoint, backbone, map_backbone_layers(backbone))
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
     if len(misfits) > len(new):
         lines = [f"- {name} ({what})" for name, what in misfits.items()]

@@ -16,23 +16,23 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.configuration import argument_names
-from encoder_zoo.common.extras import extra
-from encoder_zoo.common.layers import frozen_kernel, list_layers
+from encoder_zoo.common.configuration import get_argument_names
+from encoder_zoo.common.extras import load_extra
+from encoder_zoo.common.layers import get_frozen_kernel, list_layers
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.low_rank import UPDATES
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, as_json
-from encoder_zoo.presets.files.atomic import Kind, replacing
-from encoder_zoo.presets.files.json_data import as_json_value, encode_json
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
+from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.json_data import convert_to_json, encode_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats.checkpoint import (
-    backbone_layers,
     check_not_quantized,
-    default_labels,
+    list_named_weights,
+    make_default_labels,
     make_stored_array,
-    named_weights,
+    map_backbone_layers,
 )
 from encoder_zoo.presets.formats.config import make_backbone_config
 from encoder_zoo.presets.formats.preset_files import (
@@ -75,10 +75,10 @@ def save_backbone(
     settings = {"task": "backbone"}
     usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
     about = Description(backbone, usage, repository=repository)
-    weights = _collect_weights(backbone, backbone_layers(backbone))
+    weights = _collect_weights(backbone, map_backbone_layers(backbone))
     check_all_saved(backbone, weights)
     if format == "keras_hub":
-        extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
+        load_extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
         return
     config = {"architectures": [backbone.family.class_name("Model")]}
     model = StoredModel(config, weights, backbone, tokenizer)
@@ -89,7 +89,7 @@ def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
     """Save a tokenizer to a folder. See `Tokenizer.save_to_preset`."""
     others = [name for name in list_replaced_patterns() if name != MANIFEST]
     kind = Kind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
-    with replacing(folder, kind) as new:
+    with replace_folder(folder, kind) as new:
         _write_files(new, tokenizer.to_files())
         write_manifest(new, {"task": "tokenizer"})
 
@@ -115,14 +115,14 @@ def save_task(
     stored, layout = {}, task.record.folder
     if task.preprocessor is not None:
         elsewhere = {"tokenizer", *layout.settings}
-        names = [n for n in argument_names(type(task.preprocessor)) if n not in elsewhere]
+        names = [n for n in get_argument_names(type(task.preprocessor)) if n not in elsewhere]
         stored = {name: getattr(task.preprocessor, name) for name in names}
-    stored |= {name: as_json_value(getattr(task, name)) for name in task.record.answer_settings}
+    stored |= {name: convert_to_json(getattr(task, name)) for name in task.record.answer_settings}
     if stored:
         settings["preprocessor"] = stored
     about = Description(backbone, _make_usage(task), task.last_evaluation, repository)
     if format == "keras_hub":
-        extra("save_for_keras_hub")(task, None, dtype, folder, settings, about)
+        load_extra("save_for_keras_hub")(task, None, dtype, folder, settings, about)
         return
     if task.record.has_classes and task.head is None:
         task._check_labels_known()
@@ -130,7 +130,7 @@ def save_task(
     config = model.config | layout.config_fields(task)
     labels = tuple(config.get("id2label", {}).values())
     settings |= _name_own_class(backbone)
-    if task.num_classes and task.labels == default_labels(task.num_classes):
+    if task.num_classes and task.labels == make_default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # not unnamed classes
     files = {**layout.files(task, DTYPES[dtype] if dtype else None), **beside}
     model = model._replace(config=config if layout.encoder_prefix is None else None)
@@ -167,7 +167,7 @@ def _store_model(task: PresetTask) -> StoredModel:
     layout = task.record.folder
     prefix = prefix if layout.encoder_prefix is None else layout.encoder_prefix
     weights = {
-        **_collect_weights(backbone, backbone_layers(backbone), prefix),
+        **_collect_weights(backbone, map_backbone_layers(backbone), prefix),
         **_collect_weights(task, head.tensors),
     }
     check_all_saved(task, weights, layout.weights(task))
@@ -249,7 +249,7 @@ def make_tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, 
         return files
     longest = min(filter(None, (tokenizer.model_max_length, backbone.max_sequence_length)))
     settings = {**json.loads(files[TOKENIZER_CONFIG]), "model_max_length": longest}
-    return {**files, TOKENIZER_CONFIG: as_json(settings)}
+    return {**files, TOKENIZER_CONFIG: format_json(settings)}
 
 
 def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
@@ -264,7 +264,7 @@ def list_replaced_patterns() -> list[str]:
     return [
         *list_replaced_preset_patterns(),
         *list_replaced_module_patterns(),
-        *extra("kerashub").files(),
+        *load_extra("kerashub").files(),
     ]
 
 
@@ -272,7 +272,7 @@ def list_replaced_patterns() -> list[str]:
 def replace_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
     """Replace a preset in a folder, and write the model card and the manifest."""
     kind = Kind("a preset", _is_preset, read=[n for n in list_replaced_patterns() if n != MANIFEST])
-    with replacing(folder, kind) as new:
+    with replace_folder(folder, kind) as new:
         yield new
         write_card(new, pathlib.Path(folder).resolve(), about)
         write_manifest(new, settings)
@@ -288,7 +288,7 @@ def _make_head_config(task: PresetTask, head: Head) -> dict:
     """Return the config.json fields for the head and a task's labels."""
     config = {}
     if task.num_classes:
-        labels = task.labels or default_labels(task.num_classes)
+        labels = task.labels or make_default_labels(task.num_classes)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     if task.problem_type:
@@ -307,7 +307,7 @@ def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str 
     """Map names in the file to tuples (weight, whether the file stores it transposed)."""
     for path in layers:
         check_not_quantized(model, path)
-    return {prefix + name: rest for name, *rest in named_weights(model, layers)}
+    return {prefix + name: rest for name, *rest in list_named_weights(model, layers)}
 
 
 def check_all_saved(
@@ -326,7 +326,7 @@ def check_all_saved(
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]
     kept |= {id(getattr(layer, name)) for layer in updates for name in UPDATES}
-    kept |= {id(frozen_kernel(layer)) for layer in updates}
+    kept |= {id(get_frozen_kernel(layer)) for layer in updates}
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise ValueError(

@@ -54,7 +54,7 @@ def get_task(name: str) -> type[Task]:
     return getattr(importlib.import_module(f"encoder_zoo.tasks.{module}"), cls)
 
 
-def all_tasks() -> list[type[Task]]:
+def list_tasks() -> list[type[Task]]:
     """Return the classes of all tasks, in the order of `TASKS`."""
     return [get_task(name) for name in TASKS]
 

@@ -28,7 +28,7 @@ from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_files import MODULES
 from encoder_zoo.presets.formats.sentence_transformers import read_modules, select_modules
-from encoder_zoo.presets.hub_requests import Unreachable, endpoint
+from encoder_zoo.presets.hub_requests import Unreachable, get_endpoint
 from encoder_zoo.presets.opening import Safeguards, open_files
 from encoder_zoo.presets.registry import PresetInfo, format_table, list_presets
 from encoder_zoo.presets.restoring import check_all_used, match_backbone
@@ -182,7 +182,7 @@ def open_remote(address: str) -> RemoteFolder:
     except Unreachable as error:
         raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
     sizes = {name: file.size for name, file in wanted.items()}
-    return RemoteFolder(repository, commit, sizes, endpoint())
+    return RemoteFolder(repository, commit, sizes, get_endpoint())
 
 
 def check_loads(checkpoint: Checkpoint) -> int:
@@ -246,7 +246,7 @@ def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
     if MODULES in files and select_modules(read_modules(files), "Pooling"):
         layout = embedding_folder.EmbeddingFolder()
         layout.arguments(checkpoint, {})
-        layout.text_arguments(checkpoint, tokenizer)
+        layout.read_text_arguments(checkpoint, tokenizer)
 
 
 def print_table(findings: dict[str, Finding]) -> None:

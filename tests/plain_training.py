@@ -600,7 +600,7 @@ def compare(name, way_name, models=None, strategy=None):
         task.compile("auto", learning_rate=PEAK, **{**ALL, **case.compiled, **way.compiled})
         fit |= {"sample_weight": weights, "shuffle": False, "verbose": 0}
         task.fit(x, y, way.size, way.epochs, **fit)
-    optimizer = optimizers.inner_optimizer(task.optimizer)
+    optimizer = optimizers.get_inner_optimizer(task.optimizer)
     expected, steps = plain_loop(
         case,
         way,
@@ -639,7 +639,7 @@ FAULTS = {
         ("TokenClassifier", "accumulation"),
     ),
     "the batches left over make no step": (
-        lambda: mock.patch.object(ScheduledAdamW, "completes_step", _only_whole_steps),
+        lambda: mock.patch.object(ScheduledAdamW, "is_step_complete", _only_whole_steps),
         ("SequenceClassifier", "accumulation"),
     ),
     "batches that overflow are not counted": (
@@ -659,7 +659,7 @@ FAULTS = {
         ("SequenceClassifier", "one step"),
     ),
     "all layers learn alike": (
-        lambda: mock.patch.object(recipe, "layerwise", lambda *_: None),
+        lambda: mock.patch.object(recipe, "make_layerwise_multipliers", lambda *_: None),
         ("SequenceClassifier", "layer decay"),
     ),
     "sample weights do not count": (
@@ -717,7 +717,7 @@ def check_overflows(steps=(2, 3), count=5):
         return value, step, first_scale * 0.5 ** finite.count(False)
 
     for accumulated in steps:
-        inner = optimizers.fine_tuning_optimizer(1, gradient_accumulation_steps=accumulated)
+        inner = optimizers.make_fine_tuning_optimizer(1, gradient_accumulation_steps=accumulated)
         optimizer = AccumulatingLossScaleOptimizer(inner, initial_scale=first_scale)
         optimizer.build([weight])
         apply = applying(optimizer, weight, backend)

@@ -16,7 +16,11 @@ from encoder_zoo.encoders.families.bert import TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import Size
-from encoder_zoo.encoders.positions import last_tokens, positions_in_texts, text_indices
+from encoder_zoo.encoders.positions import (
+    compute_text_indices,
+    compute_text_positions,
+    take_last_tokens,
+)
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 UNUSED_POSITIONS = 2  # fairseq reserves two rows at the start of the position table
@@ -242,7 +246,7 @@ class BartBackbone(Backbone):
         y = self.decoder_embeddings(
             self._shift_tokens(inputs), text_starts=inputs.get("text_starts"), training=training
         )
-        contexts = [self._decoder_context(inputs, states[-1])] * len(decoder)
+        contexts = [self._make_decoder_context(inputs, states[-1])] * len(decoder)
         more = self._run(decoder, contexts, y, *options)
         return states + more[0], probabilities + more[1], contexts
 
@@ -253,22 +257,22 @@ class BartBackbone(Backbone):
         before = ops.concatenate([begin, ids[:, :-1]], axis=1)
         if starts is None:
             return before
-        return ops.where(positions_in_texts(starts, ops.shape(ids)[1]) == 0, begin, before)
+        return ops.where(compute_text_positions(starts, ops.shape(ids)[1]) == 0, begin, before)
 
-    def _decoder_context(self, inputs: Mapping, encoded) -> Mapping:
+    def _make_decoder_context(self, inputs: Mapping, encoded) -> Mapping:
         """Create the context for decoder blocks, with a causal mask."""
         starts = inputs.get("text_starts")
         numbers = ops.arange(ops.shape(encoded)[1], dtype="int32")
         mask = (numbers[:, None] >= numbers)[None, None]  # (1, 1, L, L)
         if starts is not None:
-            texts = text_indices(starts, ops.shape(encoded)[1])
+            texts = compute_text_indices(starts, ops.shape(encoded)[1])
             mask = mask & (texts[:, None, :, None] == texts[:, None, None, :])
         cross_mask = self.attention_mask(inputs)
         return {"attention_mask": mask, "encoded": encoded, "cross_mask": cross_mask}
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         """Return the output for the last token, (B, D), to be used as the input for classifiers."""
-        return last_tokens(sequence_output, inputs.get("padding_mask"))
+        return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def _name_attention(ours: str, theirs: str) -> dict[str, str]:

@@ -22,12 +22,12 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import NO_VALUE, Activation, Size, activate, initializer
+from encoder_zoo.encoders.layers import NO_VALUE, Activation, Size, activate, make_initializer
 from encoder_zoo.encoders.positions import (
     align_distance_scores,
     compute_buckets,
+    compute_text_indices,
     log_buckets,
-    text_indices,
 )
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
 
@@ -99,15 +99,15 @@ class DisentangledAttention(FastAttention):
         scale = share * query.shape[-1] ** -0.5
         table = self.relative_dropout_layer(relative_embeddings, training=training)
         if CONTENT_TO_POSITION in self.terms:
-            keys = self._heads(self.key_dense(ops.take(table, buckets[0], axis=0)))
+            keys = self._split_heads(self.key_dense(ops.take(table, buckets[0], axis=0)))
             scores = scores + align_distance_scores(ops.matmul(query * scale, keys))
         if POSITION_TO_CONTENT in self.terms:
-            queries = self._heads(self.query_dense(ops.take(table, buckets[1], axis=0)))
+            queries = self._split_heads(self.query_dense(ops.take(table, buckets[1], axis=0)))
             transposed = align_distance_scores(ops.matmul(key * scale, queries))  # (B, H, L, L)
             scores = scores + ops.transpose(transposed, (0, 1, 3, 2))
         return scores if attending is None else scores * ops.cast(attending, scores.dtype)
 
-    def _heads(self, rows):
+    def _split_heads(self, rows):
         """Reshape (2 L, D) to (H, D/H, 2 L)."""
         shape = (-1, self.num_heads, self.hidden_dim // self.num_heads)
         return ops.transpose(ops.reshape(rows, shape), (1, 2, 0))
@@ -149,7 +149,7 @@ class TextConvolution(ConfigFromSignature, keras.layers.Layer):
 
     def build(self, *shapes):
         shape = (self.width, self.hidden_dim, self.hidden_dim)
-        self.kernel = self.add_weight(shape, initializer(), name="kernel")
+        self.kernel = self.add_weight(shape, make_initializer(), name="kernel")
         self.bias = self.add_weight((self.hidden_dim,), "zeros", name="bias")
 
     def call(self, x, numbers):
@@ -337,7 +337,7 @@ class DebertaV2Backbone(Backbone):
         if self.convolution_width:
             inputs = add_padding_mask(inputs)
             real, starts = ops.cast(inputs["padding_mask"], "int32"), inputs.get("text_starts")
-            numbers = real if starts is None else real * (1 + text_indices(starts, length))
+            numbers = real if starts is None else real * (1 + compute_text_indices(starts, length))
             contexts[0]["numbers"] = numbers
         return contexts
 

@@ -46,11 +46,11 @@ class DistilBertBackbone(Backbone):
         super().build(input_shape)
         if self.sinusoidal_positions:
             table = self.embeddings.position_embedding
-            table.embeddings.assign(sinusoids(self.max_sequence_length, self.hidden_dim))
+            table.embeddings.assign(compute_sinusoids(self.max_sequence_length, self.hidden_dim))
             table.trainable = False
 
 
-def sinusoids(rows: int, width: int) -> np.ndarray:
+def compute_sinusoids(rows: int, width: int) -> np.ndarray:
     """Compute sinusoidal position embeddings as a float32 array of shape (rows, width).
 
     Args:
@@ -60,7 +60,7 @@ def sinusoids(rows: int, width: int) -> np.ndarray:
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.5.
 
     Example:
-        >>> sinusoids(2, 4).round(2).tolist()
+        >>> compute_sinusoids(2, 4).round(2).tolist()
         [[0.0, 1.0, 0.0, 1.0], [0.8399999737739563, 0.5400000214576721, 0.009999999776482582, 1.0]]
     """
     column = np.arange(width)

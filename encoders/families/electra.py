@@ -79,7 +79,7 @@ def read_summary(config: Mapping) -> dict:
     return config
 
 
-def summary_rules(vector: str) -> dict[str, Rule]:
+def make_summary_rules(vector: str) -> dict[str, Rule]:
     """Return the rules for the summary fields of a configuration.
 
     A summary is the vector of one token with a dense layer on top.
@@ -95,8 +95,8 @@ def summary_rules(vector: str) -> dict[str, Rule]:
     }
 
 
-def summary_constants(vector: str) -> dict[str, object]:
-    """Return the fields of config.json that describe a summary. See `summary_rules`."""
+def make_summary_constants(vector: str) -> dict[str, object]:
+    """Return the fields of config.json that describe a summary. See `make_summary_rules`."""
     return {"summary_type": vector, "summary_use_proj": True}
 
 
@@ -112,8 +112,8 @@ FAMILY = Family(
         "summary_activation": "summary_activation",
     },
     read_config=read_summary,
-    rules={**BERT_RULES, **summary_rules("first")},
-    constants={**CONSTANTS, **summary_constants("first")},
+    rules={**BERT_RULES, **make_summary_rules("first")},
+    constants={**CONSTANTS, **make_summary_constants("first")},
     tokenizer=WORDPIECE,
     uses_segments=True,
     # Clark et al. 2020, appendix B, for base models. The authors use 3e-4 for small models, and

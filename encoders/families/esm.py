@@ -18,8 +18,8 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS
 from encoder_zoo.encoders.families.eurobert import TokenEmbeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import NO_VALUE, LayerNorm, initializer
-from encoder_zoo.encoders.positions import positions_in_texts, text_lengths
+from encoder_zoo.encoders.layers import NO_VALUE, LayerNorm, make_initializer
+from encoder_zoo.encoders.positions import compute_text_lengths, compute_text_positions
 from encoder_zoo.encoders.pre_norm_block import PreNormBlock
 from encoder_zoo.encoders.tokenizers import ESM_RESIDUES
 
@@ -65,7 +65,7 @@ class EsmEmbeddings(TokenEmbeddings):
         scales = ops.cast(real, "float32")  # (B, L)
         if self.token_dropout:
             masked = real & (token_ids == self.mask_token_id)
-            lengths, masks = (text_lengths(part, text_starts) for part in (real, masked))
+            lengths, masks = (compute_text_lengths(part, text_starts) for part in (real, masked))
             kept = ops.maximum(lengths - masks, 1)  # (B, 1 or L)
             factors = KEPT_IN_TRAINING * ops.cast(lengths, "float32") / ops.cast(kept, "float32")
             scales = ops.where(masked, 0.0, scales * factors)
@@ -124,7 +124,7 @@ class EsmBackbone(Backbone):
             "inverse_frequencies", (width // 2,), lambda *_, **__: frequencies
         )
         self.contact_weight = self._add_fixed_weight(
-            "contact_weight", (1, probabilities), initializer()
+            "contact_weight", (1, probabilities), make_initializer()
         )
         self.contact_bias = self._add_fixed_weight("contact_bias", (1,), "zeros")
 
@@ -145,7 +145,7 @@ class EsmBackbone(Backbone):
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         length = ops.shape(inputs["token_ids"])[1]
-        positions = ops.cast(positions_in_texts(inputs.get("text_starts"), length), "float32")
+        positions = ops.cast(compute_text_positions(inputs.get("text_starts"), length), "float32")
         angles = positions[:, :, None, None] * self.inverse_frequencies  # (1 or B, L, 1, D/2H)
         rotation = ops.cos(angles), ops.sin(angles)
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]

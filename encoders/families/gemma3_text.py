@@ -32,7 +32,7 @@ from encoder_zoo.encoders.families.modernbert import (
 )
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import NO_VALUE, Size
-from encoder_zoo.encoders.positions import last_tokens
+from encoder_zoo.encoders.positions import take_last_tokens
 from encoder_zoo.encoders.tokenizers import GEMMA_BPE
 
 EvenSize = Annotated[
@@ -257,7 +257,7 @@ class Gemma3TextBackbone(MakesCenteredNorms, Backbone):
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         """Return the output for the last token, (B, D), to be used as the input for classifiers."""
-        return last_tokens(sequence_output, inputs.get("padding_mask"))
+        return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def read_config(config: Mapping) -> dict:

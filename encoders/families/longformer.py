@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import keras
 from keras import ops
 
-from encoder_zoo.common.trace import tracing
+from encoder_zoo.common.trace import use_trace_settings
 from encoder_zoo.common.validation import NonNegativeInt, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import AttentionMask
@@ -23,7 +23,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.kernels.attention import FastAttention, attend_fast, attend_heads
 from encoder_zoo.encoders.kernels.long_attention import find_is_long
 from encoder_zoo.encoders.positions import (
-    positions_in_texts,
+    compute_text_positions,
     select_first_tokens,
     take_positions,
 )
@@ -98,7 +98,7 @@ class LongformerAttention(FastAttention):
             return self.join_heads(use_pairs(), x)
         # Both functions use the method for long texts, because TensorFlow has no gradient for
         # selections within a selection. It is correct for all lengths.
-        with tracing(is_long=True):
+        with use_trace_settings(is_long=True):
             mixed = ops.cond(is_long & has_few_global, use_slots, use_pairs)
         return self.join_heads(mixed, x)
 
@@ -252,7 +252,7 @@ class LongformerBackbone(roberta.RobertaBackbone):
         if head.global_tokens is None or inputs.get("global_mask") is not None:
             return inputs
         ids, starts = inputs["token_ids"], inputs.get("text_starts")
-        positions = positions_in_texts(starts, ops.shape(ids)[1])  # (1 or B, L)
+        positions = compute_text_positions(starts, ops.shape(ids)[1])  # (1 or B, L)
         if head.global_tokens == "first":
             is_global = ops.broadcast_to(positions == 0, ops.shape(ids))
             return {**inputs, "global_mask": ops.cast(is_global, "int32")}

@@ -190,7 +190,7 @@ class ModernBertBackbone(Backbone):
             rotary=True,
             fused_qkv=True,
             normalizes_first=i > 0,
-            output_stddev=deep_stddev(self),
+            output_stddev=compute_residual_stddev(self),
         )
 
     def make_final_layer(self) -> LayerNorm:
@@ -239,7 +239,7 @@ def alternate_contexts(
     return [contexts[kind] for kind in types]
 
 
-def deep_stddev(backbone: Backbone) -> float:
+def compute_residual_stddev(backbone: Backbone) -> float:
     """Return the standard deviation of initial weights for layers on the residual stream.
 
     It decreases with the number of layers, so that the scale of their sum does not grow.
@@ -249,7 +249,7 @@ def deep_stddev(backbone: Backbone) -> float:
     return INITIALIZER_RANGE / (2 * backbone.num_layers) ** 0.5
 
 
-def wide_stddev(backbone: Backbone) -> float:
+def compute_input_stddev(backbone: Backbone) -> float:
     """Return the standard deviation of initial weights that keeps the scale of the input."""
     return backbone.hidden_dim**-0.5
 
@@ -286,7 +286,7 @@ def read_config(config: Mapping) -> dict:
             )
         every = config.get("global_attn_every_n_layers", 3)
         fits = type(every) is int and every > 0 and types == _make_layer_types(len(types), every)
-        config["global_attn_every_n_layers"] = every if fits else _period(types)
+        config["global_attn_every_n_layers"] = every if fits else _find_period(types)
     if config.get("rope_scaling") is not None:  # has priority over `rope_parameters`
         config["rope_scaling"] = read_rope({"rope_scaling": config["rope_scaling"]})["rope_scaling"]
     config |= read_rotations(config, "global_rope_theta", "local_rope_theta")
@@ -323,7 +323,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
     return [LOCAL if i % every else GLOBAL for i in range(layers)]
 
 
-def _period(types: list[str]) -> int:
+def _find_period(types: list[str]) -> int:
     """Return the distance between global blocks, or the number of blocks if there is only one."""
     return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
 
@@ -332,7 +332,7 @@ def _is_alternating(types: object) -> bool:
     return (
         isinstance(types, list)
         and bool(types)
-        and types == _make_layer_types(len(types), _period(types))
+        and types == _make_layer_types(len(types), _find_period(types))
     )
 
 
@@ -367,10 +367,14 @@ _HIDDEN = Hidden(
     activation_argument="classifier_activation",
     norm="head.norm",
     bias=False,
-    stddev=deep_stddev,
+    stddev=compute_residual_stddev,
 )
 _CLASSIFIER = Head(
-    "classifier", _HIDDEN, dropout="classifier_dropout", default_dropout=0.0, stddev=wide_stddev
+    "classifier",
+    _HIDDEN,
+    dropout="classifier_dropout",
+    default_dropout=0.0,
+    stddev=compute_input_stddev,
 )
 
 FAMILY = Family(

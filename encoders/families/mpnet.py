@@ -20,14 +20,14 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS, TOKEN_IDS
 from encoder_zoo.encoders.families.roberta import RobertaEmbeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.layers import make_initializer
 from encoder_zoo.encoders.positions import align_distance_scores
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
 
 BUCKETS, MAX_DISTANCE = 32, 128  # the same values in all checkpoints
 
 
-def distance_buckets() -> np.ndarray:
+def compute_distance_buckets() -> np.ndarray:
     """Compute a bucket for each distance. Buckets are exact up to 8, and then logarithmic.
 
     Returns:
@@ -37,7 +37,7 @@ def distance_buckets() -> np.ndarray:
     Source: Raffel et al. 2020, T5, section 2.1. Song et al. 2020, MPNet, the released code.
 
     Example:
-        >>> distance_buckets()[[0, 7, 8, 11, 12, 64, 128]].tolist()
+        >>> compute_distance_buckets()[[0, 7, 8, 11, 12, 64, 128]].tolist()
         [0, 7, 8, 8, 9, 14, 15]
     """
     side = BUCKETS // 2
@@ -119,7 +119,7 @@ class MPNetBackbone(Backbone):
         self.relative_bias = keras.layers.Embedding(
             BUCKETS,
             self.num_heads,
-            embeddings_initializer=initializer(),
+            embeddings_initializer=make_initializer(),
             name="relative_bias",
             dtype=self.dtype_policy,
         )
@@ -134,13 +134,15 @@ class MPNetBackbone(Backbone):
         return super().make_block(i, MPNetBlock)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        bias = self._position_bias(ops.shape(inputs["token_ids"])[1])
+        bias = self._compute_position_bias(ops.shape(inputs["token_ids"])[1])
         return [{**context, "position_bias": bias} for context in super().block_contexts(inputs)]
 
-    def _position_bias(self, length):
+    def _compute_position_bias(self, length):
         """Compute a bias per head for all pairs of positions, (1, H, L, L)."""
         distances = length - 1 - ops.arange(2 * length, dtype="int32")  # query minus key position
-        buckets = ops.take(distance_buckets(), ops.minimum(ops.abs(distances), MAX_DISTANCE))
+        buckets = ops.take(
+            compute_distance_buckets(), ops.minimum(ops.abs(distances), MAX_DISTANCE)
+        )
         buckets = ops.where(distances < 0, buckets + BUCKETS // 2, buckets)
         biases = ops.transpose(self.relative_bias(buckets))[None, :, None]  # (1, H, 1, 2 L)
         shape = (1, self.num_heads, length, 2 * length)

@@ -17,7 +17,7 @@ from encoder_zoo.encoders.families.bert import (
     TOKEN_IDS,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden
-from encoder_zoo.encoders.positions import positions_in_texts
+from encoder_zoo.encoders.positions import compute_text_positions
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 
@@ -47,7 +47,7 @@ class RobertaEmbeddings(Embeddings):
         real = ops.cast(padding_mask, "int32")
         if text_starts is None:
             return ops.cumsum(real, axis=1) * real + self.pad_token_id
-        position = positions_in_texts(text_starts, ops.shape(token_ids)[1])
+        position = compute_text_positions(text_starts, ops.shape(token_ids)[1])
         return (position + 1) * real + self.pad_token_id
 
     @property

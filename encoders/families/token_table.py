@@ -16,7 +16,7 @@ from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
-from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.layers import make_initializer
 
 
 class _Rows(keras.layers.Layer):
@@ -59,7 +59,7 @@ class TokenTable(Backbone):
         self.embeddings.token_embedding = keras.layers.Embedding(
             self.vocabulary_size,
             self.hidden_dim,
-            embeddings_initializer=initializer(),
+            embeddings_initializer=make_initializer(),
             dtype=self.dtype_policy,
             name="token_embedding",
         )

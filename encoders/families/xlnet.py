@@ -14,17 +14,21 @@ from encoder_zoo.common.validation import Rate, one_of, validate_arguments
 from encoder_zoo.encoders.attention_masks import convert_mask
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
-from encoder_zoo.encoders.families.electra import read_summary, summary_constants, summary_rules
+from encoder_zoo.encoders.families.electra import (
+    make_summary_constants,
+    make_summary_rules,
+    read_summary,
+)
 from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import NO_VALUE, Activation, Dropout, initializer
+from encoder_zoo.encoders.layers import NO_VALUE, Activation, Dropout, make_initializer
 from encoder_zoo.encoders.low_rank import KeepsUpdates
-from encoder_zoo.encoders.positions import align_distance_scores, last_tokens
+from encoder_zoo.encoders.positions import align_distance_scores, take_last_tokens
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
 
-def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
+def compute_distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
     """Compute sinusoidal encodings for distances from L - 1 down to -L.
 
     Args:
@@ -37,7 +41,7 @@ def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
     Source: Dai et al. 2019, Transformer-XL, section 3.3; Vaswani et al. 2017, section 3.5.
 
     Example:
-        >>> distance_encodings(2, 2).numpy().round(2).tolist()[1:3]  # of 0 and of -1
+        >>> compute_distance_encodings(2, 2).numpy().round(2).tolist()[1:3]  # of 0 and of -1
         [[0.0, 1.0], [-0.8399999737739563, 0.5400000214576721]]
     """
     distances = length - 1 - ops.arange(2 * length, dtype="int32")
@@ -99,7 +103,9 @@ class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
     def build(self, input_shape=None):
         shapes = dict.fromkeys(("content", "distance", "segment"), tuple(self.heads))
         for name, shape in {**shapes, "embeddings": (2, *self.heads)}.items():
-            setattr(self, name, self.add_weight(shape=shape, initializer=initializer(), name=name))
+            setattr(
+                self, name, self.add_weight(shape=shape, initializer=make_initializer(), name=name)
+            )
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -114,7 +120,7 @@ class RelativeAttention(FastAttention):
     Call arguments:
         content: Tensor of shape (B, L, D). The input of keys and values. Defaults to None, the
             input `x`.
-        distances: Tensor of shape (2 L, D). See `distance_encodings`.
+        distances: Tensor of shape (2 L, D). See `compute_distance_encodings`.
         other_segment: Boolean tensor of shape (B, L, L). Whether two tokens are in different
             segments. Defaults to None, which means that all tokens are in one segment. In this case
             the segment term is skipped, because it does not change the probabilities.
@@ -125,7 +131,7 @@ class RelativeAttention(FastAttention):
         >>> import numpy as np
         >>> attention = RelativeAttention(hidden_dim=8, num_heads=2)
         >>> x = np.zeros((1, 3, 8), "float32")
-        >>> keras.ops.shape(attention(x, distances=distance_encodings(3, 8)))
+        >>> keras.ops.shape(attention(x, distances=compute_distance_encodings(3, 8)))
         (1, 3, 8)
     """
 
@@ -135,7 +141,7 @@ class RelativeAttention(FastAttention):
 
     def build(self, input_shape=None):
         heads = (self.num_heads, self.hidden_dim // self.num_heads)
-        options = {"kernel_initializer": initializer(), "dtype": self.dtype_policy}
+        options = {"kernel_initializer": make_initializer(), "dtype": self.dtype_policy}
         for part in ("query", "key", "value", "distance"):  # kernels are (D, H, d), without bias
             dense = SplitHeads("nc,chd->nhd", heads, name=part, **options)
             dense.build((None, self.hidden_dim))
@@ -178,7 +184,7 @@ class XLNetBlock(EncoderBlock):
         >>> import numpy as np
         >>> block = XLNetBlock(hidden_dim=8, num_heads=2, intermediate_dim=16)
         >>> x = np.zeros((1, 3, 8), "float32")
-        >>> keras.ops.shape(block(x, distances=distance_encodings(3, 8)))
+        >>> keras.ops.shape(block(x, distances=compute_distance_encodings(3, 8)))
         (1, 3, 8)
     """
 
@@ -227,7 +233,7 @@ class XLNetEmbeddings(Embeddings):
         kind = keras.layers.ReversibleEmbedding
         self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
         mask_embedding = keras.Variable(
-            initializer(), (1, 1, self.hidden_dim), self.variable_dtype, name="mask_embedding"
+            make_initializer(), (1, 1, self.hidden_dim), self.variable_dtype, name="mask_embedding"
         )
         # TensorFlow needs a variable that was created as trainable, because `MaskedLM` trains it.
         mask_embedding.trainable = False
@@ -304,7 +310,7 @@ class XLNetBackbone(Backbone):
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         segments, length = inputs.get("segment_ids"), ops.shape(inputs["token_ids"])[1]
-        context = {"distances": distance_encodings(length, self.hidden_dim)}
+        context = {"distances": compute_distance_encodings(length, self.hidden_dim)}
         if segments is not None:
             segments = ops.convert_to_tensor(segments)
             pairs = ops.expand_dims(segments, 2), ops.expand_dims(segments, 1)
@@ -361,7 +367,7 @@ class XLNetBackbone(Backbone):
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         """Return the output for the last token that is not padding, (B, D)."""
-        return last_tokens(sequence_output, inputs.get("padding_mask"))
+        return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def read_config(config: Mapping) -> dict:
@@ -439,7 +445,7 @@ FAMILY = Family(
         "untie_r": one_of(None, True),
         "d_head": NO_VALUE,
         **BEAM_RULES,
-        **summary_rules("last"),
+        **make_summary_rules("last"),
     },
     constants={
         "attn_type": "bi",
@@ -447,7 +453,7 @@ FAMILY = Family(
         "clamp_len": -1,
         "same_length": False,
         "untie_r": True,
-        **summary_constants("last"),
+        **make_summary_constants("last"),
         "initializer_range": 0.02,
     },
     tokenizer=XLNET_SENTENCEPIECE,

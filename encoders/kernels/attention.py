@@ -125,7 +125,7 @@ def attend_heads(layer, query, key, value, mask, training):
     if rate or not _has_jax_kernel():
         return layer.attend(query, key, value, mask, training)[0]
     tokens = (_transpose(t) for t in (query, key, value))
-    return _transpose(fused_attention(*tokens, mask))
+    return _transpose(compute_fused_attention(*tokens, mask))
 
 
 def _has_jax_kernel():
@@ -160,7 +160,7 @@ def _attend_on_torch(query, key, value, mask, rate):
     return attend(query, key, value, mask, dropout_p=rate)
 
 
-def fused_attention(
+def compute_fused_attention(
     query: keras.KerasTensor,
     key: keras.KerasTensor,
     value: keras.KerasTensor,

@@ -30,7 +30,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.trace import current_trace
+from encoder_zoo.common.trace import get_trace
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.positions import take_positions
 
@@ -55,7 +55,7 @@ def find_is_long(length: int | keras.KerasTensor) -> bool | keras.KerasTensor:
 
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return False
-    known = current_trace().is_long
+    known = get_trace().is_long
     return is_long if known is None else known
 
 

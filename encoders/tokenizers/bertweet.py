@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
+from encoder_zoo.encoders.tokenizers.byte_bpe import make_bpe_model
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, append_tokens, check_count
 from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, as_json
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
 
 CONTINUED = "@@"  # suffix for tokens that do not end a word
 NUM_FIRST = 4  # number of tokens with fixed ids
@@ -86,7 +86,7 @@ class BertweetTokenizer(Tokenizer):
             symbols += [left, right, left + right]
         return list(dict.fromkeys(symbols))
 
-    def _model_in_texts(self) -> Model:
+    def _make_text_model(self) -> Model:
         """Return a BPE model on symbols that maps symbols to token ids."""
         symbols, special = self._symbols(), set(self.special_token_ids)
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
@@ -95,11 +95,11 @@ class BertweetTokenizer(Tokenizer):
         ]
         ids = [tokens.get(name, self.unknown_token_id) for name in (" 0", *names)]
         numbers = {symbol: i for i, symbol in enumerate((" 0", *symbols))}  # words contain no space
-        model = bpe_model(numbers, self._merges, " 0")
+        model = make_bpe_model(numbers, self._merges, " 0")
         model |= {"end_of_word_suffix": WORD_END, "continuing_subword_prefix": None}
         return Model(model, ids)
 
-    def _steps(self) -> dict:
+    def _make_steps(self) -> dict:
         """Return the steps, which cannot be stored in tokenizer.json together with the model."""
         words = {"pre_tokenizer": TWEET_WORDS}
         return {**dict.fromkeys(("normalizer", "post_processor", "decoder")), **words}
@@ -124,7 +124,7 @@ class BertweetTokenizer(Tokenizer):
         first = ("start_token", "pad_token", "end_token", "unknown_token")
         tokens = [*(roles[role] for role in first), *_read_tokens(files)]
         files.compare_added({token: i for i, token in enumerate(tokens)})
-        special = files.added_ids(roles.values())
+        special = files.map_added_tokens(roles.values())
         mask = roles["mask_token"]
         if mask not in tokens:
             behind = max([len(tokens) - 1, *files.added_tokens().values()]) + 1
@@ -153,17 +153,17 @@ class BertweetTokenizer(Tokenizer):
         settings = {
             "tokenizer_class": "BertweetTokenizer",
             "normalization": False,
-            **self._special_token_settings(),
+            **self._make_special_token_settings(),
             "bos_token": self.start_token,
             "eos_token": self.end_token,
             "added_tokens_decoder": {
                 str(token["id"]): {name: value for name, value in token.items() if name != "id"}
-                for token in self._added_tokens()
+                for token in self._list_added_tokens()
             },
         }
-        return {**self._vocabulary_files(), "tokenizer_config.json": as_json(settings)}
+        return {**self._make_vocabulary_files(), "tokenizer_config.json": format_json(settings)}
 
-    def _vocabulary_files(self) -> dict[str, str]:
+    def _make_vocabulary_files(self) -> dict[str, str]:
         words = self.vocabulary[4:]
         words = words[:-1] if words[-1] == self.mask_token else words
         # The original counts are unknown, and readers ignore the counts.
@@ -197,7 +197,7 @@ def _check_merges(merges: Sequence[str]) -> None:
             raise invalid(f"merges[{i}]", merge, "two symbols, separated by a space")
 
 
-def _lines(files: TokenizerFiles, name: str) -> list[str]:
+def _read_lines(files: TokenizerFiles, name: str) -> list[str]:
     """Return all lines in a file. Raise a ValueError if it does not end with a line break."""
     content = files.contents[name].replace("\r", "\n")  # as in transformers
     check_count(content.count("\n"), name)
@@ -212,7 +212,7 @@ def _lines(files: TokenizerFiles, name: str) -> list[str]:
 def _read_tokens(files: TokenizerFiles) -> list[str]:
     """Read tokens from vocab.txt, without counts."""
     tokens = []
-    for i, line in enumerate(_lines(files, "vocab.txt"), 1):
+    for i, line in enumerate(_read_lines(files, "vocab.txt"), 1):
         token, space, _ = line.strip().rpartition(" ")
         if not space:
             raise invalid(f"{files.folder / 'vocab.txt'}: line {i}", line, "a token and its count")
@@ -223,7 +223,7 @@ def _read_tokens(files: TokenizerFiles) -> list[str]:
 def _read_merges(files: TokenizerFiles) -> list[str]:
     """Read merges from bpe.codes, without counts."""
     merges = []
-    for i, line in enumerate(_lines(files, "bpe.codes"), 1):
+    for i, line in enumerate(_read_lines(files, "bpe.codes"), 1):
         parts = line.split()
         if len(parts) != 3:
             raise invalid(

@@ -11,19 +11,19 @@ from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import decode_text, differing
+from encoder_zoo.common.wording import decode_text, describe_mismatch
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
-    byte_alphabet,
     check_merges,
     check_vocabulary,
     get_token_bytes,
+    make_byte_alphabet,
     parse_merges,
     read_merges,
 )
 from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, Model, make_split_step
-from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer, as_json
+from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer, format_json
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -53,8 +53,8 @@ class RobertaTokenizer(Tokenizer):
         Unsupervised Multitask Learners" (2019), section 2.2.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-        >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet(), "Ġh", "Ġhi"]
+        >>> from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
+        >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *make_byte_alphabet(), "Ġh", "Ġhi"]
         >>> vocabulary = {token: i for i, token in enumerate(tokens)}
         >>> tokenizer = RobertaTokenizer(vocabulary, ["Ġ h", "Ġh i"], add_prefix_space=True)
         >>> ids, starts, ends = tokenizer.tokenize_with_offsets("hi hi!")
@@ -99,7 +99,7 @@ class RobertaTokenizer(Tokenizer):
     @property
     def unknown_bytes(self) -> bool:
         """Return whether the vocabulary lacks a token for any byte."""
-        return not set(byte_alphabet()) <= set(self._vocabulary.tokens)
+        return not set(make_byte_alphabet()) <= set(self._vocabulary.tokens)
 
     @property
     def merges(self) -> list[str]:
@@ -134,7 +134,7 @@ class RobertaTokenizer(Tokenizer):
         if trims is None and files.steps("post_processor"):
             trims = False
         tokenizer = cls(
-            vocabulary | files.added_ids(roles.values()),
+            vocabulary | files.map_added_tokens(roles.values()),
             merges,
             add_prefix_space=bool(prefix),
             trim_offsets=trims,
@@ -151,38 +151,38 @@ class RobertaTokenizer(Tokenizer):
             model["unk_token"] = tokenizer.unknown_token
         return tokenizer
 
-    def _vocabulary_files(self) -> dict[str, str]:
+    def _make_vocabulary_files(self) -> dict[str, str]:
         lines = ["#version: 0.2", *self.merges]
         return {
-            "vocab.json": as_json(self.vocabulary),
+            "vocab.json": format_json(self.vocabulary),
             "merges.txt": "".join(f"{line}\n" for line in lines),
         }
 
-    def _settings(self) -> dict:
+    def _make_settings(self) -> dict:
         return {
             "tokenizer_class": "RobertaTokenizer",
             "add_prefix_space": self.add_prefix_space,
             "trim_offsets": self.trim_offsets,
         }
 
-    def _steps(self) -> dict:
+    def _make_steps(self) -> dict:
         return {
             "normalizer": self.normalizer and {"type": self.normalizer},
-            "pre_tokenizer": self._byte_level(),
-            "post_processor": self._template(),
-            "decoder": self._byte_level(),
+            "pre_tokenizer": self._make_byte_level(),
+            "post_processor": self._make_template(),
+            "decoder": self._make_byte_level(),
         }
 
     def _model(self) -> dict:
         unknown = self.unknown_token if self.unknown_bytes else None
-        return bpe_model(self.vocabulary, self.merges, unknown)
+        return make_bpe_model(self.vocabulary, self.merges, unknown)
 
-    def _model_in_texts(self) -> Model:
-        made = super()._model_in_texts()
+    def _make_text_model(self) -> Model:
+        made = super()._make_text_model()
         made.settings["unk_token"] = self.unknown_token  # for bytes without a token
         return made
 
-    def _byte_level(self) -> dict:
+    def _make_byte_level(self) -> dict:
         """Return a ByteLevel step. If used as a post-processor, this step trims spans."""
         return {
             "type": "ByteLevel",
@@ -191,12 +191,12 @@ class RobertaTokenizer(Tokenizer):
             "use_regex": True,
         }
 
-    def _template(self) -> dict:
+    def _make_template(self) -> dict:
         if self.pair_separators != 2 or self.uses_segments or not self.trims_spans:
-            template = super()._template()
+            template = super()._make_template()
             if not self.trim_offsets:
                 return template
-            return {"type": "Sequence", "processors": [self._byte_level(), template]}
+            return {"type": "Sequence", "processors": [self._make_byte_level(), template]}
         return {
             "type": "RobertaProcessing",
             "sep": [self.end_token, self.end_token_id],
@@ -206,7 +206,7 @@ class RobertaTokenizer(Tokenizer):
         }
 
 
-def bpe_model(
+def make_bpe_model(
     vocabulary: Mapping[str, int],
     merges: Sequence[str],
     unknown: str | None = None,
@@ -244,7 +244,7 @@ def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
     for i, (one, other) in enumerate(itertools.zip_longest(merges, read_merges(files))):
         if one != other:
             said = {"merges.txt": one, "tokenizer.json": other}
-            raise ValueError(f"{files.folder}: merge {i} is {differing(said)}")
+            raise ValueError(f"{files.folder}: merge {i} is {describe_mismatch(said)}")
 
 
 @serializable
@@ -258,8 +258,8 @@ class ModernBertTokenizer(RobertaTokenizer):
     Source: Warner et al. 2024, ModernBERT, section 2.1.3.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-        >>> tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", *byte_alphabet()]
+        >>> from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
+        >>> tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", *make_byte_alphabet()]
         >>> vocabulary = {token: i for i, token in enumerate(tokens)}
         >>> tokenizer = ModernBertTokenizer(vocabulary, [], added_tokens=["  "])
         >>> composed, decomposed = tokenizer.tokenize(["é  a", "e\\u0301  a"]).to_list()
@@ -272,8 +272,8 @@ class ModernBertTokenizer(RobertaTokenizer):
     defaults: ClassVar = BERT_DEFAULTS
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = Tokenizer.special_token_names
 
-    def _settings(self) -> dict:
-        return {"add_prefix_space": self.add_prefix_space, **self._generic_settings()}
+    def _make_settings(self) -> dict:
+        return {"add_prefix_space": self.add_prefix_space, **self._make_generic_settings()}
 
 
 @serializable
@@ -288,8 +288,9 @@ class EuroBertTokenizer(RobertaTokenizer):
         Models, section 3.2.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-        >>> tokens = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", *byte_alphabet(), "12"]
+        >>> from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
+        >>> special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
+        >>> tokens = [*special, *make_byte_alphabet(), "12"]
         >>> vocabulary = {token: i for i, token in enumerate(tokens)}
         >>> tokenizer = EuroBertTokenizer(vocabulary, ["1 2"])
         >>> [tokenizer.id_to_token(i) for i in tokenizer.tokenize("3451212")]
@@ -313,14 +314,14 @@ class EuroBertTokenizer(RobertaTokenizer):
             raise files.mismatch("pre_tokenizer has add_prefix_space", "none")
         return super()._read(files, roles, **options)
 
-    def _vocabulary_files(self) -> dict[str, str]:
+    def _make_vocabulary_files(self) -> dict[str, str]:
         return {}
 
-    def _settings(self) -> dict:
-        return self._generic_settings()
+    def _make_settings(self) -> dict:
+        return self._make_generic_settings()
 
-    def _steps(self) -> dict:
-        steps = super()._steps()
+    def _make_steps(self) -> dict:
+        steps = super()._make_steps()
         words = [make_split_step(LLAMA_WORDS), {**steps["pre_tokenizer"], "use_regex": False}]
         return {**steps, "pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
 

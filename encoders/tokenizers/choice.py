@@ -28,7 +28,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     strip_fast,
 )
-from encoder_zoo.encoders.tokenizers.steps import model_type
+from encoder_zoo.encoders.tokenizers.steps import get_model_type
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -129,10 +129,10 @@ def _get_class(name: object, path: Path) -> TokenizerClass | None:
 def _rank_classes(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     """Return the classes that support the steps in tokenizer.json, sorted by likelihood."""
     model = files.part("model")
-    kind = model_type(model)
+    kind = get_model_type(model)
     if kind == "WordPiece":
         both = (WORDPIECE, MPNET_WORDPIECE)
-        return both[::-1] if {"<mask>", "</s>"} <= _tokens(model) else both
+        return both[::-1] if {"<mask>", "</s>"} <= _list_tokens(model) else both
     normalizers = files.steps("normalizer")
     splits = [step.get("type") for step in files.steps("pre_tokenizer")]
     if kind == "BPE":
@@ -146,7 +146,7 @@ def _rank_classes(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
         return (ESM_RESIDUES,)
     elif kind != "Unigram":
         return (ANY_STEPS,)
-    tokens = _tokens(model)
+    tokens = _list_tokens(model)
     if any(step.get("pattern") == {"String": "``"} for step in normalizers):
         return (XLNET_SENTENCEPIECE if "<cls>" in tokens else ALBERT_SENTENCEPIECE,)
     if "<s>NOTUSED" in tokens:
@@ -156,7 +156,7 @@ def _rank_classes(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     return (likeliest, *(kind for kind in _SENTENCEPIECE if kind is not likeliest))
 
 
-def _tokens(model: Mapping) -> set[str]:
+def _list_tokens(model: Mapping) -> set[str]:
     """Return all strings in the vocabulary. This works for all model types."""
     vocabulary = model.get("vocab")
     entries = vocabulary if isinstance(vocabulary, dict | list) else ()

@@ -48,15 +48,18 @@ class EsmTokenizer(Tokenizer):
         check_lines(vocabulary)
         super().__init__(vocabulary, **options)
 
-    def _steps(self) -> dict:
+    def _make_steps(self) -> dict:
         residues = {token for token in self.vocabulary if token} - {*self.special_tokens}
         longest_first = sorted(residues, key=lambda token: (-len(token), token))
         words = [{"type": "WhitespaceSplit"}]
         if longest_first:
             words.append(make_split_step("|".join(map(re.escape, longest_first))))
-        return {**super()._steps(), "pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
+        return {
+            **super()._make_steps(),
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},
+        }
 
-    def _model_in_texts(self) -> Model:
+    def _make_text_model(self) -> Model:
         """Return a model in which special tokens have names that cannot occur in texts."""
         model, special = self._model(), {*self.special_tokens}
         ids = {f" {t}" if t in special else t: i for t, i in model["vocab"].items()}
@@ -64,8 +67,8 @@ class EsmTokenizer(Tokenizer):
 
     # -- files -------------------------------------------------------------------------------------
 
-    def _vocabulary_files(self) -> dict[str, str]:
+    def _make_vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": write_vocabulary(self.vocabulary)}
 
-    def _settings(self) -> dict:
+    def _make_settings(self) -> dict:
         return {"tokenizer_class": "EsmTokenizer"}

@@ -15,10 +15,10 @@ import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.reading import reading
+from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.encoders.tokenizers.library import decode_texts, encode, parse_steps, tokenizers
-from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
+from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flatten_steps
 
 if TYPE_CHECKING:
     from typing import Self
@@ -67,7 +67,7 @@ class FileTokenizer(ConfigFromSignature):
     def __init__(self, tokenizer_json: str, keeps_unknown: bool = True):
         self.tokenizer_json = tokenizer_json
         self.keeps_unknown = keeps_unknown
-        with reading("tokenizer.json"):
+        with convert_read_errors("tokenizer.json"):
             contents = parse_steps(tokenizer_json)
             contents |= {"truncation": None, "padding": None}
             self._library = tokenizers.Tokenizer.from_str(json.dumps(contents))
@@ -143,7 +143,7 @@ class FileTokenizer(ConfigFromSignature):
             if self.keeps_unknown or self.unknown_id is None:
                 return ids
             return array_ops.ragged.boolean_mask(ids, ids != self.unknown_id)
-        ids, lengths, _ = self.compute_ids(texts_in_memory(texts), first)
+        ids, lengths, _ = self.compute_ids(list_texts(texts), first)
         return array_ops.RaggedTensor.from_row_lengths(array_ops.constant(ids), lengths)
 
     @functools.cached_property
@@ -153,7 +153,7 @@ class FileTokenizer(ConfigFromSignature):
 
         file = json.loads(self._library.to_str())  # contains all fields
         steps = Steps(
-            *(flat_steps(file[part], part) for part in SEQUENCES),
+            *(flatten_steps(file[part], part) for part in SEQUENCES),
             unknown_id=self.unknown_id or 0,
             added_tokens=file["added_tokens"],
         )
@@ -161,7 +161,7 @@ class FileTokenizer(ConfigFromSignature):
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Return token ids, starts and ends as RaggedTensors of shape (N, None)."""
-        found = encode(self._library, texts_in_memory(texts), with_offsets=True)
+        found = encode(self._library, list_texts(texts), with_offsets=True)
         left_out = None if self.keeps_unknown else self.unknown_id
         rows = [
             [(i, *o) for i, o in zip(e.ids, e.offsets, strict=True) if i != left_out] for e in found
@@ -174,6 +174,6 @@ class FileTokenizer(ConfigFromSignature):
         )
 
 
-def texts_in_memory(texts: Any) -> list[str]:
+def list_texts(texts: Any) -> list[str]:
     """Convert texts (N,) to a list of strings."""
     return texts if isinstance(texts, list) else decode_texts(texts)

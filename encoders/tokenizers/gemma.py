@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.configuration import get_argument_defaults
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
@@ -54,7 +54,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         byte_fallback: bool = True,
         **options,
     ):
-        roles = {**argument_defaults(type(self)), **options}
+        roles = {**get_argument_defaults(type(self)), **options}
         super().__init__(
             vocabulary,
             merge_scores(vocabulary, merges, [roles[name] for name in SPECIAL_TOKENS]),
@@ -83,18 +83,18 @@ class GemmaTokenizer(SentencePieceTokenizer):
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return texts
 
-    def _normalizers(self) -> list[dict]:
+    def _list_normalizers(self) -> list[dict]:
         return [REPLACED_SPACE]
 
-    def _steps(self) -> dict:
+    def _make_steps(self) -> dict:
         spaces = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
         decoders = [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}]
         return {
-            **super()._steps(),
+            **super()._make_steps(),
             "normalizer": REPLACED_SPACE,
             "pre_tokenizer": KEPT_WORDS,
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
 
-    def _sentencepiece_model(self) -> None:
+    def _make_sentencepiece_model(self) -> None:
         """Return None, since the model can only be stored in tokenizer.json."""

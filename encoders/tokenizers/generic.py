@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Callable
 
-from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.configuration import get_argument_defaults
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.reading import reading
+from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -23,11 +23,16 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     check_count,
     check_vocabulary,
     get_token_bytes,
-    tokens_by_id,
+    sort_tokens_by_id,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
 from encoder_zoo.encoders.tokenizers.library import make_decoder, parse_steps
-from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, SEQUENCES, flat_steps, model_type
+from encoder_zoo.encoders.tokenizers.steps import (
+    BYTE_TOKENS,
+    SEQUENCES,
+    flatten_steps,
+    get_model_type,
+)
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 FILE = "tokenizer.json"
@@ -67,11 +72,14 @@ class GenericTokenizer(Tokenizer):
     @validate_arguments
     def __init__(self, tokenizer_json: str, **options):
         self.tokenizer_json = tokenizer_json
-        arguments = {**argument_defaults(type(self)), **options}
+        arguments = {**get_argument_defaults(type(self)), **options}
         roles = {arguments[name] for name in SPECIAL_TOKENS}
-        with reading(FILE):
+        with convert_read_errors(FILE):
             self._file = parse_steps(tokenizer_json)
-            self._model_of_file = {"type": model_type(self._file["model"]), **self._file["model"]}
+            self._model_of_file = {
+                "type": get_model_type(self._file["model"]),
+                **self._file["model"],
+            }
             if dropout := self._model_of_file.get("dropout"):
                 raise invalid(
                     "model.dropout", dropout, "null or 0, because otherwise the ids are random"
@@ -79,9 +87,9 @@ class GenericTokenizer(Tokenizer):
             entries = self._file.get("added_tokens") or []
             self._entries = {entry["content"]: entry for entry in entries}
             others = [entry for token, entry in self._entries.items() if token not in roles]
-            tokens = tokens_by_id(self._make_vocabulary(roles))
+            tokens = sort_tokens_by_id(self._make_vocabulary(roles))
         super().__init__(tokens, **{"added_tokens": others, **options})
-        with reading(FILE):
+        with convert_read_errors(FILE):
             self._engines["library"] = self._make_library()
 
     def get_config(self) -> dict:
@@ -111,10 +119,10 @@ class GenericTokenizer(Tokenizer):
         Raises:
             ValueError: If tokenizer.json is not supported by the library or by this package.
         """
-        with files.named_in_errors():
+        with files.add_folder_to_errors():
             roles = files.read_special_tokens(named or cls)
             roles["unknown_token"] = files.get_unknown_token() or roles["unknown_token"]
-            tokens = files.all_added_tokens()
+            tokens = files.list_added_tokens()
             added = [token for token in tokens if token["content"] not in roles.values()]
             text = json.dumps(files.contents[FILE], ensure_ascii=False)
             tokenizer = cls(text, added_tokens=added, **roles, **template)
@@ -132,28 +140,30 @@ class GenericTokenizer(Tokenizer):
         needs_graph = array_ops.is_symbolic_tensor(texts)
         return super()._runs_in_graph(texts) and (needs_graph or self._has_graph)
 
-    def _steps(self) -> dict:
+    def _make_steps(self) -> dict:
         steps = {part: self._file.get(part) for part in (*SEQUENCES, "decoder")}
         template = read_template(steps["post_processor"] or {}, "post_processor")
         own = (self.start_token, self.end_token, self.pair_separators, self.uses_segments)
         if template is None or template[:4] != own:
-            processors = flat_steps(steps["post_processor"], "post_processor")
+            processors = flatten_steps(steps["post_processor"], "post_processor")
             trims = [
                 {"type": "ByteLevel", "use_regex": True, "trim_offsets": True}
                 | {"add_prefix_space": step["add_prefix_space"]}
                 for step in processors
                 if step.get("trim_offsets")
             ]
-            processors = [*trims, self._template()]
+            processors = [*trims, self._make_template()]
             steps["post_processor"] = {"type": "Sequence", "processors": processors}
         return steps
 
     def _model(self) -> dict:
         return copy.deepcopy(self._model_of_file)
 
-    def special_entries(self) -> list[dict]:
+    def make_special_entries(self) -> list[dict]:
         """Return entries for special tokens in tokenizer.json, with options."""
-        return [{**e, **self._entries.get(e["content"], {})} for e in super().special_entries()]
+        return [
+            {**e, **self._entries.get(e["content"], {})} for e in super().make_special_entries()
+        ]
 
     @property
     def _decoders(self) -> list[dict]:

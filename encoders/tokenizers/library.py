@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, array_ops
-from encoder_zoo.common.reading import parse_json, read_field, reading
+from encoder_zoo.common.reading import convert_read_errors, parse_json, read_field
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.steps import flat_steps
+from encoder_zoo.encoders.tokenizers.steps import flatten_steps
 
 if TYPE_CHECKING:
     import tokenizers
@@ -146,7 +146,7 @@ def make_decoder(steps: Sequence[Mapping]) -> Callable[[list[str]], str]:
     )
 
     def decode(tokens: list[str]) -> str:
-        with reading("A token", "Its decoder does not support this input."):
+        with convert_read_errors("A token", "Its decoder does not support this input."):
             return made.decoder.decode(tokens)
 
     return decode
@@ -159,7 +159,7 @@ TEXTS, EXPECTED = "A text", "The steps in tokenizer.json do not support this inp
 def encode(tokenizer: tokenizers.Tokenizer, texts: list[str], with_offsets: bool = False) -> list:
     """Encode texts with the library, without special tokens."""
     encode_batch = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
-    with reading(TEXTS, EXPECTED):
+    with convert_read_errors(TEXTS, EXPECTED):
         return encode_batch(texts, add_special_tokens=False)
 
 
@@ -184,7 +184,7 @@ def check_growth(normalizer: Mapping | None) -> None:
     # Maps each letter to the number of letters produced by later steps. "" is used for all
     # remaining letters.
     lengths = {"": 1.0}
-    for step in reversed(flat_steps(normalizer, "normalizer")):
+    for step in reversed(flatten_steps(normalizer, "normalizer")):
         lengths = _compute_growth(step, lengths)
         if (longest := max(lengths.values())) > MAX_GROWTH:
             raise ValueError(

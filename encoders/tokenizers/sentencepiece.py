@@ -110,7 +110,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         super().__init__(*args, **options)
 
     @classmethod
-    def _options(cls, files: TokenizerFiles) -> dict:
+    def _read_options(cls, files: TokenizerFiles) -> dict:
         types = [step.get("type") for step in files.steps("normalizer")]
         written = "tokenizer.json" in files
         lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
@@ -128,7 +128,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
                     )
         if not written:
             for name in ("add_bos_token", "add_eos_token"):
-                if (value := files.config_value(name)) is not None:
+                if (value := files.get_config_value(name)) is not None:
                     raise invalid(
                         f"{path}: {name}",
                         value,
@@ -139,14 +139,14 @@ class AlbertTokenizer(SentencePieceTokenizer):
             "keep_accents": "NFKD" not in types and written if keep is None else keep,
         }
 
-    def _settings(self) -> dict:
+    def _make_settings(self) -> dict:
         own = {"do_lower_case": self.lowercase, "keep_accents": self.keep_accents}
-        return {**super()._settings(), **own}
+        return {**super()._make_settings(), **own}
 
-    def _normalizers(self) -> list[dict]:
+    def _list_normalizers(self) -> list[dict]:
         accents = [] if self.keep_accents else [{"type": "NFKD"}, {"type": "StripAccents"}]
         case = [{"type": "Lowercase"}] if self.lowercase else []
-        return [*QUOTES, *accents, *case, *super()._normalizers()]
+        return [*QUOTES, *accents, *case, *super()._list_normalizers()]
 
 
 @serializable
@@ -208,7 +208,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         super().__init__(vocabulary, scores, precompiled_charsmap, **options)
 
     @classmethod
-    def _options(cls, files: TokenizerFiles) -> dict:
+    def _read_options(cls, files: TokenizerFiles) -> dict:
         for name in ("do_lower_case", "split_by_punct"):
             if files.setting(name, name, "normalizer"):
                 raise invalid(
@@ -219,21 +219,21 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         steps = files.steps("normalizer")
         return {"normalize_nfc": {"type": "NFC"} in steps}
 
-    def _normalizers(self) -> list[dict]:
-        return COMPOSING if self.normalize_nfc else super()._normalizers()
+    def _list_normalizers(self) -> list[dict]:
+        return COMPOSING if self.normalize_nfc else super()._list_normalizers()
 
-    def _steps(self) -> dict:
-        steps = super()._steps()
+    def _make_steps(self) -> dict:
+        steps = super()._make_steps()
         if self.normalize_nfc:  # without WhitespaceSplit
             steps["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [METASPACE]}
         return steps
 
-    def _sentencepiece_model(self) -> SentencePieceModel | None:
+    def _make_sentencepiece_model(self) -> SentencePieceModel | None:
         """Return None if `normalize_nfc` is True, which is not supported by the file format."""
-        return None if self.normalize_nfc else super()._sentencepiece_model()
+        return None if self.normalize_nfc else super()._make_sentencepiece_model()
 
-    def _settings(self) -> dict:
-        return {**super()._settings(), "tokenizer_class": "PreTrainedTokenizerFast"}
+    def _make_settings(self) -> dict:
+        return {**super()._make_settings(), "tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 @serializable
@@ -279,8 +279,8 @@ class XLNetTokenizer(AlbertTokenizer):
         super().__init__(*args, lowercase=lowercase, **options)
 
     @classmethod
-    def _options(cls, files: TokenizerFiles) -> dict:
-        options, types = super()._options(files), files.steps("normalizer")
+    def _read_options(cls, files: TokenizerFiles) -> dict:
+        options, types = super()._read_options(files), files.steps("normalizer")
         lowers = files.setting("do_lower_case", "lowercase", "normalizer")
         if options["keep_accents"] and files.names_class:
             raise invalid(
@@ -288,7 +288,7 @@ class XLNetTokenizer(AlbertTokenizer):
                 True,
                 "False, because versions 4 and 5 of transformers compute different ids for True",
             )
-        own, unknown = files.part("model").get("unk_id"), files.config_value("unk_id")
+        own, unknown = files.part("model").get("unk_id"), files.get_config_value("unk_id")
         if files.names_class and own is not None and unknown not in (None, own):
             raise ValueError(
                 f"{files.folder}: unk_id is {unknown} in tokenizer_config.json and {own} in "

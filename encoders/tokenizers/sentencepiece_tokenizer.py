@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.configuration import get_argument_defaults
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
+from encoder_zoo.encoders.tokenizers.byte_bpe import make_bpe_model
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
@@ -21,12 +21,12 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
 )
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     find_charsmap,
+    make_merges_by_score,
     merge_scores,
-    merges_by_score,
     read_bpe_model,
     read_unigram_model,
 )
-from encoder_zoo.encoders.tokenizers.files.special_tokens import special_added_token
+from encoder_zoo.encoders.tokenizers.files.special_tokens import make_added_token
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     METASPACE,
@@ -35,7 +35,7 @@ from encoder_zoo.encoders.tokenizers.steps import (
     SPACE_PREPENDED,
     Model,
 )
-from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
+from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
@@ -89,7 +89,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.byte_fallback = byte_fallback
         self.remove_extra_whitespaces = remove_extra_whitespaces
         self._merges = None if merges is None else list(merges)
-        charsmap_rules(precompiled_charsmap)  # raises an error if it is damaged
+        parse_charsmap_rules(precompiled_charsmap)  # raises an error if it is damaged
         if merges is not None:
             check_merges(self.merges_in_texts, self._vocabulary.ids)
         if byte_fallback:
@@ -167,7 +167,7 @@ class SentencePieceTokenizer(Tokenizer):
     behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
 
     @classmethod
-    def _fixed_tokens(cls) -> list[str]:
+    def _list_fixed_tokens(cls) -> list[str]:
         """Return tokens that are always part of the vocabulary."""
         return [token for token, _ in (*cls.front, *cls.behind)]
 
@@ -177,7 +177,7 @@ class SentencePieceTokenizer(Tokenizer):
     ) -> SentencePieceTokenizer:
         """Load the tokenizer. As in transformers, tokenizer.json takes precedence."""
         cls._check_settings(files, roles)
-        options = {**cls._options(files), **options}
+        options = {**cls._read_options(files), **options}
         if "tokenizer.json" not in files and cls.model_file in files:
             path = str(files.folder / cls.model_file)
             tokenizer = cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
@@ -230,7 +230,7 @@ class SentencePieceTokenizer(Tokenizer):
                     f"{name}: pieces[{i}], {quote(piece.text)}, has the type {spm.UNUSED} "
                     "(unused). Expected a type from 1 to 4, or 6."
                 )
-        default = argument_defaults(cls)["unknown_token"]
+        default = get_argument_defaults(cls)["unknown_token"]
         unknown = options.get("unknown_token", default)
         own = {default, *(piece.text for piece in model.pieces if piece.kind == spm.UNKNOWN)}
         if unknown not in own:
@@ -257,7 +257,7 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def _add_merges(cls, pieces: Sequence[spm.Piece], options: Mapping) -> dict:
         """Add merges and user-defined symbols to the options, as is done in transformers."""
-        merges = merges_by_score(
+        merges = make_merges_by_score(
             {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
         )
         given = options.get("added_tokens", ())
@@ -294,12 +294,12 @@ class SentencePieceTokenizer(Tokenizer):
         path = files.folder / "tokenizer_config.json"
         if not files.names_class:
             return
-        if files.config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
+        if files.get_config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
             raise invalid(
                 f"{path}: add_prefix_space", False, "True, because otherwise the ids differ"
             )
         for argument, name in cls.template_names.items():
-            token = files.config_token(name) or argument_defaults(cls)[argument]
+            token = files.get_config_token(name) or get_argument_defaults(cls)[argument]
             if token != roles[argument]:
                 older, expected = SPECIAL_TOKENS[argument][0], roles[argument]
                 raise ValueError(
@@ -308,7 +308,7 @@ class SentencePieceTokenizer(Tokenizer):
                 )
 
     @classmethod
-    def _options(cls, files: TokenizerFiles) -> dict:
+    def _read_options(cls, files: TokenizerFiles) -> dict:
         """Read additional constructor arguments from the files."""
         return {}
 
@@ -321,7 +321,7 @@ class SentencePieceTokenizer(Tokenizer):
         ]
         return [*cls.front, *kept, *cls.behind]
 
-    def _sentencepiece_model(self) -> spm.SentencePieceModel | None:
+    def _make_sentencepiece_model(self) -> spm.SentencePieceModel | None:
         """Convert tokens to a SentencePiece model, or return None if this is not possible.
 
         This is the inverse of `_sort_pieces`.
@@ -336,7 +336,7 @@ class SentencePieceTokenizer(Tokenizer):
         if sum(piece.kind == spm.UNKNOWN for piece in pieces) != 1:
             return None
         normal = {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
-        if self.merges is not None and merges_by_score(normal) != self.merges:
+        if self.merges is not None and make_merges_by_score(normal) != self.merges:
             return None
         return spm.SentencePieceModel(
             pieces,
@@ -364,52 +364,52 @@ class SentencePieceTokenizer(Tokenizer):
         Raises:
             ValueError: If the tokens cannot be stored in this file format.
         """
-        if (model := self._sentencepiece_model()) is None:
+        if (model := self._make_sentencepiece_model()) is None:
             raise ValueError(
                 "The format of SentencePiece cannot store the tokens of this "
                 f"{type(self).__name__}. Save it as tokenizer.json."
             )
         return spm.write_model(model)
 
-    def _vocabulary_files(self) -> dict[str, bytes]:
-        model = self._sentencepiece_model()
+    def _make_vocabulary_files(self) -> dict[str, bytes]:
+        model = self._make_sentencepiece_model()
         return {self.model_file: spm.write_model(model)} if model else {}
 
-    def _settings(self) -> dict:
+    def _make_settings(self) -> dict:
         if self.merges is not None or not self.remove_extra_whitespaces:
             # The classes in transformers only support Unigram models that split at white space.
-            return self._generic_settings()
+            return self._make_generic_settings()
         settings = {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
         if self.uses_segments:  # omitted by default in transformers
-            settings["model_input_names"] = self._generic_settings()["model_input_names"]
+            settings["model_input_names"] = self._make_generic_settings()["model_input_names"]
         return settings
 
-    def _normalizers(self) -> list[dict]:
+    def _list_normalizers(self) -> list[dict]:
         """Return the normalizer steps for tokenizer.json."""
         charsmap = self.precompiled_charsmap
         steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
         return steps if self.remove_extra_whitespaces else [*steps, SPACE_PREPENDED, REPLACED_SPACE]
 
-    def _steps(self) -> dict:
-        steps = self._normalizers()
+    def _make_steps(self) -> dict:
+        steps = self._list_normalizers()
         words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
         return {
             "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
             "pre_tokenizer": words if self.remove_extra_whitespaces else None,
-            "post_processor": self._template(),
+            "post_processor": self._make_template(),
             "decoder": METASPACE,
         }
 
     def _model(self) -> dict:
-        return self._unigram() if self.merges is None else self._bpe()
+        return self._make_unigram() if self.merges is None else self._make_bpe()
 
-    def _model_in_texts(self) -> Model:
+    def _make_text_model(self) -> Model:
         """Return the model to be executed by both engines.
 
         Tokens that cannot occur in texts are renamed to names with a space. This is safe, since
         spaces in texts are removed or replaced by "▁".
         """
-        made, found = super()._model_in_texts(), set(self.ids_in_texts)
+        made, found = super()._make_text_model(), set(self.ids_in_texts)
         found |= set(self.byte_ids if self.byte_fallback else ())
         names = [t if i in found else f" {i}" for i, t in enumerate(self.vocabulary)]
         model = made.settings
@@ -422,7 +422,7 @@ class SentencePieceTokenizer(Tokenizer):
             model["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
         return made
 
-    def _unigram(self) -> dict:
+    def _make_unigram(self) -> dict:
         """Return the Unigram model for tokenizer.json."""
         scores = [0.0 if score is None else score for score in self.scores]
         scores += [0.0] * (len(self.vocabulary) - len(scores))
@@ -433,19 +433,19 @@ class SentencePieceTokenizer(Tokenizer):
             "byte_fallback": self.byte_fallback,
         }
 
-    def _bpe(self) -> dict:
+    def _make_bpe(self) -> dict:
         """Return the BPE model for tokenizer.json."""
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         options = {"affix": None, "fuse_unk": True, "byte_fallback": self.byte_fallback}
-        return bpe_model(ids, self.merges, self.unknown_token, **options)
+        return make_bpe_model(ids, self.merges, self.unknown_token, **options)
 
-    def _added_tokens(self) -> list[dict]:
+    def _list_added_tokens(self) -> list[dict]:
         """Add tokens without a score, which cannot be found in texts by the model."""
-        known = super()._added_tokens()
+        known = super()._list_added_tokens()
         ids = {token["id"] for token in known}
         without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
         without += [i for i in range(len(self.scores), len(self.vocabulary)) if i not in ids]
-        return [*known, *(special_added_token(i, self.id_to_token(i)) for i in without)]
+        return [*known, *(make_added_token(i, self.id_to_token(i)) for i in without)]
 
 
 def convert_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:

@@ -60,7 +60,7 @@ class Steps(NamedTuple):
 
     Attributes:
         normalizer, pre_tokenizer, post_processor: Lists of steps in tokenizer.json. Sequences are
-            flattened and all fields are set. See `flat_steps`.
+            flattened and all fields are set. See `flatten_steps`.
         unknown_id: Integer. The id to use for unknown tokens.
         skipped_ids: Tuple of integers. The ids of special tokens, which `detokenize` may skip.
         special_tokens: List of tokenizer.json entries for special tokens to find in texts.
@@ -183,17 +183,17 @@ MODEL_DEFAULTS = {
 }
 
 
-def flat_steps(step: object, part: str) -> list[dict]:
+def flatten_steps(step: object, part: str) -> list[dict]:
     """Return the steps for a part of tokenizer.json, with flattened sequences and all fields set.
 
     Raises:
         ValueError: If a step is not an object with a type.
 
     Example:
-        >>> flat_steps({"type": "Sequence", "normalizers": [{"type": "Strip"}]}, "normalizer")
+        >>> flatten_steps({"type": "Sequence", "normalizers": [{"type": "Strip"}]}, "normalizer")
         [{'strip_left': True, 'strip_right': True, 'type': 'Strip'}]
         >>> older = {"type": "Metaspace", "str_rep": "▁", "add_prefix_space": False}
-        >>> [step] = flat_steps(older, "pre_tokenizer")
+        >>> [step] = flatten_steps(older, "pre_tokenizer")
         >>> step["prepend_scheme"], step["split"]
         ('never', True)
     """
@@ -204,14 +204,18 @@ def flat_steps(step: object, part: str) -> list[dict]:
     if not isinstance(inner, list):
         raise invalid(f"tokenizer.json: a step of {part}", step, "an object with a type")
     if step.get("type") == "Sequence":
-        return [found for one in inner for found in flat_steps(one, part)]
-    kind = processor_kind(step)
+        return [found for one in inner for found in flatten_steps(one, part)]
+    kind = get_processor_kind(step)
     if kind == "BertProcessing":
         return [{"type": kind, "cls": step.get("cls"), "sep": step.get("sep")}]
-    return [_metaspace(step) if kind == "Metaspace" else {**_defaults(DEFAULTS, kind), **step}]
+    return [
+        _update_metaspace(step)
+        if kind == "Metaspace"
+        else {**_get_defaults(DEFAULTS, kind), **step}
+    ]
 
 
-def _metaspace(step: Mapping) -> dict:
+def _update_metaspace(step: Mapping) -> dict:
     """Convert a Metaspace step from any library version to the fields of the latest version."""
     step = {"replacement": "▁", "split": True, **step}
     prepends = step.pop("add_prefix_space", True)
@@ -219,19 +223,19 @@ def _metaspace(step: Mapping) -> dict:
     return {"prepend_scheme": "always" if prepends else "never", **step}
 
 
-def _defaults(known: Mapping[str, dict], kind: object) -> dict:
+def _get_defaults(known: Mapping[str, dict], kind: object) -> dict:
     return known.get(kind, {}) if isinstance(kind, str) else {}
 
 
-def model_settings(model: Mapping, kind: str) -> dict:
+def get_model_settings(model: Mapping, kind: str) -> dict:
     """Return all settings for a model in tokenizer.json, without the vocabulary.
 
     Example:
         >>> model = {"vocab": {"a": 0}, "max_input_chars_per_word": 9}
-        >>> model_settings(model, "WordPiece")["max_input_chars_per_word"]
+        >>> get_model_settings(model, "WordPiece")["max_input_chars_per_word"]
         9
     """
-    defaults = _defaults(MODEL_DEFAULTS, kind)
+    defaults = _get_defaults(MODEL_DEFAULTS, kind)
     found = {name: model.get(name, default) for name, default in defaults.items()}
     found = {"type": model.get("type", kind), **found}
     # An empty string has the same effect as None.
@@ -241,11 +245,11 @@ def model_settings(model: Mapping, kind: str) -> dict:
     }
 
 
-def model_type(model: Mapping) -> str:
+def get_model_type(model: Mapping) -> str:
     """Return the model type, which is missing in older files.
 
     Example:
-        >>> model_type({"vocab": {"a": 0}, "merges": []})
+        >>> get_model_type({"vocab": {"a": 0}, "merges": []})
         'BPE'
     """
     if "type" in model:
@@ -255,14 +259,14 @@ def model_type(model: Mapping) -> str:
     return "BPE" if "merges" in model else "WordPiece"
 
 
-def processor_kind(step: Mapping) -> object:
+def get_processor_kind(step: Mapping) -> object:
     """Return the post-processor type that the `tokenizers` library will use.
 
     The library selects the first type with matching fields. For example, it reads a
     RobertaProcessing step with a missing field as BertProcessing.
 
     Example:
-        >>> processor_kind({"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]})
+        >>> get_processor_kind({"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]})
         'BertProcessing'
     """
     kind = step.get("type")

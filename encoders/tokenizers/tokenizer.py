@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 import numpy as np
 
 from encoder_zoo.common.arguments import TokenizerPresetArguments
-from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults, argument_names
+from encoder_zoo.common.configuration import (
+    ConfigFromSignature,
+    get_argument_defaults,
+    get_argument_names,
+)
 from encoder_zoo.common.lazy import LazyModule, array_ops, refuse_in_fork, tf, uses_tensorflow
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -26,9 +30,9 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import (
     ForeignName,
     close_names,
-    did_you_mean,
+    describe_unknown_argument,
     invalid,
-    unknown_argument,
+    suggest_names,
 )
 from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors, compare_steps
@@ -36,16 +40,16 @@ from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, Tokeni
 from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     Template,
     complete_added_tokens,
-    special_added_token,
-    tokens_with_added,
+    make_added_token,
+    merge_added_tokens,
 )
 from encoder_zoo.encoders.tokenizers.files.vocab_txt import read_vocabulary
-from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
+from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flatten_steps
 from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
-    as_text_tensor,
     join_spelling,
+    make_text_tensor,
     truncate_texts,
 )
 
@@ -78,7 +82,7 @@ class Vocabulary:
         if token in self.ids:
             return self.ids[token]
         near = close_names(str(token), self.ids, most=3)
-        hint = did_you_mean(near) or " Expected a token of the vocabulary."
+        hint = suggest_names(near) or " Expected a token of the vocabulary."
         raise ValueError(f"{token!r} is not in the vocabulary of {len(self.ids)} tokens.{hint}")
 
     def token(self, token_id: int) -> str:
@@ -149,14 +153,14 @@ class TokenizerArguments(ConfigFromSignature):
         **options: object,
     ):
         for name in options:
-            known = argument_names(type(self))
-            raise TypeError(unknown_argument(type(self).__name__, name, known))
+            known = get_argument_names(type(self))
+            raise TypeError(describe_unknown_argument(type(self).__name__, name, known))
         super().__init__()
         self._vocabulary = Vocabulary(vocabulary)  # model vocabulary, without added tokens
         added = complete_added_tokens(added_tokens, self._vocabulary.ids)
         self._added = added
         self._all_tokens = (
-            Vocabulary(tokens_with_added(vocabulary, added)) if added else self._vocabulary
+            Vocabulary(merge_added_tokens(vocabulary, added)) if added else self._vocabulary
         )
         self.special_tokens_in_text = special_tokens_in_text
         self.uses_segments, self.pair_separators = uses_segments, pair_separators
@@ -183,7 +187,7 @@ class TokenizerArguments(ConfigFromSignature):
             raise ValueError(f"{argument} ({names} in files): {error}") from None
 
     def __repr__(self) -> str:
-        defaults = argument_defaults(type(self))
+        defaults = get_argument_defaults(type(self))
         settings = [
             f"{name}={value!r}"
             for name, value in self.get_config().items()
@@ -259,7 +263,8 @@ class Tokenizer(TokenizerArguments):
     and SavedModels, and for large inputs on TensorFlow. In all other cases, the `tokenizers`
     library is used. Ids and offsets are the same for both.
 
-    By default, each text is looked up in the vocabulary. Subclasses override `_steps` and `_model`
+    By default, each text is looked up in the vocabulary. Subclasses override `_make_steps` and
+    `_model`
     to split texts, `spelling` to join tokens, and `_read` to load their files. They must store each
     argument for `__init__` as an attribute with the same name.
 
@@ -327,14 +332,14 @@ class Tokenizer(TokenizerArguments):
     @property
     def graph(self) -> TokenizerGraph:
         """TensorFlow graph for this tokenizer. It is built on first use."""
-        return self._engine("graph", self._make_graph)
+        return self._get_engine("graph", self._make_graph)
 
     @property
     def library(self) -> LibraryTokenizer:
         """Tokenizer from the `tokenizers` library with the same rules. It is built on first use."""
-        return self._engine("library", self._make_library)
+        return self._get_engine("library", self._make_library)
 
-    def _engine(self, name: str, make: Callable):
+    def _get_engine(self, name: str, make: Callable):
         with self._lock:
             if name not in self._engines:
                 self._engines[name] = make()
@@ -344,39 +349,39 @@ class Tokenizer(TokenizerArguments):
         refuse_in_fork()
         from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
 
-        return make_graph(self.steps, self._model_in_texts())
+        return make_graph(self.steps, self._make_text_model())
 
     def _make_library(self) -> LibraryTokenizer:
         from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
 
-        return LibraryTokenizer(self.steps, self._model_in_texts())
+        return LibraryTokenizer(self.steps, self._make_text_model())
 
     @functools.cached_property
     def steps(self) -> Steps:
         """Steps before and after the model, to be executed by the graph and the library."""
-        steps = self._steps()
+        steps = self._make_steps()
         return Steps(
-            *(flat_steps(steps[part], part) for part in SEQUENCES),
+            *(flatten_steps(steps[part], part) for part in SEQUENCES),
             unknown_id=self.unknown_token_id,
             skipped_ids=self.special_token_ids,
-            special_tokens=self.special_entries() if self.special_tokens_in_text else [],
+            special_tokens=self.make_special_entries() if self.special_tokens_in_text else [],
             added_tokens=self.added_tokens,
         )
 
-    def _steps(self) -> dict:
+    def _make_steps(self) -> dict:
         """Return the normalizer, pre_tokenizer, post_processor and decoder for tokenizer.json.
 
         By default, each text is a single word.
         """
         steps = dict.fromkeys(("normalizer", "pre_tokenizer"))
-        return {**steps, "post_processor": self._template(), "decoder": {"type": "Fuse"}}
+        return {**steps, "post_processor": self._make_template(), "decoder": {"type": "Fuse"}}
 
     def _model(self) -> dict:
         """Return the model for tokenizer.json. By default, each word is a token."""
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": ids}
 
-    def _model_in_texts(self) -> Model:
+    def _make_text_model(self) -> Model:
         """Return the model to be executed by the graph and the library."""
         return Model(self._model())
 
@@ -424,19 +429,19 @@ class Tokenizer(TokenizerArguments):
                 except ValueError as general:
                     # Steps that differ from those of this class are not why the file is refused.
                     error = own if tokenizer is None or has_own_steps else general
-            with files.named_in_errors():
+            with files.add_folder_to_errors():
                 raise error from None
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> Self:
         """Load a tokenizer without checking the steps in tokenizer.json."""
         roles = files.read_special_tokens(cls)
-        special = {*roles.values(), *cls._fixed_tokens()}
-        added = [token for token in files.all_added_tokens() if token["content"] not in special]
+        special = {*roles.values(), *cls._list_fixed_tokens()}
+        added = [token for token in files.list_added_tokens() if token["content"] not in special]
         return cls._read(files, roles, added_tokens=added, **roles, **template)
 
     @classmethod
-    def _fixed_tokens(cls) -> list[str]:
+    def _list_fixed_tokens(cls) -> list[str]:
         """Return tokens that are always part of the vocabulary, such as <s>NOTUSED."""
         return []
 
@@ -475,7 +480,7 @@ class Tokenizer(TokenizerArguments):
         Raises:
             ValueError: If a text is not a string.
         """
-        texts = as_text_tensor(texts)
+        texts = make_text_tensor(texts)
         rows = array_ops.reshape(texts, [-1])
         if self._runs_in_graph(rows):
             whole = first is None or self.truncation_side == "left"
@@ -502,7 +507,7 @@ class Tokenizer(TokenizerArguments):
             token is `text[start:end]`, as offsets refer to characters in the original text. If a
             token only represents one byte in a character, the span includes the whole character.
         """
-        texts = as_text_tensor(texts)
+        texts = make_text_tensor(texts)
         rows = array_ops.reshape(texts, [-1])
         if self._runs_in_graph(rows):
             parts = map_chunks(self.graph.texts_to_tokens, rows)
@@ -538,7 +543,7 @@ class Tokenizer(TokenizerArguments):
             for i, row in enumerate(words):
                 if isinstance(row, str | bytes) or np.ndim(row) == 0:
                     raise invalid(f"words[{i}]", row, "a list of words")
-            flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
+            flat = [make_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
             values = array_ops.concat(flat, 0) if flat else array_ops.constant([], array_ops.string)
             words = array_ops.RaggedTensor.from_row_lengths(
@@ -595,7 +600,7 @@ class Tokenizer(TokenizerArguments):
         Raises:
             ValueError: If an id is not an integer, or not in the vocabulary.
         """
-        rows = as_rows(ids)
+        rows = convert_to_rows(ids)
         if not array_ops.is_symbolic_tensor(rows.values):
             values = np.asarray(rows.values)
             wrong = values[(values < 0) | (values >= self.vocabulary_size)]
@@ -664,8 +669,13 @@ class Tokenizer(TokenizerArguments):
             Dict to map file names to text or bytes. This includes the vocabulary files,
             tokenizer.json, tokenizer_config.json and special_tokens_map.json.
         """
-        special = self._special_token_settings()
-        settings = {**self._settings(), **self._generic(), **self._limits(), **special}
+        special = self._make_special_token_settings()
+        settings = {
+            **self._make_settings(),
+            **self._find_generic_settings(),
+            **self._limits(),
+            **special,
+        }
         if settings["tokenizer_class"] == "PreTrainedTokenizerFast" and self.uses_segments:
             # omitted by default in transformers 5
             inputs = ["input_ids", "token_type_ids", "attention_mask"]
@@ -674,18 +684,18 @@ class Tokenizer(TokenizerArguments):
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": sorted(self._added_tokens(), key=lambda token: token["id"]),
-            **self._steps(),
+            "added_tokens": sorted(self._list_added_tokens(), key=lambda token: token["id"]),
+            **self._make_steps(),
             "model": self._model(),
         }
         return {
-            **self._vocabulary_files(),
-            "tokenizer.json": as_json(fast),
-            "tokenizer_config.json": as_json(settings),
-            "special_tokens_map.json": as_json(special),
+            **self._make_vocabulary_files(),
+            "tokenizer.json": format_json(fast),
+            "tokenizer_config.json": format_json(settings),
+            "special_tokens_map.json": format_json(special),
         }
 
-    def _special_token_settings(self) -> dict[str, str]:
+    def _make_special_token_settings(self) -> dict[str, str]:
         """Return the special tokens to write to tokenizer_config.json."""
         return {
             name: getattr(self, argument)
@@ -700,15 +710,15 @@ class Tokenizer(TokenizerArguments):
         if self.truncation_side != "right":
             found["truncation_side"] = self.truncation_side
         # Classes with left padding in transformers need an explicit value for right padding.
-        if "left" in (self.padding_side, argument_defaults(type(self))["padding_side"]):
+        if "left" in (self.padding_side, get_argument_defaults(type(self))["padding_side"]):
             found["padding_side"] = self.padding_side
         if self.model_max_length is not None:
             found["model_max_length"] = self.model_max_length
         return found
 
-    def _generic(self) -> dict:
+    def _find_generic_settings(self) -> dict:
         """Return generic class settings if transformers' own class would join texts differently."""
-        defaults, settings = argument_defaults(type(self)), self._generic_settings()
+        defaults, settings = get_argument_defaults(type(self)), self._make_generic_settings()
         adds_segments = self.uses_segments and not defaults["uses_segments"]
         if self.pair_separators != defaults["pair_separators"] or adds_segments:
             return settings
@@ -716,43 +726,43 @@ class Tokenizer(TokenizerArguments):
             return {}
         return {"model_input_names": settings["model_input_names"]}
 
-    def _generic_settings(self) -> dict:
+    def _make_generic_settings(self) -> dict:
         """Return the settings for a generic class in transformers."""
         inputs = ["input_ids", *["token_type_ids"] * self.uses_segments, "attention_mask"]
         return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
 
-    def _added_tokens(self) -> list[dict]:
+    def _list_added_tokens(self) -> list[dict]:
         """Return entries for tokenizer.json with all special tokens and added tokens."""
-        special = self.special_entries()
+        special = self.make_special_entries()
         known = {token["content"] for token in special}
         return [*special, *(token for token in self.added_tokens if token["content"] not in known)]
 
-    def special_entries(self) -> list[dict]:
+    def make_special_entries(self) -> list[dict]:
         """Return entries for tokenizer.json with all special tokens."""
         tokens = dict.fromkeys(getattr(self, argument) for argument in SPECIAL_TOKENS)
         lstrip = self.mask_token if self.lstrip_mask else None
-        return [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
+        return [make_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
 
-    def _vocabulary_files(self) -> Mapping[str, str | bytes]:
+    def _make_vocabulary_files(self) -> Mapping[str, str | bytes]:
         """Return the files with the vocabulary, in addition to tokenizer.json."""
         return {}
 
-    def _settings(self) -> dict:
+    def _make_settings(self) -> dict:
         """Return the content for tokenizer_config.json, without special tokens."""
-        return self._generic_settings()
+        return self._make_generic_settings()
 
-    def _template(self) -> dict:
+    def _make_template(self) -> dict:
         """Return a post-processor to add special tokens around single texts and pairs."""
         roles = self.start_token, self.end_token, self.pair_separators, self.uses_segments
         return Template(*roles, self.first_column).to_step(self._all_tokens.ids)
 
 
-def as_json(content: object) -> str:
+def format_json(content: object) -> str:
     """Return indented JSON with a trailing line break."""
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
-def as_rows(ids: object) -> array_ops.RaggedTensor:
+def convert_to_rows(ids: object) -> array_ops.RaggedTensor:
     """Convert integers of shape (B, L), ragged or padded, to a RaggedTensor."""
     if isinstance(ids, list | tuple):
         rows = [np.asarray(row).reshape(-1) for row in ids]

@@ -23,7 +23,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.esm import EsmTokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from encoder_zoo.encoders.tokenizers.steps import SPACE
 from encoder_zoo.encoders.tokenizers.wordpiece import MAX_WORD_LENGTH, BertTokenizer
@@ -129,7 +129,7 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
         ids |= _find_unknown_word_ids(tokenizer, unknown)
     elif isinstance(tokenizer, RobertaTokenizer):
         known = tokenizer.vocabulary
-        ids |= {known[byte] for byte in byte_alphabet() if byte in known}
+        ids |= {known[byte] for byte in make_byte_alphabet() if byte in known}
         ids |= _find_merged_ids(known, tokenizer.merges, ids)
     elif isinstance(tokenizer, SentencePieceTokenizer):
         scores, known = tokenizer.scores, {t: i for i, t in enumerate(tokenizer.vocabulary)}

@@ -139,10 +139,10 @@ class BertTokenizer(Tokenizer):
             **options,
         )
 
-    def _vocabulary_files(self) -> dict[str, str]:
+    def _make_vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": write_vocabulary(self.vocabulary)}
 
-    def _settings(self) -> dict:
+    def _make_settings(self) -> dict:
         settings = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": self.lowercase,
@@ -155,7 +155,7 @@ class BertTokenizer(Tokenizer):
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         return settings
 
-    def _steps(self) -> dict:
+    def _make_steps(self) -> dict:
         return {
             "normalizer": {
                 "type": "BertNormalizer",
@@ -165,7 +165,7 @@ class BertTokenizer(Tokenizer):
                 "lowercase": self.lowercase,
             },
             "pre_tokenizer": {"type": "BertPreTokenizer"},
-            "post_processor": self._template(),
+            "post_processor": self._make_template(),
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         }
 
@@ -205,7 +205,7 @@ class MPNetTokenizer(BertTokenizer):
         "pair_separators": 2,
     }
 
-    def _settings(self) -> dict:
-        settings = super()._settings()
+    def _make_settings(self) -> dict:
+        settings = super()._make_settings()
         own = {"tokenizer_class": "MPNetTokenizer"} if self.clean_text else {}
         return {**settings, **own}

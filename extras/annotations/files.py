@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.reading import parse_json, read_text, reading, split_lines
+from encoder_zoo.common.reading import convert_read_errors, parse_json, read_text, split_lines
 from encoder_zoo.common.validation import FilePath, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.annotations.rows import (
@@ -23,8 +23,8 @@ from encoder_zoo.extras.annotations.rows import (
     check_spans,
     extract_annotations,
 )
-from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.tasks.preprocessing.columns import table_columns
+from encoder_zoo.presets.files.atomic import replace_file
+from encoder_zoo.tasks.preprocessing.columns import list_table_columns
 from encoder_zoo.tasks.preprocessing.tokenized_texts import is_list
 
 logger = logging.getLogger("encoder_zoo")
@@ -109,18 +109,19 @@ names are read from the features of the dataset. |
                 "Expected a list of rows or a dataset. "
                 + (f"Try {there}." if there else "For a single row, pass [source].")
             )
-        if table_columns(source) is not None and not hasattr(source, "features"):
+        if list_table_columns(source) is not None and not hasattr(source, "features"):
             rows = next((m for m in ("to_dicts", "to_pylist") if hasattr(source, m)), None)
             rows = f"{rows}()" if rows else 'to_dict("records")'  # polars, Arrow; pandas
             raise ValueError(
                 "`source` is a table with the columns "
-                f"{', '.join(map(repr, table_columns(source)))}. To train on two columns, pass the "
+                f"{', '.join(map(repr, list_table_columns(source)))}. "
+                f"To train on two columns, pass the "
                 "columns to fit: fit(table[text], table[label]). To read annotations from rows, "
                 f"use read_annotations(table.{rows})."
             )
         return extract_annotations(source, kinds, text_key=text_key)
     path = pathlib.Path(source)
-    with reading(path.name):
+    with convert_read_errors(path.name):
         return _read_file(path, kinds, text_key)
 
 
@@ -389,7 +390,7 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
                     expected = "a string without tabs, line breaks and spaces at its ends"
                     raise invalid(f"{name}[{i}][{j}]", cell, expected)
         blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence, row, strict=True)))
-    with replacing_file(path, lambda path: True) as new:
+    with replace_file(path, lambda path: True) as new:
         new.write_text("\n".join(blocks), encoding="utf-8", newline="\n")
 
 

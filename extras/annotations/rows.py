@@ -18,17 +18,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.reading import read_field, reading
+from encoder_zoo.common.reading import convert_read_errors, read_field
 from encoder_zoo.common.wording import invalid, quote, quote_with_type
 from encoder_zoo.tasks.preprocessing.columns import (
     convert_spans,
+    convert_to_plain,
     get_reference,
     is_doc,
     is_span,
+    list_table_columns,
     name_classes,
-    plain,
     remove_format,
-    table_columns,
 )
 
 logger = logging.getLogger("encoder_zoo")
@@ -111,7 +111,7 @@ def is_annotated(x: object) -> bool:
         >>> [is_annotated(x) for x in ([{"text": "Hm", "label": []}], ["Hm"], [("a", "b")])]
         [True, False, False]
     """
-    if isinstance(x, Annotations) or (hasattr(x, "features") and table_columns(x) is not None):
+    if isinstance(x, Annotations) or (hasattr(x, "features") and list_table_columns(x) is not None):
         return True
     if not isinstance(x, list) or not x:
         return False
@@ -161,7 +161,7 @@ def extract_annotations(
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
         raise ValueError(f"`rows` is {quote_with_type(rows)}. {EXPECTED_ROWS}")
     for number, row in enumerate(_convert_to_records(rows, classes)):
-        with reading(f"Row {number}", EXPECTED_ROWS):
+        with convert_read_errors(f"Row {number}", EXPECTED_ROWS):
             found = _read(row, number, text_key)
         if isinstance(found, Row) and (task := _get_task_id(row)):
             found = _drop_repeated(found, number, of_tasks.setdefault(task, (number, found)))
@@ -204,7 +204,7 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
             "first: Dataset.from_list(list(dataset), features=dataset.features)."
         )
     rows = remove_format(rows)
-    columns = {name: name_classes(rows[name], classes) for name in table_columns(rows)}
+    columns = {name: name_classes(rows[name], classes) for name in list_table_columns(rows)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -343,7 +343,9 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     if not isinstance(row, dict):
         raise ValueError(f"Row {number} is {_describe_row(row)}. {EXPECTED_ROWS}")
     row = {
-        key: plain(value) if key in (*TEXT_KEYS, text_key) else _parse_cell(plain(value))
+        key: convert_to_plain(value)
+        if key in (*TEXT_KEYS, text_key)
+        else _parse_cell(convert_to_plain(value))
         for key, value in row.items()
     }
     if isinstance(row.get("data"), dict):

@@ -15,15 +15,21 @@ import numpy as np
 
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.progress import Progress
-from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, as_path, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    Rule,
+    Verbosity,
+    check_path,
+    validate_arguments,
+)
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.bulk.columns import make_array_column, make_null_table, pa
 from encoder_zoo.extras.bulk.rows import Paths, find_files, parquet, read_rows
 from encoder_zoo.extras.bulk.run import Run
 from encoder_zoo.extras.bulk.task_method import Columns, MethodName, TaskMethod, has_text
-from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.presets.files.atomic import replace_file
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 from encoder_zoo.tasks.preprocessing.preprocessor import log_once
 
 if TYPE_CHECKING:
@@ -68,7 +74,7 @@ class FileRow(NamedTuple):
 
 
 @validate_arguments
-@reads_weights
+@lock_weights
 def answer_files(
     task: Task,
     paths: Paths,
@@ -132,7 +138,7 @@ def answer_files(
         >>> [path.name for path in shards]
         ['00000.parquet']
     """
-    folder = as_path(folder, "folder")
+    folder = check_path(folder, "folder")
     if folder.suffix in (".parquet", ".jsonl", ".csv"):
         expected = f"a folder such as {folder.stem!r} for several files"
         opened = "pandas.read_parquet(folder) opens them as one table"
@@ -200,7 +206,7 @@ class AnswerShard(NamedTuple):
         """Process rows and write them atomically."""
         schema = self.run.schema.with_metadata({FOOTER_KEY: self._mark})
         written = 0
-        with replacing_file(self.path, _is_truncated) as new, contextlib.ExitStack() as stack:
+        with replace_file(self.path, _is_truncated) as new, contextlib.ExitStack() as stack:
             file = stack.enter_context(
                 parquet.ParquetWriter(new, schema, write_page_checksum=True, compression="zstd")
             )
@@ -360,7 +366,7 @@ class BatchAnswers:
 
     def __call__(self, batch) -> pyarrow.Table:
         table, names = _convert_to_table(batch), self._task_method.names
-        values = [plain(table[name]) for name in names]
+        values = [convert_to_plain(table[name]) for name in names]
         rows = enumerate(zip(*values, strict=True))
         present = [has_text(row, names, f"Row {number}") for number, row in rows]
         answers = self._task_method.answers(values, present)

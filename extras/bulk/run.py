@@ -21,7 +21,7 @@ from encoder_zoo.extras.bulk.columns import pa
 from encoder_zoo.extras.bulk.rows import is_parquet, parquet, read_rows
 from encoder_zoo.extras.bulk.task_method import TaskMethod, has_text
 from encoder_zoo.presets.files.atomic import check_folder, write_signed
-from encoder_zoo.presets.files.manifest import compute_checksum, digest
+from encoder_zoo.presets.files.manifest import compute_checksum, compute_manifest_digest
 from encoder_zoo.presets.files.open_folder import InputFiles
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _read(folder: pathlib.Path) -> dict:
         raise ValueError(f"{path} is not a regular file. Write to another folder.")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        sound = found["sha256"] == digest(found)
+        sound = found["sha256"] == compute_manifest_digest(found)
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:

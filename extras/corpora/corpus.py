@@ -7,7 +7,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, as_path, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    Rule,
+    Verbosity,
+    check_path,
+    validate_arguments,
+)
 from encoder_zoo.extras.corpora.documents import CorpusDocuments, TextFiles
 from encoder_zoo.extras.corpora.reading import CorpusBatches
 from encoder_zoo.extras.corpora.writing import (
@@ -76,7 +82,7 @@ class PretrainingCorpus:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = as_path(folder, "folder")
+        self.folder = check_path(folder, "folder")
         self.manifest = read_manifest(self.folder)
         if not self.manifest:
             raise ValueError(f"{self.folder} does not contain a corpus: {CORPUS_NAME} is missing.")
@@ -132,7 +138,7 @@ class PretrainingCorpus:
                 they were changed during or after reading.
         """
         source = CorpusTexts(TextFiles(paths, part), tokenizer, part)
-        write(as_path(folder, "folder"), source, shard_tokens, verbose)
+        write(check_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
     @classmethod
@@ -161,7 +167,7 @@ class PretrainingCorpus:
             ValueError: If the folder contains another corpus, or if any document is not text.
         """
         source = CorpusTexts(CorpusDocuments(documents), tokenizer, part)
-        write(as_path(folder, "folder"), source, shard_tokens, verbose)
+        write(check_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
     @classmethod
@@ -199,7 +205,7 @@ class PretrainingCorpus:
             <PretrainingCorpus: 9 tokens of 3 documents in 1 file>
         """
         source = Parts([cls(part) for part in parts])
-        write(as_path(folder, "folder"), source, source.shard_tokens, verbose)
+        write(check_path(folder, "folder"), source, source.shard_tokens, verbose)
         return cls(folder)
 
     def __repr__(self) -> str:

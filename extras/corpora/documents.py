@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
-from encoder_zoo.common.validation import as_path
+from encoder_zoo.common.validation import check_path
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.open_folder import InputFiles
 
@@ -57,7 +57,7 @@ class TextFiles:
     def __init__(self, paths: Sequence[str | os.PathLike], part: tuple[int, int] | None = None):
         if not isinstance(paths, Sequence) or isinstance(paths, str | bytes):
             raise invalid("paths", paths, "a list of paths")
-        self.paths = [as_path(path, f"paths[{i}]") for i, path in enumerate(paths)]
+        self.paths = [check_path(path, f"paths[{i}]") for i, path in enumerate(paths)]
         for path in self.paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path} does not exist. Expected a text file.")

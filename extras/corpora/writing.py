@@ -20,8 +20,8 @@ from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.corpora.documents import CorpusDocuments, Document, TextFiles
-from encoder_zoo.presets.files.atomic import check_folder, replacing_file, write_signed
-from encoder_zoo.presets.files.manifest import compute_checksum, digest
+from encoder_zoo.presets.files.atomic import check_folder, replace_file, write_signed
+from encoder_zoo.presets.files.manifest import compute_checksum, compute_manifest_digest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 
@@ -175,7 +175,7 @@ def load_manifest(files: OpenFolder) -> dict:
     if manifest.get("format") != CORPUS_FORMAT:
         found = manifest.get("format")
         raise invalid(f"{path}: format", found, f"{CORPUS_FORMAT}, which this version reads")
-    if manifest.get("sha256") != digest(manifest) or not _is_sound(manifest):
+    if manifest.get("sha256") != compute_manifest_digest(manifest) or not _is_sound(manifest):
         raise make_damage_error(path)
     return manifest
 
@@ -302,7 +302,7 @@ def write(
     for shard, end in _make_shards(source.blocks(position, shard_tokens), shard_tokens, progress):
         path = folder / f"shard-{len(shards):05d}.safetensors"
         source.check_unchanged()
-        with replacing_file(path) as new:
+        with replace_file(path) as new:
             shard.write(new, source.tokenizer["vocabulary_size"])
         counts = (len(shard.tokens), len(shard.sentences) - 1, len(shard.documents) - 1)
         shards.append(

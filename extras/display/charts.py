@@ -12,9 +12,9 @@ from encoder_zoo.common.escaping import escape_html
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.display.picture import Picture
-from encoder_zoo.tasks.base.confidence import answers_at_scores, best_threshold
-from encoder_zoo.tasks.classification.class_labels import class_indices
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.base.confidence import count_answers_at_scores, find_best_threshold
+from encoder_zoo.tasks.classification.class_labels import convert_class_indices
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 
 if TYPE_CHECKING:
     import keras
@@ -130,7 +130,7 @@ def thresholds(
         levels, precision, recall = _compute_precision_and_recall(scores, right, count)
         for label, curve, color in (("precision", precision, BLUE), ("recall", recall, ORANGE)):
             axis.plot(levels, curve, color=color, label=label, drawstyle="steps-pre")
-        best, f1 = best_threshold(scores, right, count)
+        best, f1 = find_best_threshold(scores, right, count)
         axis.axvline(now, color=GREY, label=f"now {now:.2f}")
         axis.axvline(best, color="black", linestyle=":", label=f"best F1 {f1:.2f} at {best:.2g}")
         axis.set(xlabel="threshold", xlim=(-0.02, 1.02), ylim=(-0.02, 1.05))
@@ -147,14 +147,14 @@ def _compute_precision_and_recall(
     Precision is NaN without predictions, and recall is NaN without true labels.
 
     Args:
-        scores, right, count: See `best_threshold`.
+        scores, right, count: See `find_best_threshold`.
 
     Example:
         >>> values = _compute_precision_and_recall(np.array([0.75, 0.25]), np.array([1, 0]) > 0, 2)
         >>> [value.tolist() for value in values]
         [[0.0, 0.25, 0.75, 1.0], [0.5, 0.5, 1.0, nan], [0.5, 0.5, 0.5, 0.0]]
     """
-    levels, given, hits = (values[::-1] for values in answers_at_scores(scores, right))
+    levels, given, hits = (values[::-1] for values in count_answers_at_scores(scores, right))
     everything = [len(scores)], [right.sum()]
     given, hits = (
         np.concatenate([first, values, [0]]).astype("float64")
@@ -190,7 +190,7 @@ def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object
         ['answered', 'accuracy of these']
     """
     scores, right = model._score_best_classes(x, y, None)
-    levels, given, hits = answers_at_scores(scores, right)
+    levels, given, hits = count_answers_at_scores(scores, right)
     levels, given, hits = levels[::-1], given[::-1], hits[::-1]
     [axes] = _make_axes(1)
     curves = {"answered": (given / len(scores), BLUE), "accuracy of these": (hits / given, ORANGE)}
@@ -315,7 +315,10 @@ NO_ANSWER = "no answer"  # label for rows without a prediction
 
 def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
     """Return true and predicted labels as flat lists, and their unit, "texts" or "words"."""
-    rows = [plain(true), [*predicted] if isinstance(predicted, list) else plain(predicted)]
+    rows = [
+        convert_to_plain(true),
+        [*predicted] if isinstance(predicted, list) else convert_to_plain(predicted),
+    ]
     rows = [row.tolist() if isinstance(row, np.ndarray) else list(row) for row in rows]
     true, predicted = rows
     if not any(isinstance(row, list | tuple) for row in (*true, *predicted)):
@@ -416,7 +419,7 @@ def errors(
         )
     texts = [column.numpy().tolist() for column in classifier.preprocessor.read_texts(x)]
     scores = classifier.predict_proba(x)
-    true = class_indices(y, classifier.labels, classifier.num_classes).numpy()
+    true = convert_class_indices(y, classifier.labels, classifier.num_classes).numpy()
     true = true.argmax(axis=1) if true.ndim == 2 else true
     if len(true) != len(scores):
         raise ValueError(

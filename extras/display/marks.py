@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.escaping import escape_html
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.extras.display.picture import Picture
@@ -420,7 +420,7 @@ FAINTEST = 0.02  # smaller probabilities are not drawn
 GREY, BLUE = "#868e96", "#1c7ed6"
 
 
-@reads_weights
+@lock_weights
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int | None = 0
 ) -> Picture:

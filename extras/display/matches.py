@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from encoder_zoo.common.escaping import escape_html
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.display.marks import COLORS, MARK_STYLE, Mark, mark_text
 from encoder_zoo.extras.display.picture import Picture
@@ -55,7 +55,7 @@ class Match(NamedTuple):
     score: float
 
 
-@reads_weights
+@lock_weights
 def matches(model: Any, query: str, document: str) -> Picture:
     """Show which document words match each query token.
 

@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from encoder_zoo.common.escaping import escape_html, escape_line
-from encoder_zoo.presets.files.atomic import replacing_file
+from encoder_zoo.presets.files.atomic import replace_file
 
 _CONTROLS = re.compile(r"[^\n\t]+")  # in_line would escape line ends and tabs
 PAGE = """<!doctype html>
@@ -78,7 +78,7 @@ class Picture:
         title = escape_html(title)
         heading = f"<h1>{title}</h1>" if title else ""
         page = PAGE.format(title=title, heading=heading, body=self.html)
-        with replacing_file(path, _is_page) as new:
+        with replace_file(path, _is_page) as new:
             new.write_text(page, encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from encoder_zoo.extras.explanations.attributions import (
     select_window,
     warn_incomplete,
 )
-from encoder_zoo.tasks.preprocessing.tokenized_texts import tokenize_texts, word_marks
+from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_word_tokens, tokenize_texts
 from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.question_answering.answer_ranking import Answer, AnswerExplanation
 
@@ -37,7 +37,7 @@ def explain_answers(
 ) -> list[AnswerExplanation]:
     """Explain the answers to questions. See `SpanQA.explain` for the arguments."""
     preprocessor = model.preprocessor
-    marks = model.batch_maker.cached("word_marks", lambda: word_marks(preprocessor.tokenizer))
+    marks = model.batch_maker.cached("word_marks", lambda: mark_word_tokens(preprocessor.tokenizer))
     asked, told = (
         tokenize_texts(preprocessor.tokenizer, array_ops.constant(texts, array_ops.string), marks)
         for texts in ([question.strip() for question in questions], contexts)

@@ -18,7 +18,7 @@ from encoder_zoo.extras.explanations.attributions import (
     select_window,
     warn_incomplete,
 )
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, word_begins
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, mark_word_starts
 from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.tagging.entities import Entity, EntityExplanation
 from encoder_zoo.tasks.tagging.tags import parse_tags
@@ -37,7 +37,7 @@ def explain_entities(
     examples = tagger.preprocessor.examples(tokens, windows)
     windows = Windows(*(field.numpy() for field in windows))
     first_tokens = windows.example * ROW_STRIDE + windows.begin + windows.owned_from  # (W,)
-    begins = tokens.ids.with_flat_values(word_begins(tokens))
+    begins = tokens.ids.with_flat_values(mark_word_starts(tokens))
     tags = _find_label_tags(tagger, strategy)
     column = tagger.preprocessor.tokenizer.first_column
 

@@ -19,10 +19,10 @@ from encoder_zoo.extras.explanations.attributions import (
     sum_attributions,
     warn_incomplete,
 )
-from encoder_zoo.tasks.base.classes import label_indices
+from encoder_zoo.tasks.base.classes import find_label_indices
 from encoder_zoo.tasks.classification.sequence_classifier import Explanation, SequenceClassifier
 from encoder_zoo.tasks.preprocessing.packing import keep_tokens
-from encoder_zoo.tasks.preprocessing.tokenized_texts import tokenize_texts, word_marks
+from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_word_tokens, tokenize_texts
 from encoder_zoo.tasks.preprocessing.windows import Windows, take
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
@@ -68,11 +68,11 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
     """Encode one or two text columns. Return tokens, their position in windows, and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
-    marks = classifier.batch_maker.cached("word_marks", lambda: word_marks(tokenizer))
+    marks = classifier.batch_maker.cached("word_marks", lambda: mark_word_tokens(tokenizer))
     tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.read_texts(texts)]
     ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
     if preprocessor.pools_windows:
-        windows = preprocessor._windows(ids)
+        windows = preprocessor._split_into_windows(ids)
         ids = [take(part, of_part) for part, of_part in zip(ids, windows, strict=True)]
     else:
         longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
@@ -108,7 +108,7 @@ def _compute_shares(logits: np.ndarray, pooling: str) -> np.ndarray:
 
 def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
     """Return the index of a class, which is given by its label or index."""
-    [index] = label_indices([label], classifier.labels).numpy().tolist()
+    [index] = find_label_indices([label], classifier.labels).numpy().tolist()
     if not 0 <= index < classifier.num_classes:
         names = list(classifier.class_names)
         raise invalid("label", label, f"one of {names}, or None")

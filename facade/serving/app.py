@@ -303,11 +303,11 @@ def write_json(body: Any) -> bytes:
         pairs = [json.dumps(key).encode() + b":" + write_json(body[key]) for key in body]
         return b"{" + b",".join(pairs) + b"}"
     rows = body if isinstance(body, list) else [body]
-    parts = [json.dumps(row, default=plain_value, allow_nan=False).encode() for row in rows]
+    parts = [json.dumps(row, default=convert_value, allow_nan=False).encode() for row in rows]
     return b"[" + b",".join(parts) + b"]" if isinstance(body, list) else parts[0]
 
 
-def plain_value(value: object) -> object:
+def convert_value(value: object) -> object:
     """Convert a NumPy array or scalar to a Python object."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()

@@ -92,9 +92,9 @@ def open_model(folder: str, kind: str) -> Any:
         # On two cores with a load average of 18, spinning threads doubled the CPU time per request
         # (from 17 to 36 ms for a sentence with MiniLM).
         return ez.open_export(folder, spinning=False)
-    from encoder_zoo.tasks import all_tasks  # imports Keras, which opened exports do not need
+    from encoder_zoo.tasks import list_tasks  # imports Keras, which opened exports do not need
 
-    classes = {task.record.name: task for task in all_tasks()}
+    classes = {task.record.name: task for task in list_tasks()}
     if kind not in classes:
         raise ValueError(f"{folder} contains a {kind}. Expected {', '.join(classes)} or an index.")
     return classes[kind].from_preset(folder)

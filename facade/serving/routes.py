@@ -14,7 +14,7 @@ from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.serving.batching import Job, Rows
 from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.requests import Fields, Refusal, is_text
-from encoder_zoo.tasks.base.classes import sigmoid
+from encoder_zoo.tasks.base.classes import compute_sigmoid
 
 SHORT_REQUEST = 2000  # maximum number of characters in a short request
 BYTES_PER_TOKEN = 4  # estimate for models without a tokenizer, in UTF-8
@@ -259,7 +259,7 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
 def order_scores(model: ServedModel, logits: list, texts: list[str]) -> list[dict]:
     """Convert logits to results as in `Reranker.rank`, sorted by decreasing score."""
     logits = np.array(logits)
-    scores = sigmoid(logits) if model.task.activation == "sigmoid" else logits
+    scores = compute_sigmoid(logits) if model.task.activation == "sigmoid" else logits
     order = np.argsort(-logits, kind="stable").tolist()  # scores can be equal after saturation
     return [{"index": i, "score": scores[i].item()} for i in order]
 

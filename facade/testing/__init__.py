@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.testing import family_conformance, task_conformance
@@ -73,7 +73,7 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
             family supported by this task. Defaults to None.
     """
     if families is None:
-        families = [next(family for family in all_families() if task.supports(family))]
+        families = [next(family for family in list_families() if task.supports(family))]
     for family in families:
         for check in task_conformance.TASK_CHECKS:
             yield _name_check(

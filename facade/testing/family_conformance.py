@@ -8,16 +8,16 @@ import tempfile
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import argument_defaults, argument_rules
+from encoder_zoo.common.configuration import get_argument_defaults, get_argument_rules
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.layers import ACTIVATIONS
-from encoder_zoo.presets.formats.checkpoint import backbone_layers, named_weights
+from encoder_zoo.presets.formats.checkpoint import list_named_weights, map_backbone_layers
 from encoder_zoo.presets.formats.config import (
     REQUIRED,
-    backbone_arguments,
     check_config,
+    convert_config,
     make_backbone_config,
 )
 from encoder_zoo.testing import tiny
@@ -46,7 +46,7 @@ def the_family_is_registered(family: Family) -> None:
 def every_weight_has_one_name(family: Family) -> None:
     """Check that `tensors` and `pooler` map all backbone weights to unique names."""
     backbone = tiny.backbone(family)
-    named = list(named_weights(backbone, backbone_layers(backbone)))
+    named = list(list_named_weights(backbone, map_backbone_layers(backbone)))
     inside = {id(weight) for _, weight, _ in named}
     absent = [weight.path for weight in backbone.weights if id(weight) not in inside]
     assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"
@@ -63,8 +63,10 @@ def the_heads_have_known_activations(family: Family) -> None:
 
 def make_changed_arguments(family: Family) -> dict[str, object]:
     """Return arguments for a small backbone, with values that differ from the defaults."""
-    rules = argument_rules(family.backbone)
-    changed = {name: make_other_value(v) for name, v in argument_defaults(family.backbone).items()}
+    rules = get_argument_rules(family.backbone)
+    changed = {
+        name: make_other_value(v) for name, v in get_argument_defaults(family.backbone).items()
+    }
     allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
     return {**allowed, **tiny.sizes(family), "pooler": family.pooler is not None}
 
@@ -76,9 +78,9 @@ def config_json_round_trip(family: Family) -> None:
     config = make_backbone_config(backbone, None)
     check_config(config, family, CONFIG_PATH)
     expected = {name: getattr(backbone, name) for name in family.config_keys}
-    found = backbone_arguments(config, family)
+    found = convert_config(config, family)
     assert found == expected, f"{found}, expected {expected}"
-    unknown = set(family.config_keys) - set(argument_rules(family.backbone))
+    unknown = set(family.config_keys) - set(get_argument_rules(family.backbone))
     assert not unknown, f"arguments without a rule: {', '.join(sorted(unknown))}"
     assert set(REQUIRED) <= set(family.config_keys), f"config_keys must have all of {REQUIRED}"
 
@@ -96,7 +98,7 @@ def every_number_in_config_json_is_checked(family: Family) -> None:
 def settings_beyond_config_json_are_refused(family: Family) -> None:
     """Check that saving raises an error for changed arguments without a config.json field."""
     for argument, value in {"layer_norm_epsilon": 1e-4, "num_segments": 7}.items():
-        if argument not in argument_defaults(family.backbone):
+        if argument not in get_argument_defaults(family.backbone):
             continue
         backbone = family.backbone(**{**tiny.sizes(family), argument: value})
         if argument in family.config_keys:

@@ -8,9 +8,9 @@ import tempfile
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.formats.checkpoint import named_weights
+from encoder_zoo.presets.formats.checkpoint import list_named_weights
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.testing import tiny
@@ -42,7 +42,7 @@ def the_task_is_registered(cls: type[Task], family: Family) -> None:
 def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
     """Check that `Head.tensors` maps all trainable head weights to unique names."""
     task = tiny.task(family, cls)
-    named = [weight for _, weight, _ in named_weights(task, task.head_record.tensors)]
+    named = [weight for _, weight, _ in list_named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
     inside = {id(weight) for part in parts for weight in part.weights}
     inside |= {id(weight) for weight in task.record.folder.weights(task)}
@@ -56,7 +56,7 @@ def get_config_round_trip(cls: type[Task], family: Family) -> None:
     """Check that `from_config` keeps arguments and outputs."""
     task, inputs = tiny.task(family, cls, dropout=0.35), tiny.examples(family)
     again = cls.from_config(task.get_config())
-    for name in set(argument_names(cls)) - {"backbone", "preprocessor", "head"}:
+    for name in set(get_argument_names(cls)) - {"backbone", "preprocessor", "head"}:
         found, expected = getattr(again, name), getattr(task, name)
         assert found == expected, f"{name} is {found!r}, expected {expected!r}"
     again.set_weights(task.get_weights())

@@ -27,10 +27,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from encoder_zoo.common.validation import as_path
+from encoder_zoo.common.validation import check_path
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
-from encoder_zoo.presets.files.manifest import MANIFEST_NAME, compute_checksum, digest
+from encoder_zoo.presets.files.manifest import (
+    MANIFEST_NAME,
+    compute_checksum,
+    compute_manifest_digest,
+)
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -57,7 +61,7 @@ class Kind(NamedTuple):
 
 
 @contextlib.contextmanager
-def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
+def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
     """Replace a folder atomically with new contents written inside a `with` block.
 
     The new folder is written next to the target and flushed to disk. Then both folders are
@@ -81,7 +85,7 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
         >>> notes = Kind("notes", lambda manifest: manifest["task"] == "notes")
         >>> target = pathlib.Path(tempfile.mkdtemp()) / "notes"
         >>> for text in ("first", "second"):
-        ...     with replacing(target, notes) as new:
+        ...     with replace_folder(target, notes) as new:
         ...         _ = (new / f"{text}.txt").write_text(text)
         ...         write_manifest(new, {"task": "notes"})
         ...     _ = (target / "mine.txt").write_text("of the user")
@@ -110,7 +114,7 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def replacing_file(
+def replace_file(
     path: str | os.PathLike, is_written: Callable[[pathlib.Path], bool] = lambda path: False
 ) -> Iterator[pathlib.Path]:
     """Replace a file atomically with new contents written inside a `with` block.
@@ -128,7 +132,7 @@ def replacing_file(
 
     Example:
         >>> target = pathlib.Path(tempfile.mkdtemp()) / "model.onnx"
-        >>> with replacing_file(target) as new:
+        >>> with replace_file(target) as new:
         ...     _ = new.write_text("whole")
         >>> target.read_text()
         'whole'
@@ -191,15 +195,15 @@ def write_signed(path: pathlib.Path, description: Mapping) -> None:
         path: String or path. File to write.
         description: Dictionary of plain data. The value of `sha256` is computed again.
     """
-    description = {**description, "sha256": digest(description)}
-    with replacing_file(path, _is_signed) as new:
+    description = {**description, "sha256": compute_manifest_digest(description)}
+    with replace_file(path, _is_signed) as new:
         new.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
 
 
 def _is_signed(path: pathlib.Path) -> bool:
     try:
         description = json.loads(path.read_bytes())
-        return description["sha256"] == digest(description)
+        return description["sha256"] == compute_manifest_digest(description)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
@@ -237,7 +241,7 @@ def _check_exchangeable(target: pathlib.Path) -> None:
 
 def _make_absolute(path: str | os.PathLike) -> pathlib.Path:
     """Return the absolute path without following a link in its last component."""
-    path = as_path(path)
+    path = check_path(path)
     last = path.name if path.name not in ("", "..") else ""
     return pathlib.Path(os.path.realpath(path.parent if last else path), last)
 
@@ -281,7 +285,7 @@ def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
         good = False
     if not good:
         raise _make_foreign_error(target, kind.manifest, kind)
-    own = {} if manifest.get("sha256") == digest(manifest) else {"sha256": ""}
+    own = {} if manifest.get("sha256") == compute_manifest_digest(manifest) else {"sha256": ""}
     return {**files, kind.manifest: own}
 
 

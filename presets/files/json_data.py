@@ -72,24 +72,24 @@ def read_field(
     return value
 
 
-def as_json_value(value: Any) -> Any:
+def convert_to_json(value: Any) -> Any:
     """Convert a setting to JSON. Infinity becomes a string, and arrays and tuples become lists.
 
     Example:
-        >>> as_json_value({"dim": np.int64(8), "limits": (float("inf"), 0.5, None)})
+        >>> convert_to_json({"dim": np.int64(8), "limits": (float("inf"), 0.5, None)})
         {'dim': 8, 'limits': ['inf', 0.5, None]}
     """
     if isinstance(value, Mapping):
-        return {str(name): as_json_value(part) for name, part in value.items()}
+        return {str(name): convert_to_json(part) for name, part in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return as_json_value(value.tolist())
+        return convert_to_json(value.tolist())
     if isinstance(value, list | tuple | range):
-        return [as_json_value(part) for part in value]
+        return [convert_to_json(part) for part in value]
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def from_json_value(value: object) -> object:
-    """Convert the result of `as_json_value` back to the original setting.
+    """Convert the result of `convert_to_json` back to the original setting.
 
     Example:
         >>> [from_json_value(value) for value in ("-inf", 0.5, "first")]

@@ -43,7 +43,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
     }
     versions = {"format": MANIFEST_FORMAT, "encoder_zoo": __version__}
     manifest = {**versions, **settings, "files": files}
-    manifest["sha256"] = digest(manifest)
+    manifest["sha256"] = compute_manifest_digest(manifest)
     (folder / name).write_bytes(encode_json(manifest))
 
 
@@ -65,7 +65,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     _check_schema(manifest, path)
     if not verify:
         return manifest
-    if manifest.get("sha256") != digest(manifest):
+    if manifest.get("sha256") != compute_manifest_digest(manifest):
         raise ValueError(_describe_change(path, "its own checksum does not match"))
     for name, entry in manifest["files"].items():
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
@@ -159,11 +159,12 @@ def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: byte
         return hash_file(file, algorithm, prefix)
 
 
-def digest(manifest: Mapping) -> str:
+def compute_manifest_digest(manifest: Mapping) -> str:
     """Compute a manifest's checksum, ignoring its `sha256` field.
 
     Example:
-        >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})
+        >>> digest = compute_manifest_digest({"format": 1})
+        >>> compute_manifest_digest({"format": 1, "sha256": "..."}) == digest
         True
     """
     rest = {key: value for key, value in manifest.items() if key != "sha256"}

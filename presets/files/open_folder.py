@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
-from encoder_zoo.common.validation import as_path
+from encoder_zoo.common.validation import check_path
 from encoder_zoo.presets.files.folder_files import FolderFiles
 
 _ATTEMPTS = 100  # opening only takes a millisecond
@@ -60,7 +60,7 @@ class OpenFolder(FolderFiles):
     def __init__(self, path: str | os.PathLike, patterns: Iterable[str] = ()):
         patterns = list(patterns)
         for _ in range(_ATTEMPTS):
-            super().__init__(as_path(path, "folder"))
+            super().__init__(check_path(path, "folder"))
             self._states: dict[str, tuple[int, int]] = {}
             try:
                 self._open_handle()

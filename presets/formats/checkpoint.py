@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
@@ -112,7 +112,7 @@ class Checkpoint(ABC):
                 "classes."
             )
         self.config["architectures"] = [self.family.class_name(name)]
-        labels = labels or default_labels(classes)
+        labels = labels or make_default_labels(classes)
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             self.config.pop("label2id", None)  # the inverse of the previous labels
@@ -150,7 +150,7 @@ class TokenizerPreset:
         return self.stored
 
 
-def default_labels(num_classes: int) -> list[str]:
+def make_default_labels(num_classes: int) -> list[str]:
     """Return LABEL_0, LABEL_1, ..., the names of unnamed classes in transformers."""
     return [f"LABEL_{i}" for i in range(num_classes)]
 
@@ -242,7 +242,7 @@ def select_rows(checkpoint: Checkpoint, output: str, rows: Sequence[int | None])
     return ChangedCheckpoint(checkpoint, shapes, select)
 
 
-def backbone_layers(backbone: Backbone) -> dict[str, str]:
+def map_backbone_layers(backbone: Backbone) -> dict[str, str]:
     """Map the attribute path of each backbone layer to its name in the checkpoint."""
     family = backbone.family
     layers = number_block_names(family.tensors, map_block_indices(backbone))
@@ -287,7 +287,7 @@ def number_block_names(
     return {**once, **blocks}
 
 
-def named_weights(
+def list_named_weights(
     model: keras.Model, layers: Mapping[str, str]
 ) -> Iterator[tuple[str, keras.Variable, bool]]:
     """Yield the weights of layers with their names in the checkpoint.
@@ -347,7 +347,7 @@ def match(
         misfits: Dict {tensor name: "missing" or "is (2, 8), expected (3, 8)"}.
     """
     fitting, misfits = {}, {}
-    for name, weight, transposed in named_weights(model, layers):
+    for name, weight, transposed in list_named_weights(model, layers):
         expected = tuple(weight.shape)[:: -1 if transposed else 1]
         if name not in checkpoint.shapes:
             misfits[name] = "missing"
@@ -378,7 +378,7 @@ def copy(
 
 def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
     """Convert a weight to an array in the form in which a file stores it."""
-    value = whole_array(weight)
+    value = gather_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 
 

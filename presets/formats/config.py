@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Callable, Mapping
 
-from encoder_zoo.common.configuration import argument_defaults, argument_rules
+from encoder_zoo.common.configuration import get_argument_defaults, get_argument_rules
 from encoder_zoo.common.validation import NonNegativeInt, Rate, Rule, get_rule
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
@@ -86,7 +86,7 @@ def check_config(
                 f"{path} has no {names.get(key, key)}. Add the field with the correct "
                 "value for this model."
             )
-    for key, rule in _rules(family).items():
+    for key, rule in _make_rules(family).items():
         if key in config:
             expect(rule.holds(config[key]), key, rule.words)
     for key, other in family.repeated_keys.items():
@@ -128,15 +128,15 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
         expect(is_object and sorted(found.values()) == expected, "label2id", words)
 
 
-def _rules(family: Family) -> dict[str, Rule]:
+def _make_rules(family: Family) -> dict[str, Rule]:
     """Return rules for all config.json fields in a family."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
-    rules = argument_rules(family.backbone)
+    rules = get_argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
     return {**dict.fromkeys(dropouts, get_rule(Rate | None)), **own, **COMMON, **family.rules}
 
 
-def backbone_arguments(config: Mapping, family: Family) -> dict:
+def convert_config(config: Mapping, family: Family) -> dict:
     """Convert a checked configuration to backbone arguments.
 
     The result does not contain `pooler`, which depends on the weights.
@@ -185,7 +185,7 @@ def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
 def _check_representable(backbone: Backbone) -> None:
     """Check that config.json can store all backbone settings."""
     family = backbone.family
-    for name, default in argument_defaults(type(backbone)).items():
+    for name, default in get_argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
         # The pooler is inferred from the weights.
         if name not in family.config_keys and name != "pooler" and value != default:
@@ -272,7 +272,7 @@ def _list_own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, in
 
 def _estimate(config: Mapping, family: Family) -> int:
     """Estimate the number of weights in large matrices."""
-    arguments = backbone_arguments(config, family)
+    arguments = convert_config(config, family)
     hidden, vocabulary = arguments["hidden_dim"], arguments["vocabulary_size"]
     rows = vocabulary + arguments.get("max_sequence_length", 512)
     block = 4 * hidden**2 + 2 * hidden * arguments["intermediate_dim"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, default_labels
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, make_default_labels
 from encoder_zoo.presets.formats.embedding_modules import TORCH_ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
 from encoder_zoo.presets.formats.preset_task import FolderFormat
@@ -70,7 +70,7 @@ class CrossEncoderFolder(FolderFormat):
         if not architecture.endswith("ForSequenceClassification"):
             return {}
         found = checkpoint.config.get("id2label")
-        names = [*found.values()] if found else default_labels(2)  # as in transformers
+        names = [*found.values()] if found else make_default_labels(2)  # as in transformers
         if len(names) > 1:
             raise ValueError(
                 f"The checkpoint is a classifier with {len(names)} labels, {', '.join(names[:5])}, "
@@ -82,7 +82,9 @@ class CrossEncoderFolder(FolderFormat):
         activation = read_cross_encoder_activation(checkpoint.files, checkpoint.config)
         return {"activation": activation}
 
-    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    def read_text_arguments(
+        self, preset: Checkpoint | TokenizerPreset, tokenizer
+    ) -> dict[str, object]:
         check_case(preset.files, tokenizer)
         settings, path = (
             read_model_settings(preset.files.root),

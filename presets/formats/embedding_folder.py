@@ -81,7 +81,9 @@ class EmbeddingFolder(FolderFormat):
         arguments |= checkpoint.read_own_arguments() if is_static else {}
         return {**arguments, **_read_model_arguments(files, width)}
 
-    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    def read_text_arguments(
+        self, preset: Checkpoint | TokenizerPreset, tokenizer
+    ) -> dict[str, object]:
         files, root = preset.files, preset.files.root
         if isinstance(preset, StaticCheckpoint):
             return {"max_length": preset.length(), **theirs.read_prompts(root)}

@@ -20,9 +20,9 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_not_quantized,
     copy,
+    list_named_weights,
     make_stored_array,
     match,
-    named_weights,
 )
 from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, SAFETENSORS
@@ -377,7 +377,7 @@ def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarr
         check_not_quantized(layer, path)
     return {
         name: make_stored_array(weight, transposed, dtype)
-        for name, weight, transposed in named_weights(layer, _LAYERS)
+        for name, weight, transposed in list_named_weights(layer, _LAYERS)
     }
 
 

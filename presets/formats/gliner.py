@@ -262,7 +262,9 @@ class GlinerFolder(FolderFormat):
             "dropout": config["dropout"],
         }
 
-    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    def read_text_arguments(
+        self, preset: Checkpoint | TokenizerPreset, tokenizer
+    ) -> dict[str, object]:
         if GLINER not in preset.files:
             return {}
         config, path = read_config(preset.files), preset.files.path / GLINER

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders import FAMILIES, all_families, find_family
+from encoder_zoo.encoders import FAMILIES, find_family, list_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.presets.files.file_bytes import check_floats
@@ -168,10 +168,10 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
     """Infer the family of an old checkpoint without `model_type`."""
     named = [
         family
-        for family in all_families()
+        for family in list_families()
         if any(name.startswith(f"{family.prefix}.") for name in raw_names)
     ]
-    possible = named or [f for f in all_families() if _has_blocks(f, raw_names)]
+    possible = named or [f for f in list_families() if _has_blocks(f, raw_names)]
     known = [f for f in possible if f.tokenizer.files[0] in files]
     if not known and "tokenizer.json" not in files:
         known = named[:1]

@@ -94,7 +94,9 @@ class LateInteractionFolder(FolderFormat):
         needed = dict.fromkeys(markers.get(name) for name in MARKERS)
         return [one for one in needed if isinstance(one, str) and one and one not in known]
 
-    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    def read_text_arguments(
+        self, preset: Checkpoint | TokenizerPreset, tokenizer
+    ) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
         known = set(tokenizer.get_vocabulary())
         found = _settings(preset, tokenizer)

@@ -53,7 +53,9 @@ class FolderFormat:
         """
         return {}
 
-    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    def read_text_arguments(
+        self, preset: Checkpoint | TokenizerPreset, tokenizer
+    ) -> dict[str, object]:
         """Read preprocessor arguments from the files.
 
         Args:
@@ -271,13 +273,13 @@ class PresetTask(Protocol):
         """Return a family's head for this task."""
 
     @classmethod
-    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
+    def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Return constructor arguments from config.json. Arguments of the caller override them."""
 
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+    def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Explain why a checkpoint head cannot be loaded. Return None when it can be loaded."""
 
-    def kept_classes(self, config: dict) -> list[int | None] | None:
+    def find_kept_classes(self, config: dict) -> list[int | None] | None:
         """Return each label's row in a checkpoint's head, if some labels are new.
 
         The row of a new label is None. The result is None if all rows or no rows of the head are

@@ -119,7 +119,9 @@ class SparseFolder(FolderFormat):
         pooling, activation = read_splade_pooling(files, modules[1])
         return {"pooling": pooling, "activation": activation, **_read_model_arguments(files)}
 
-    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    def read_text_arguments(
+        self, preset: Checkpoint | TokenizerPreset, tokenizer
+    ) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
         length, root = theirs.read_length(preset.files), preset.files.root
         found = {"max_length": length, **theirs.read_prompts(root)}

@@ -64,7 +64,7 @@ class StoredTokenizer(NamedTuple):
         segments = segments and self._returns_segments()
         pairs = {"uses_segments": segments, "pair_separators": template.pair_separators}
         found = {**pairs, **_read_sides(self.files), **_read_max_length(self.files)}
-        in_text = self.files.config_value("special_tokens_in_text")  # only in this package
+        in_text = self.files.get_config_value("special_tokens_in_text")  # only in this package
         return found if in_text is None else {**found, "special_tokens_in_text": in_text}
 
     def _returns_segments(self) -> bool:
@@ -74,10 +74,10 @@ class StoredTokenizer(NamedTuple):
         "backend" field, returns segment ids. In version 5, some classes do not return segment ids,
         for example the ALBERT tokenizer and the generic class.
         """
-        names = self.files.config_value("model_input_names")
+        names = self.files.get_config_value("model_input_names")
         if names:
             return "token_type_ids" in names
-        is_of_5 = self.files.config_value("backend") is not None
+        is_of_5 = self.files.get_config_value("backend") is not None
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def list_special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:

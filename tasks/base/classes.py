@@ -12,28 +12,28 @@ import numpy as np
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.presets.formats.checkpoint import default_labels
-from encoder_zoo.tasks.preprocessing.given_labels import class_name
+from encoder_zoo.presets.formats.checkpoint import make_default_labels
+from encoder_zoo.tasks.preprocessing.given_labels import get_class_name
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import Source
     from encoder_zoo.tasks.training.objective import Objective
 
 
-def labels_from_config(config: dict) -> list[str]:
+def read_labels(config: dict) -> list[str]:
     """Return the class names from config.json. By default, these are LABEL_0, LABEL_1, ...
 
     Example:
-        >>> labels_from_config({"id2label": {"1": "up", "0": "down"}}), labels_from_config({})
+        >>> read_labels({"id2label": {"1": "up", "0": "down"}}), read_labels({})
         (['down', 'up'], ['LABEL_0', 'LABEL_1'])
     """
     names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     return [names[key] for key in sorted(names, key=int)]
 
 
-def are_default_labels(names: list[str]) -> bool:
+def has_default_labels(names: list[str]) -> bool:
     """Return whether the names are LABEL_0, LABEL_1, ..."""
-    return names == default_labels(len(names))
+    return names == make_default_labels(len(names))
 
 
 def find_label_rows(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
@@ -53,7 +53,7 @@ def find_label_rows(labels: Sequence[str], names: Sequence[str]) -> list[int | N
     return [exact.get(label, unique.get(key)) for label, key in zip(labels, asked, strict=True)]
 
 
-def any_shared(labels: Sequence[str], names: Sequence[str]) -> bool:
+def has_shared_labels(labels: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether at least one of the labels is in `names`, compared as in `find_label_rows`."""
     return any(row is not None for row in find_label_rows(labels, names))
 
@@ -81,7 +81,7 @@ def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     for i, label in enumerate(labels):
         if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
             raise invalid(f"labels[{i}]", label, "a string or an integer")
-    names = [class_name(label) for label in labels]
+    names = [get_class_name(label) for label in labels]
     for i, name in enumerate(names):
         check_writable(name, f"labels[{i}]")
     if len(set(names)) != len(names):
@@ -103,7 +103,7 @@ def numbers_are_names(labels: list[str] | None) -> bool:
     return any(re.fullmatch(r"-?\d+", label) for label in labels or [])
 
 
-def label_indices(
+def find_label_indices(
     given: array_ops.Tensor | Sequence, labels: Sequence[str] | None
 ) -> array_ops.Tensor:
     """Convert labels to class indices, in memory or inside a TensorFlow graph.
@@ -118,7 +118,7 @@ def label_indices(
         value is converted to -1.
 
     Example:
-        >>> label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
+        >>> find_label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
         [1, 0, -1, -1]
     """
     as_names = numbers_are_names(labels)
@@ -140,8 +140,8 @@ def label_indices(
 
     def index(label) -> int:
         named = as_names or isinstance(label, str | bytes)
-        if named or class_name(label) in known:  # such as True, when True is a class name
-            return known.get(class_name(label), -1)
+        if named or get_class_name(label) in known:  # such as True, when True is a class name
+            return known.get(get_class_name(label), -1)
         if isinstance(label, float | np.floating) and float(label).is_integer():
             label = int(label)
         return label if isinstance(label, int | np.integer) and 0 <= label < 2**31 else -1
@@ -165,23 +165,23 @@ def count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | 
     return (classes, None) if isinstance(classes, int) else (len(classes), classes)
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def compute_softmax(logits: np.ndarray) -> np.ndarray:
     """Compute the softmax over the last axis.
 
     Example:
-        >>> softmax(np.float32([[0.0, np.log(3)]])).round(2).tolist()
+        >>> compute_softmax(np.float32([[0.0, np.log(3)]])).round(2).tolist()
         [[0.25, 0.75]]
     """
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
+def compute_sigmoid(logits: np.ndarray) -> np.ndarray:
     """Compute the sigmoid for each logit."""
     return np.exp(-np.logaddexp(0, -logits))
 
 
-def class_weights(
+def compute_class_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
     """Compute the weight of every class from `class_weight`. Return a float32 array of shape (C,).
@@ -203,13 +203,13 @@ def class_weights(
 
     Example:
         >>> data = tf.data.Dataset.from_tensors((0, [0, 0, 0, 1]))
-        >>> class_weights({"up": 3}, ["down", "up"], 2, data).tolist()
+        >>> compute_class_weights({"up": 3}, ["down", "up"], 2, data).tolist()
         [1.0, 3.0]
-        >>> class_weights("balanced", None, 2, data)[1].item()
+        >>> compute_class_weights("balanced", None, 2, data)[1].item()
         2.0
     """
     if isinstance(given, str) and given == "balanced":
-        counts = sum(_counts(batch, num_classes) for batch in data)
+        counts = sum(_count_classes(batch, num_classes) for batch in data)
         present = np.maximum(counts, 1e-9)
         weights = np.sum(counts) / (np.count_nonzero(counts) * present)
         return np.where(counts > 0, weights, 1.0).astype("float32")
@@ -219,7 +219,7 @@ def class_weights(
         )
     weights = np.ones(num_classes, "float32")
     for key, weight in given.items():
-        weights[_number(key, labels, num_classes)] = weight
+        weights[_find_class(key, labels, num_classes)] = weight
         if not (np.isfinite(weight) and weight >= 0):
             raise invalid(f"class_weight[{key!r}]", weight, "a number of 0 or more")
     return weights
@@ -231,11 +231,11 @@ def weigh_by_class(
     """Add a weight for every example or token to the data. See `Objective.weigh_classes`."""
     classes = objective.labels, objective.num_classes
     return data.weighted(
-        apply_class_weights, class_weights(class_weight, *classes, data.one_pass())
+        apply_class_weights, compute_class_weights(class_weight, *classes, data.one_pass())
     )
 
 
-def _number(key, labels: list[str] | None, num_classes: int) -> int:
+def _find_class(key, labels: list[str] | None, num_classes: int) -> int:
     """Return the index of a class that is given as a name or an index in `class_weight`."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
@@ -247,7 +247,7 @@ def _number(key, labels: list[str] | None, num_classes: int) -> int:
     raise invalid("A key of `class_weight`", key, f"one of {classes}")
 
 
-def _counts(batch: tuple, num_classes: int) -> np.ndarray:
+def _count_classes(batch: tuple, num_classes: int) -> np.ndarray:
     """Count the examples of each class in a batch. Return an array of shape (C,)."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     y = np.asarray(y)
@@ -263,7 +263,7 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
         x: Inputs.
         y: Class indices, or probabilities (..., C).
         sample_weight: Optional tensor. Sample weights before the multiplication. Defaults to None.
-        weights: Float array of shape (C,). See `class_weights`.
+        weights: Float array of shape (C,). See `compute_class_weights`.
 
     Example:
         >>> y, weights = array_ops.constant([1, 0]), np.float32([1, 3])
@@ -282,7 +282,7 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
     return x, y, of_class
 
 
-def label_weights(
+def compute_label_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
     """Compute the weights of absent labels (row 0) and present labels (row 1), float32 (2, C).
@@ -292,21 +292,22 @@ def label_weights(
             used for examples that have the label. With "balanced", each label has two weights, for
             examples with and without the label. Both are inverse frequencies, scaled to a mean of 1
             over the examples.
-        labels, num_classes, data: See `class_weights`. In `data`, `y` has shape (B, C).
+        labels, num_classes, data: See `compute_class_weights`. In `data`, `y` has shape (B, C).
 
     Raises:
-        ValueError: If the weights are invalid. See `class_weights`.
+        ValueError: If the weights are invalid. See `compute_class_weights`.
 
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]
         >>> data = tf.data.Dataset.from_tensors((0, y))
-        >>> [round(weight.item(), 3) for weight in label_weights("balanced", None, 2, data)[:, 0]]
+        >>> weights = compute_label_weights("balanced", None, 2, data)
+        >>> [round(weight.item(), 3) for weight in weights[:, 0]]
         [0.667, 2.0]
-        >>> label_weights({"rare": 5}, ["common", "rare"], 2, data).tolist()
+        >>> compute_label_weights({"rare": 5}, ["common", "rare"], 2, data).tolist()
         [[1.0, 1.0], [1.0, 5.0]]
     """
     if not (isinstance(given, str) and given == "balanced"):
-        weights = class_weights(given, labels, num_classes, data)
+        weights = compute_class_weights(given, labels, num_classes, data)
         return np.stack([np.ones_like(weights), weights])
     total, present = 0.0, np.zeros(num_classes)
     for _, y, sample_weight in map(keras.utils.unpack_x_y_sample_weight, data):
@@ -325,7 +326,7 @@ def apply_label_weights(x, y, sample_weight=None, *, weights: np.ndarray):
         x: Inputs.
         y: Tensor of shape (B, C). 0, 1 or a probability.
         sample_weight: Optional tensor of shape (B,). Defaults to None.
-        weights: Float array of shape (2, C). See `label_weights`.
+        weights: Float array of shape (2, C). See `compute_label_weights`.
 
     Example:
         >>> _, _, found = apply_label_weights(None, array_ops.constant([[1.0, 0.0]]),

@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import Probability, Rule, get_rule
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.classes import sigmoid, softmax
+from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -41,8 +41,8 @@ class Calibration(TypedDict):
         temperature: Float. The logits will be divided by this value in all later answers.
         loss_before, loss: Floats. Mean cross-entropy on the held-out labels in nats, before and
             after calibration.
-        error_before, error: Floats. Expected calibration error (see `calibration_error`), before
-            and after calibration.
+        error_before, error: Floats. Expected calibration error (see `compute_calibration_error`),
+            before and after calibration.
     """
 
     temperature: float
@@ -73,7 +73,7 @@ class ScoredLabels(NamedTuple):
     thresholds: Sequence[float]
 
 
-def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Calibration:
+def find_calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Calibration:
     """Find the temperature with the lowest cross-entropy for logits, and measure its effect.
 
     Args:
@@ -89,7 +89,8 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
 
     Example:
         >>> logits = np.float32([[3.0, 0.0], [3.0, 0.0], [0.0, 3.0], [0.0, 3.0]])
-        >>> found = calibration(logits, np.eye(2)[[0, 0, 1, 0]], "softmax")  # three of four right
+        >>> labels = np.eye(2)[[0, 0, 1, 0]]  # three of four are right
+        >>> found = find_calibration(logits, labels, "softmax")
         >>> round(found["temperature"], 3), round(found["error"], 3)  # 3 / ln 3
         (2.731, 0.0)
     """
@@ -103,8 +104,10 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
     temperature = _fit_temperature(logits, targets, activation)
     losses, errors = [], []
     for scaled in (logits, logits / temperature):
-        losses.append(_loss(scaled, targets, activation))
-        errors.append(_error(_probabilities(scaled, activation), targets, activation))
+        losses.append(_compute_loss(scaled, targets, activation))
+        errors.append(
+            _compute_error(_compute_probabilities(scaled, activation), targets, activation)
+        )
     if temperature in (COLDEST, HOTTEST):
         logger.warning(
             "The temperature is set to %g, the limit of the search, because the predictions for "
@@ -141,15 +144,15 @@ def check_weights_finite(task: keras.Model) -> None:
             )
 
 
-def _probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
-    return sigmoid(logits) if activation == "sigmoid" else softmax(logits)
+def _compute_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
+    return compute_sigmoid(logits) if activation == "sigmoid" else compute_softmax(logits)
 
 
 def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
     """Find the best temperature by bisection. The loss is convex in the inverse temperature."""
 
     def slope(inverse: float) -> float:
-        probabilities = _probabilities(logits * inverse, activation)
+        probabilities = _compute_probabilities(logits * inverse, activation)
         return float(np.sum((probabilities - targets) * logits))
 
     low, high = 1 / HOTTEST, 1 / COLDEST
@@ -163,7 +166,7 @@ def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -
     return 1 / low
 
 
-def _loss(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
+def _compute_loss(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
     """Compute the mean cross-entropy. With "sigmoid", every class is a binary problem."""
     if activation == "sigmoid":
         return float(np.mean(np.logaddexp(0, logits) - targets * logits))
@@ -172,15 +175,15 @@ def _loss(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
     return float(np.mean(np.sum(targets * (normalizers - logits), axis=1)))
 
 
-def _error(probabilities: np.ndarray, targets: np.ndarray, activation: str) -> float:
+def _compute_error(probabilities: np.ndarray, targets: np.ndarray, activation: str) -> float:
     if activation == "sigmoid":
-        return calibration_error(probabilities.ravel(), targets.ravel())
+        return compute_calibration_error(probabilities.ravel(), targets.ravel())
     best = probabilities.argmax(axis=1)[:, None]
     scores, right = (np.take_along_axis(v, best, axis=1)[:, 0] for v in (probabilities, targets))
-    return calibration_error(scores, right)
+    return compute_calibration_error(scores, right)
 
 
-def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
+def compute_calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
     """Compute the expected calibration error, the mean difference between scores and accuracy.
 
     Args:
@@ -190,7 +193,7 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equation 3.
 
     Example:
-        >>> round(calibration_error(np.array([0.9, 0.9]), np.array([1, 0])), 3)
+        >>> round(compute_calibration_error(np.array([0.9, 0.9]), np.array([1, 0])), 3)
         0.4
     """
     bins = np.clip(np.ceil(scores * BINS).astype(int) - 1, 0, BINS - 1)
@@ -198,7 +201,7 @@ def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(gaps).sum() / len(scores))
 
 
-def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float]:
+def find_best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float]:
     """Find the threshold with the highest F1. Return the threshold and its F1.
 
     If several thresholds have the same F1, the threshold nearest to 0.5 is returned. A threshold
@@ -210,10 +213,10 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
         count: Integer. Number of true answers, including answers that were not found.
 
     Example:
-        >>> best_threshold(np.array([0.9, 0.4, 0.3, 0.1]), np.array([1, 1, 0, 0]) > 0, 2)
+        >>> find_best_threshold(np.array([0.9, 0.4, 0.3, 0.1]), np.array([1, 1, 0, 0]) > 0, 2)
         (0.35, 1.0)
     """
-    highs, given, hits = answers_at_scores(scores, right)
+    highs, given, hits = count_answers_at_scores(scores, right)
     lows = np.append(highs[1:], 0.0)
     f1 = 2 * hits / (given + count)
     if not len(f1) or f1.max() == 0:
@@ -227,20 +230,20 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
     return round(float(middles[nearest]), 12), float(f1.max())
 
 
-def answers_at_scores(
+def count_answers_at_scores(
     scores: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Count all answers and the correct answers at each distinct score.
 
     Args:
-        scores, right: See `best_threshold`.
+        scores, right: See `find_best_threshold`.
 
     Returns:
         Three arrays: the distinct scores above 0 in descending order, the number of answers with
         this score or a higher score, and the number of correct answers among them.
 
     Example:
-        >>> found = answers_at_scores(np.array([0.25, 0.75, 0.25]), np.array([1, 1, 0]) > 0)
+        >>> found = count_answers_at_scores(np.array([0.25, 0.75, 0.25]), np.array([1, 1, 0]) > 0)
         >>> [values.tolist() for values in found]
         [[0.75, 0.25], [1, 3], [1, 2]]
     """
@@ -266,7 +269,7 @@ def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
     labels = [str(label) for label in answers.names]
     of_labels = zip(answers.scores, answers.right, answers.counts, strict=True)
     found = {
-        label: best_threshold(*of_label)[0]
+        label: find_best_threshold(*of_label)[0]
         for label, of_label in zip(labels, of_labels, strict=True)
     }
     absent = [label for label, count in zip(labels, answers.counts, strict=True) if not count]
@@ -353,7 +356,7 @@ def check_abstention(
         )
 
 
-def abstaining(answers: list[dict], least: float | None) -> list[dict]:
+def drop_uncertain_labels(answers: list[dict], least: float | None) -> list[dict]:
     """Replace the label by None in every answer whose score is below the minimum.
 
     Args:
@@ -361,7 +364,8 @@ def abstaining(answers: list[dict], least: float | None) -> list[dict]:
         least: Optional float. Minimum answer score. Pass None to keep every label.
 
     Example:
-        >>> abstaining([{"label": "up", "score": 0.75}, {"label": "up", "score": 0.95}], 0.9)
+        >>> found = [{"label": "up", "score": 0.75}, {"label": "up", "score": 0.95}]
+        >>> drop_uncertain_labels(found, 0.9)
         [{'label': None, 'score': 0.75}, {'label': 'up', 'score': 0.95}]
     """
     if least is None:

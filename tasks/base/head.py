@@ -15,7 +15,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import INITIALIZER_RANGE, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import LayerNorm, activation_function, initializer
+from encoder_zoo.encoders.layers import LayerNorm, get_activation, make_initializer
 from encoder_zoo.encoders.positions import average_tokens
 
 
@@ -28,7 +28,7 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
         activation: String. See `layers.ACTIVATIONS`.
         layer_norm_epsilon: Optional float. LayerNorm epsilon. Pass None to omit the LayerNorm.
         use_bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
-        stddev: Float. Standard deviation for new weights (see `layers.initializer`).
+        stddev: Float. Standard deviation for new weights (see `layers.make_initializer`).
 
     Call arguments:
         x: Float tensor of shape (..., D).
@@ -57,11 +57,11 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
         self.stddev = stddev
-        self.activation_function = activation_function(activation)
+        self.activation_function = get_activation(activation)
         self.dense = keras.layers.Dense(
             units,
             use_bias=use_bias,
-            kernel_initializer=initializer(stddev),
+            kernel_initializer=make_initializer(stddev),
             name="dense",
             dtype=self.dtype_policy,
         )
@@ -91,7 +91,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         hidden: Optional Keras layer to use before the output layer.
         hidden_after_dropout: Boolean. Whether to also apply dropout before the hidden layer.
         stddev: Float. Standard deviation for new weights in the output layer (see
-            `layers.initializer`).
+            `layers.make_initializer`).
         first_norm_epsilon: Optional float. Epsilon for a LayerNorm over `x + first`, applied before
             all other layers. Pass None to omit this LayerNorm.
         use_bias: Boolean. Whether to use a bias in the output layer. Defaults to True.
@@ -140,7 +140,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         self.output_dense = keras.layers.Dense(
             units,
             use_bias=use_bias,
-            kernel_initializer=initializer(stddev),
+            kernel_initializer=make_initializer(stddev),
             name="logits",
             dtype="float32",
         )
@@ -178,7 +178,7 @@ def make_head(
         head: `Head`. The family's head record.
         backbone: `Backbone` whose outputs the head reads.
         units: Positive integer. Number of outputs C.
-        dropout: Float. See `head_dropout`.
+        dropout: Float. See `get_head_dropout`.
         dtype: The task's Keras dtype policy.
         of_tokens: Boolean. Whether the head reads all token vectors (B, L, D) instead of one vector
             per text (B, D). Defaults to False.
@@ -241,7 +241,7 @@ def make_hidden(
     )
 
 
-def text_logits(
+def compute_text_logits(
     task: keras.Model, encoded: Mapping, inputs: Mapping, training: bool | None = None
 ) -> keras.KerasTensor:
     """Compute the logits for texts, with shape (B, C).
@@ -278,7 +278,7 @@ def check_pooler(task: keras.Model, name: str) -> None:
         )
 
 
-def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
+def get_head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
     """Return the dropout rate of a head: the given rate, or the default of the family.
 
     Args:
@@ -291,7 +291,7 @@ def head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float
         >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
         ...                         intermediate_dim=16, dropout=0.2)
         >>> heads = backbone.family.heads
-        >>> [head_dropout(heads[n], backbone, None) for n in ("ForTokenClassification",
+        >>> [get_head_dropout(heads[n], backbone, None) for n in ("ForTokenClassification",
         ...                                                   "ForQuestionAnswering")]
         [0.2, 0.0]
     """

@@ -13,22 +13,26 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, use_backend, use_numpy
-from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import weights_lock
-from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
+from encoder_zoo.common.weights_lock import get_weights_lock
+from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, map_graph_batches
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
-from encoder_zoo.tasks.training.data import own_errors
-from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices, round_up
+from encoder_zoo.tasks.training.data import raise_own_errors
+from encoder_zoo.tasks.training.distribution import (
+    count_data_parallel_devices,
+    pad_indices,
+    round_up,
+)
 from encoder_zoo.tasks.training.sources import (
     Given,
-    as_source,
     check_has_elements,
     check_preprocessor,
+    make_source,
 )
-from encoder_zoo.tasks.training.streams import as_stream, ending_quietly
+from encoder_zoo.tasks.training.streams import make_stream, suppress_end_warning
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
@@ -42,17 +46,17 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
             the batch size.
     """
     maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
-    given = Given.of(as_stream(x, maker))
+    given = Given.of(make_stream(x, maker))
     x = given.x
     if given.is_read_in_batches and (given.is_prepared or not task.record.predicts_lists):
         plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
-        source = as_source(given, plan=plan, maker=maker)
-        with own_errors(source):
+        source = make_source(given, plan=plan, maker=maker)
+        with raise_own_errors(source):
             return _predict_batches(source.in_order(), predict)
     if given.kind == "arrays":
         x = check_arrays(task, x)
         if _is_quiet(predict) and 0 < len(x["token_ids"]) <= batch_size:
-            return _outputs(task, x)
+            return _compute_outputs(task, x)
         return _predict_arrays(x, batch_size, predict)
     check_preprocessor(task, x)
     if given.is_read_in_batches:
@@ -66,7 +70,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
 
 def _predict_batches(batches, predict: functools.partial):
     """Compute the outputs for batches of any size. Each batch is padded to fill all devices."""
-    devices, sizes = data_parallel_devices(), []
+    devices, sizes = count_data_parallel_devices(), []
     if devices == 1:
         return predict(batches)
 
@@ -78,7 +82,7 @@ def _predict_batches(batches, predict: functools.partial):
             yield ({name: values[rows] for name, values in x.items()},)
 
     filled = filled()
-    with ending_quietly(filled):
+    with suppress_end_warning(filled):
         outputs = predict(filled)
     kept = [np.arange(round_up(size, devices)) < size for size in sizes]
     kept = np.concatenate(kept)
@@ -87,7 +91,7 @@ def _predict_batches(batches, predict: functools.partial):
 
 def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
     """Compute the outputs for prepared inputs. Each batch is divided over all devices."""
-    count, devices = len(x["token_ids"]), data_parallel_devices()
+    count, devices = len(x["token_ids"]), count_data_parallel_devices()
     if devices == 1 or not count:
         return predict(x, batch_size)
     rows = pad_indices(count, devices)
@@ -115,12 +119,12 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     if not count:
         return predict_few(task, tuple(array_ops.constant([""]) for _ in texts))[:0]
     # Only the last batch is padded for the devices, so the padding rows are at the end.
-    batch_size = round_up(batch_size, data_parallel_devices())
+    batch_size = round_up(batch_size, count_data_parallel_devices())
     maker = task.batch_maker
     batcher = maker.batcher(examples, batch_size, maker.compiles)
     batches = batcher.ordered(examples, batch_size)
     index = np.argsort(batches.order)[:count]
-    with weights_lock(task).shared():
+    with get_weights_lock(task).shared():
         outputs = predict(batches.dataset)
     return keras.tree.map_structure(lambda output: output[index], outputs)
 
@@ -144,9 +148,9 @@ def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarra
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
     with use_numpy():
-        texts = tuple(as_array(np.asarray(part)) for part in texts)
+        texts = tuple(make_array(np.asarray(part)) for part in texts)
         batch = collate((encode or preprocessor.encode)(texts))
-    return _outputs(task, get_inputs(batch))
+    return _compute_outputs(task, get_inputs(batch))
 
 
 def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
@@ -163,13 +167,13 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
         return get_inputs(maker.collate()(take_examples(*arguments)))
 
     make = maker.cached("chosen", lambda: ShapePolymorphicFunction(inputs))
-    return _outputs(task, make((examples, indices)))
+    return _compute_outputs(task, make((examples, indices)))
 
 
-def _outputs(task, inputs: dict) -> np.ndarray:
+def _compute_outputs(task, inputs: dict) -> np.ndarray:
     """Compute the outputs for one batch of inputs."""
     task._warn_new_head()
-    with use_backend(), weights_lock(task).shared():
+    with use_backend(), get_weights_lock(task).shared():
         if not task.has_one_graph:
             return task.predict_on_batch(
                 {name: np.asarray(values) for name, values in inputs.items()}
@@ -180,7 +184,7 @@ def _outputs(task, inputs: dict) -> np.ndarray:
 
 
 @validate_arguments
-def example_outputs(
+def compute_example_outputs(
     task, examples: dict, batch_size: PositiveInt | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the outputs for encoded examples, batch by batch, starting with the longest examples.
@@ -193,13 +197,15 @@ def example_outputs(
     Yields:
         Tuple with the example indices (B,) for a batch and the outputs for this batch.
     """
-    with weights_lock(task).shared():
-        for indices in batches_by_length(examples, batch_size or BATCH_SIZE):
+    with get_weights_lock(task).shared():
+        for indices in iterate_by_length(examples, batch_size or BATCH_SIZE):
             yield indices, predict_chosen(task, examples, indices)
 
 
 @validate_arguments
-def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) -> np.ndarray:
+def compute_text_outputs(
+    task, texts: tuple, batch_size: PositiveInt, encode: Callable
+) -> np.ndarray:
     """Compute the outputs for texts in memory, in the input order.
 
     Args:
@@ -210,11 +216,11 @@ def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) 
     """
     if texts[0].shape[0] <= batch_size:
         return predict_few(task, texts, encode)
-    indices, outputs = zip(*example_outputs(task, encode(texts), batch_size), strict=True)
+    indices, outputs = zip(*compute_example_outputs(task, encode(texts), batch_size), strict=True)
     return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
 
 
-def text_outputs_in_graph(
+def compute_text_outputs_in_graph(
     task, examples: dict, width: int, run: Callable | None = None
 ) -> array_ops.Tensor:
     """Compute the outputs (N, C) for all examples inside a `tf.function`.
@@ -234,7 +240,9 @@ def text_outputs_in_graph(
     return map_graph_batches(outputs, examples, ones, width).flat_values
 
 
-def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> array_ops.RaggedTensor:
+def compute_token_outputs_in_graph(
+    task, token_logits: Callable, examples: dict
+) -> array_ops.RaggedTensor:
     """Compute ragged token outputs (N, None, C) for all examples inside a `tf.function`.
 
     Args:

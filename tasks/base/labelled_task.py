@@ -9,26 +9,26 @@ from typing import Literal
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.model_configuration import as_configuration
+from encoder_zoo.common.model_configuration import serialize_value
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, named_weights
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, list_named_weights
 from encoder_zoo.tasks.base.classes import (
-    any_shared,
-    are_default_labels,
     count_and_names,
     find_label_rows,
-    labels_from_config,
+    has_default_labels,
+    has_shared_labels,
+    read_labels,
     resolve_num_classes,
     validate_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
     Calibration,
     ScoredLabels,
-    calibration,
+    find_calibration,
     tune_thresholds,
 )
 from encoder_zoo.tasks.base.head import CustomHead, make_head
@@ -111,7 +111,7 @@ class LabelledTask(Task):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        return {**config, "head": as_configuration(self.given_head)} if "head" in config else config
+        return {**config, "head": serialize_value(self.given_head)} if "head" in config else config
 
     def _check_labels_known(self) -> None:
         if self.head is None:
@@ -165,7 +165,7 @@ class LabelledTask(Task):
         elif int(given.x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
         self._set_classes(*count_and_names(labels_in(given)))
-        for name, weight, transposed in named_weights(self, self.head_record.tensors):
+        for name, weight, transposed in list_named_weights(self, self.head_record.tensors):
             if name in self.kept_weights:
                 value = self.kept_weights[name]
                 weight.assign(value.T if transposed else value)
@@ -195,7 +195,8 @@ class LabelledTask(Task):
         Returns:
             Dict with the keys "temperature", "loss_before", "loss", "error_before" and "error". The
             losses are mean cross-entropies, and the errors are expected calibration errors (see
-            `calibration_error`). For taggers, they are measured on words or labelled tokens.
+            `compute_calibration_error`). For taggers, they are measured on words or labelled
+            tokens.
 
         Raises:
             ValueError: If the task is a regression, or if labels are missing.
@@ -212,7 +213,7 @@ class LabelledTask(Task):
         """
         x, y = self._check_held_out("calibrate", x, y)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        found = calibration(logits, targets, self.objective.activation)
+        found = find_calibration(logits, targets, self.objective.activation)
         self.temperature = found["temperature"]
         return found
 
@@ -288,8 +289,8 @@ class LabelledTask(Task):
     # -- checkpoints ---------------------------------------------------------------------------
 
     @classmethod
-    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        config, stored = checkpoint.config, super().checkpoint_arguments(checkpoint, {})
+    def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
+        config, stored = checkpoint.config, super().read_checkpoint_arguments(checkpoint, {})
         others = {"head", "problem_type"} & given.keys()
         kept = cls._compare_classes(config, given)
         if others or kept != "all":
@@ -300,11 +301,13 @@ class LabelledTask(Task):
         if not cls._has_task_head(config):
             return {**stored, **given}
         if kept == "all":
-            names = labels_from_config(config)
-            stored["labels"] = None if are_default_labels(names) else names
+            names = read_labels(config)
+            stored["labels"] = None if has_default_labels(names) else names
             stored["num_classes"] = len(names)
-        if "problem_type" in argument_names(cls) and kept:
-            stored["problem_type"] = config.get("problem_type") or default_problem(config, given)
+        if "problem_type" in get_argument_names(cls) and kept:
+            stored["problem_type"] = config.get("problem_type") or get_default_problem(
+                config, given
+            )
         return {**stored, **given}
 
     @staticmethod
@@ -314,10 +317,10 @@ class LabelledTask(Task):
         "all" means that they correspond one to one. Labels without a common name are new names for
         the same number of outputs.
         """
-        names, labels = labels_from_config(config), validate_labels(arguments.get("labels"))
+        names, labels = read_labels(config), validate_labels(arguments.get("labels"))
         if labels is None:
             return "all" if arguments.get("num_classes") in (None, len(names)) else None
-        shared = not are_default_labels(names) and any_shared(labels, names)
+        shared = not has_default_labels(names) and has_shared_labels(labels, names)
         if labels == names or (len(labels) == len(names) and not shared):
             return "all"
         return "some" if shared else None
@@ -328,15 +331,15 @@ class LabelledTask(Task):
         [architecture, *_] = config.get("architectures") or [""]
         return architecture.endswith(cls.record.head)
 
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+    def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Explain why a checkpoint head does not match this task. Return None if it does."""
         if self.num_classes is None:
             return "the labels will be learned from the data"
-        names = labels_from_config(config)
-        if not self._has_task_head(config) or not self._renames(names):
+        names = read_labels(config)
+        if not self._has_task_head(config) or not self._has_renamed_labels(names):
             return None
         takes_some = not self.head_record.has_crf  # a CRF has scores for pairs of tags
-        if takes_some and any_shared(self.labels, names):
+        if takes_some and has_shared_labels(self.labels, names):
             return None
         if takes_some and len(self.labels) == len(names):
             logger.warning(
@@ -348,28 +351,28 @@ class LabelledTask(Task):
             return None
         return f"its labels are {names}, not {self.labels}"
 
-    def kept_classes(self, config: dict) -> list[int | None] | None:
+    def find_kept_classes(self, config: dict) -> list[int | None] | None:
         has_own = self.given_head is not None or self.head_record.has_crf
         if has_own or not self._has_task_head(config):
             return None
-        names = labels_from_config(config)
-        if not (self._renames(names) and any_shared(self.labels, names)):
+        names = read_labels(config)
+        if not (self._has_renamed_labels(names) and has_shared_labels(self.labels, names)):
             return None
         return find_label_rows(self.labels, names)
 
-    def _renames(self, names: list[str]) -> bool:
+    def _has_renamed_labels(self, names: list[str]) -> bool:
         """Return whether the given labels differ from the checkpoint labels, in names or order."""
-        return bool(self.labels) and not are_default_labels(names) and names != self.labels
+        return bool(self.labels) and not has_default_labels(names) and names != self.labels
 
 
-def default_problem(config: dict, given: Mapping) -> str:
+def get_default_problem(config: dict, given: Mapping) -> str:
     """Infer the problem type of a classifier that has none in config.json.
 
     Args:
         config: Dict. Contents of config.json.
         given: Dict. Arguments from the caller.
     """
-    if len(labels_from_config(config)) > 1:
+    if len(read_labels(config)) > 1:
         return "single_label_classification"
     if not given.get("problem_type"):
         logger.warning(

@@ -15,7 +15,7 @@ import numpy as np
 from encoder_zoo.common.missing import is_blank, is_missing
 from encoder_zoo.common.validation import one_of
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.preprocessing.columns import plain, single_column
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, flatten_column
 
 F = TypeVar("F", bound=Callable)
 
@@ -56,7 +56,7 @@ def skips_missing(
             owner = bound.arguments.get("self")
             defaults = {name: signature.parameters[name].default for name in columns}
             read = {
-                name: _text_columns(_convert_to_lists(value, function.__name__), owner)
+                name: _get_text_columns(_convert_to_lists(value, function.__name__), owner)
                 for name, value in bound.arguments.items()
                 if name in columns and value is not defaults[name]
             }
@@ -70,7 +70,7 @@ def skips_missing(
                     f"share the same `{columns[0]}`, which has missing texts. Remove the missing "
                     "texts."
                 )
-            kept = _rows_with_text(read)
+            kept = _find_rows_with_text(read)
             if kept is None:  # if the lengths differ, the method raises its own error
                 return function(*bound.args, **bound.kwargs)
             more = bound.arguments.get(beside)
@@ -86,7 +86,7 @@ def skips_missing(
 
 def _convert_to_lists(values, method: str):
     """Convert a column, a tuple of columns or a table to lists."""
-    values = single_column(plain(values))
+    values = flatten_column(convert_to_plain(values))
     if hasattr(values, "numpy"):
         values = values.numpy()
     if isinstance(values, str | bytes | list | tuple | Mapping) or is_missing(values):
@@ -100,7 +100,7 @@ def _convert_to_lists(values, method: str):
     )
 
 
-def _text_columns(values, task):
+def _get_text_columns(values, task):
     """Return the text columns that a task reads from a table or from rows that are dicts."""
     is_rows = isinstance(values, list) and any(isinstance(row, Mapping) for row in values)
     if is_rows:
@@ -142,7 +142,7 @@ def _are_lists(values) -> bool:
     return not any(isinstance(value, str) for value in values)
 
 
-def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
+def _find_rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
     """Return a boolean mask (N,) of rows with text in all columns, or None if lengths differ."""
     columns = _collect_columns(read)
     if len({len(column) for column in columns}) != 1:

@@ -20,7 +20,7 @@ def pad_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_o
     return {"count": array_ops.cast(count, array_ops.int32), **padded}
 
 
-def records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) -> list[list[dict]]:
+def make_records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) -> list[list[dict]]:
     """Convert columns of answers to a list of dicts for each text.
 
     Args:
@@ -29,7 +29,7 @@ def records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) -> li
     Example:
         >>> import tensorflow as tf
         >>> tokens = tf.ragged.constant([["a", "b"], []])
-        >>> records({"token": tokens, "end": tf.ragged.constant([[1, 2], []], tf.int32)})
+        >>> make_records({"token": tokens, "end": tf.ragged.constant([[1, 2], []], tf.int32)})
         [[{'token': 'a', 'end': 1}, {'token': 'b', 'end': 2}], []]
     """
     lists = [

@@ -21,16 +21,16 @@ from encoder_zoo.common.arguments import (
     SaveOptions,
     TokenizerPresetArguments,
 )
-from encoder_zoo.common.extras import extra
+from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import use_backend
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName, invalid
-from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
 from encoder_zoo.encoders.family import Family, Head
-from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -40,9 +40,9 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.callbacks import Callbacks
-from encoder_zoo.tasks.training.distribution import get_process_shard, whole_batches
+from encoder_zoo.tasks.training.distribution import compute_whole_batches, get_process_shard
 from encoder_zoo.tasks.training.sources import Given, check_preprocessor
-from encoder_zoo.tasks.training.streams import ending_quietly
+from encoder_zoo.tasks.training.streams import suppress_end_warning
 from encoder_zoo.tasks.training.text_model import TextModel
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     def backbone_inputs(self, inputs: Mapping) -> Mapping:
         """Select the inputs for the backbone, and add inputs that depend on the head."""
-        return self.backbone.add_head_inputs(backbone_inputs(inputs), self.head_record)
+        return self.backbone.add_head_inputs(select_backbone_inputs(inputs), self.head_record)
 
     def call(self, inputs, training=None):
         return self._compute_outputs(inputs, training)
@@ -262,17 +262,17 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return data.x if isinstance(data.x, tuple) else (data.x,)
 
     @classmethod
-    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
+    def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Return the constructor arguments: the given arguments, and values from config.json."""
         field = cls.head_of(checkpoint.family).dropout
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}
 
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+    def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Explain why a checkpoint head must not be loaded. Return None if it can be loaded."""
         return None
 
-    def kept_classes(self, config: dict) -> list[int | None] | None:
+    def find_kept_classes(self, config: dict) -> list[int | None] | None:
         """For each label, return its row in a checkpoint head that has other labels.
 
         The row of a new label is None. The result is None if the checkpoint contains all labels or
@@ -286,7 +286,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         if first is None or len(first) != len(self.head.weights):
             return
         pairs = zip(first, self.head.weights, strict=True)
-        if all(np.array_equal(value, whole_array(weight)) for value, weight in pairs):
+        if all(np.array_equal(value, gather_array(weight)) for value, weight in pairs):
             logger.warning(
                 "The head of this %s has random weights, because the checkpoint contains no head. "
                 "Call `fit` before you use its predictions.",
@@ -334,7 +334,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         self._warn_new_head()
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         predict = functools.partial(self._run_whole, super().predict, **options)
-        with use_backend(), ending_quietly(x):
+        with use_backend(), suppress_end_warning(x):
             return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     def _answers_to(self, x, answers: str = "_answers") -> Any:
@@ -347,14 +347,14 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             return self._answers.predict_texts(x, batch_size)
         return inference.predict_texts(self, x, batch_size, predict)
 
-    run_texts = inference.text_outputs
-    run_examples = inference.example_outputs
+    run_texts = inference.compute_text_outputs
+    run_examples = inference.compute_example_outputs
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):
         """Call `keras.Model.predict` like `_run`, but every JAX process computes whole batches."""
         if get_process_shard()[1] == 1:
             return self._run(function, x, *args, **kwargs)
-        with self.distribution.running(), whole_batches():
+        with self.distribution.running(), compute_whole_batches():
             return function(x, *args, **kwargs)
 
     def _check_answers(self, x=None) -> None:
@@ -381,7 +381,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             )
         return False
 
-    @reads_weights
+    @lock_weights
     def export(
         self, path: str | os.PathLike[str], format: str | None = None, **options: Any
     ) -> None:
@@ -677,7 +677,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             >>> SequenceClassifier.from_keras_hub(theirs, labels=["ham", "spam"]).num_classes
             2
         """
-        return extra("load_from_keras_hub")(cls, model, **arguments)
+        return load_extra("load_from_keras_hub")(cls, model, **arguments)
 
     def save_to_preset(
         self,
@@ -765,7 +765,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
-        before = adapters.weights_before_adapters(self)
+        before = adapters.get_weights_before_adapters(self)
         self.backbone.enable_lora(rank, layers, alpha)
         self.weights_before_adapters = before
         self.train_pooler()

@@ -11,9 +11,9 @@ import numpy as np
 
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.tokenizers.library import decode_texts
-from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
+from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
 from encoder_zoo.encoders.tokenizers.trimming import TRIMMABLE, count_changed_tokens, trim_tokenizer
 from encoder_zoo.presets.origin import OriginVocabulary
 
@@ -69,7 +69,7 @@ def trim_task(task: T, texts: object) -> T:
     tokenizer, settings = _get_tokenizer(task), _settings(task.preprocessor)
     known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
     words = [*_find_strings(settings), *(task.labels or ())]
-    ids = {*_fixed_ids(task), *(known[word] for word in words if word in known)}
+    ids = {*_list_fixed_ids(task), *(known[word] for word in words if word in known)}
     trimmed, kept = trim_tokenizer(tokenizer, [*words, *list_read_texts(task, texts)], ids)
     backbone = _make_backbone(task.backbone, kept)
     backbone.checkpoint_vocabulary = OriginVocabulary.create(trimmed)
@@ -156,7 +156,7 @@ def list_read_texts(task: Task, texts: object) -> list[str]:
 
 def read_strings(texts: object) -> list[str]:
     """Convert a column of texts to a list of strings."""
-    column = as_text_tensor(texts)
+    column = make_text_tensor(texts)
     if len(column.shape) != 1 or not column.shape[0]:
         raise invalid("texts", texts, "a list or column with at least one string")
     return decode_texts(column)
@@ -176,7 +176,7 @@ def _find_strings(value: object) -> Iterator[str]:
             yield from _find_strings(inner)
 
 
-def _fixed_ids(task: Task) -> set[int]:
+def _list_fixed_ids(task: Task) -> set[int]:
     """Return the ids of tokens that the backbone depends on. They are never removed."""
     ids = set(_read_token_ids(task.backbone).values())
     if task.backbone.family.positions_skip_padding:  # position ids start after the padding id
@@ -201,7 +201,7 @@ def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
 
 def _select_rows(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
     """Select a weight's rows for the tokens in `kept`, along the axis that became smaller."""
-    values = whole_array(weight)
+    values = gather_array(weight)
     for axis, (before, after) in enumerate(zip(weight.shape, smaller.shape, strict=True)):
         if before != after:
             values = np.take(values, kept, axis)

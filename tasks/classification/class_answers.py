@@ -22,12 +22,12 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
-from encoder_zoo.tasks.base.classes import sigmoid, softmax
+from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     Thresholds,
-    abstaining,
     check_abstention,
+    drop_uncertain_labels,
     expand_thresholds,
     select_answered,
 )
@@ -221,15 +221,17 @@ class ClassAnswers(Answers):
         scores = self.predict_proba(texts, batch_size)
         if top_k is not None:
             order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
-            return labels_in_order(self.class_names, scores, order)
+            return sort_labels(self.class_names, scores, order)
         answered = self.answered(scores, threshold)
         if self.is_multi_label:
             order = np.argsort(-scores, axis=-1, kind="stable")
             order = select_answered(order, answered)
-            return labels_in_order(self.class_names, scores, order)
+            return sort_labels(self.class_names, scores, order)
         order = answered.argmax(axis=-1)[:, None]
-        best = [row[0] for row in labels_in_order(self.class_names, scores, order)]
-        return abstaining(best, self.abstain_below if abstain_below is None else abstain_below)
+        best = [row[0] for row in sort_labels(self.class_names, scores, order)]
+        return drop_uncertain_labels(
+            best, self.abstain_below if abstain_below is None else abstain_below
+        )
 
     def trace_classes(self, run: Callable) -> Callable:
         """Create the function to export. See `SequenceClassifier.signatures`.
@@ -266,7 +268,7 @@ class ClassAnswers(Answers):
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Compute class probabilities from logits (..., C)."""
         logits = logits / np.float32(self.temperature)
-        return sigmoid(logits) if self.is_multi_label else softmax(logits)
+        return compute_sigmoid(logits) if self.is_multi_label else compute_softmax(logits)
 
     def answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
         """Return a boolean mask (N, C) of the classes in the answer to each text."""
@@ -311,7 +313,7 @@ def best_only(scores: np.ndarray) -> np.ndarray:
     return np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
 
 
-def labels_in_order(
+def sort_labels(
     names: Sequence, scores: np.ndarray, order: Iterable[np.ndarray]
 ) -> list[list[LabelScore]]:
     """Convert scores to a list of labels with scores for each text.
@@ -323,7 +325,7 @@ def labels_in_order(
             in the order of the answer.
 
     Example:
-        >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
+        >>> sort_labels(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
         [[{'label': 'yes', 'score': 0.75}, {'label': 'no', 'score': 0.25}]]
     """
     return [

@@ -11,13 +11,18 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.classes import count_and_names, label_indices, numbers_are_names
+from encoder_zoo.tasks.base.classes import count_and_names, find_label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import categories, plain, single_column, table_columns
+from encoder_zoo.tasks.preprocessing.columns import (
+    convert_to_plain,
+    flatten_column,
+    list_categories,
+    list_table_columns,
+)
 from encoder_zoo.tasks.preprocessing.given_labels import (
     check_given,
     check_given_in_dataset,
-    class_name,
+    get_class_name,
 )
 
 # Tolerance for the sum of the probabilities of a text.
@@ -48,23 +53,23 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         (3, ['1', '5'], 2)
     """
     check_given(y)
-    names = categories(y) or (list(y) if isinstance(y, dict) else table_columns(y))
+    names = list_categories(y) or (list(y) if isinstance(y, dict) else list_table_columns(y))
     if names is not None and len(names) > 1:
-        return [class_name(name) for name in names]
-    y = _single_column(plain(y))
+        return [get_class_name(name) for name in names]
+    y = _flatten_column(convert_to_plain(y))
     if not len(y):
         raise invalid("y", y, "one label per text")
     if multi_label:
         return _learn_multi_label(y)
-    y = _array(y)
+    y = _make_array(y)
     if y.dtype.kind in "fiub" and y.ndim == 2:
         return y.shape[1]
     if y.dtype.kind == "b":
         return ["False", "True"]
     if y.dtype.kind in "OSUT":
-        found = sorted(set(_names(y.tolist())))
+        found = sorted(set(_list_names(y.tolist())))
     else:
-        numbers = np.unique(_whole_numbers(array_ops.constant(y))).tolist()
+        numbers = np.unique(_convert_to_integers(array_ops.constant(y))).tolist()
         counted = numbers == list(range(len(numbers)))
         found = len(numbers) if counted else [str(number) for number in numbers]
     if count_and_names(found)[0] == 1:
@@ -77,11 +82,11 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
 
 
 def _learn_multi_label(y) -> list[str] | int:
-    rows = [plain(row) for row in y]
+    rows = [convert_to_plain(row) for row in y]
     _check_lists(rows, None)
     values = [value for row in rows for value in row]
     if any(isinstance(value, str | bytes) for value in values):
-        return sorted(set(map(class_name, values)))
+        return sorted(set(map(get_class_name, values)))
     counts = {len(row) for row in rows}
     if len(counts) != 1 or counts == {0}:
         raise invalid(
@@ -105,7 +110,7 @@ def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
     return labels
 
 
-def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
+def list_classes(labels: np.ndarray, multi_label: bool) -> set[int]:
     """Return the set of class indices that occur in encoded labels.
 
     Args:
@@ -113,16 +118,16 @@ def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
         multi_label: Boolean. Whether to allow any number of classes per text.
 
     Example:
-        >>> classes_among(np.array([[1, 0, 1]]), multi_label=True)
+        >>> list_classes(np.array([[1, 0, 1]]), multi_label=True)
         {0, 2}
     """
     numbers = labels.argmax(axis=1) if labels.ndim == 2 else labels
     return set((labels.nonzero()[1] if multi_label else numbers).tolist())
 
 
-def _names(values: list) -> list[str]:
+def _list_names(values: list) -> list[str]:
     _check_one_each(values)
-    return [class_name(name) for name in values]
+    return [get_class_name(name) for name in values]
 
 
 def _check_one_each(values: list) -> None:
@@ -137,7 +142,7 @@ def _check_one_each(values: list) -> None:
             )
 
 
-def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
+def _convert_to_integers(y: array_ops.Tensor) -> array_ops.Tensor:
     """Convert class indices of shape (B,) to int64. Floats and booleans are accepted."""
     numbers = array_ops.cast(y, array_ops.int64)
     return check_each(
@@ -149,7 +154,7 @@ def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
     )
 
 
-def _array(y) -> np.ndarray:
+def _make_array(y) -> np.ndarray:
     """Convert labels to an array without changing their values.
 
     An object array is returned if lists differ in length, because NumPy would raise an error, if
@@ -171,18 +176,18 @@ def _array(y) -> np.ndarray:
         return rows
 
 
-def _single_column(y):
+def _flatten_column(y):
     """Return the only column of a table or array of shape (B, 1). Other values are not changed."""
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
-    return single_column(y)
+    return flatten_column(y)
 
 
-def _matrix(y, labels: list[str] | None):
+def _make_matrix(y, labels: list[str] | None):
     """Convert a table to numeric rows. The columns are sorted in the order of the labels."""
     if not isinstance(y, dict):
         return y
-    names = {class_name(name): values for name, values in y.items()}
+    names = {get_class_name(name): values for name, values in y.items()}
     order = labels if labels and set(labels) == set(names) else list(names)
     if labels and order is not labels and order != [str(i) for i in range(len(order))]:
         raise invalid(
@@ -193,7 +198,7 @@ def _matrix(y, labels: list[str] | None):
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
 
-def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array_ops.Tensor:
+def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) -> array_ops.Tensor:
     """Convert labels with one class per text to class indices, in memory or inside `tf.data`.
 
     Args:
@@ -209,16 +214,16 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
 
     Example:
-        >>> class_indices(["up", "down"], ["down", "up"], 2).numpy().tolist()
+        >>> convert_class_indices(["up", "down"], ["down", "up"], 2).numpy().tolist()
         [1, 0]
-        >>> class_indices([[0, 1], [1, 0]], None, 2).numpy().tolist()
+        >>> convert_class_indices([[0, 1], [1, 0]], None, 2).numpy().tolist()
         [1, 0]
     """
     y = check_given(y)
     if num_classes != 1 and array_ops.is_tensor(y):
-        y = single_column(y)
+        y = flatten_column(y)
     if not array_ops.is_symbolic_tensor(y):
-        y = _array(_matrix(_single_column(plain(y)), labels))
+        y = _make_array(_make_matrix(_flatten_column(convert_to_plain(y)), labels))
         if y.dtype.kind in "OSUT":
             y = y.tolist()
             _check_one_each(y)
@@ -239,7 +244,7 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
             "one class index or name per text"
             + (f", or rows of {num_classes} probabilities" if num_classes else ""),
         )
-    y = _whole_numbers(y)
+    y = _convert_to_integers(y)
     if numbers_are_names(labels):
         return _number_names(array_ops.strings.as_string(y), labels)
     expected = (
@@ -253,7 +258,7 @@ def _number_names(names: array_ops.Tensor | list, labels: list[str] | None) -> a
     expected = f". Expected one of {labels}."
     if not labels:
         expected = ". The classes have no names. Create the classifier with labels=[...]."
-    numbers = label_indices(names, labels)
+    numbers = find_label_indices(names, labels)
     return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
@@ -271,7 +276,7 @@ def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
     return array_ops.argmax(y, 1, array_ops.int32) if is_hot else y
 
 
-def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
+def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
     """Convert labels with any number of classes per text, in memory or inside `tf.data`.
 
     Args:
@@ -288,14 +293,14 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
 
     Example:
-        >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
+        >>> convert_multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
     y = check_given(y)
-    given = y if array_ops.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
+    given = y if array_ops.is_symbolic_tensor(y) else _make_lists(y, labels, num_classes)
     if isinstance(given, list):
         if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
-            return _multi_hot(given, labels, num_classes)
+            return _make_multi_hot(given, labels, num_classes)
         unknown = [np.nan] * num_classes  # for rows with another length
         y = array_ops.constant(
             [r if len(r) == num_classes else unknown for r in given], array_ops.float32
@@ -307,8 +312,8 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
     return check_each(y, array_ops.reduce_all((y >= 0) & (y <= 1), axis=1), " is ", given, expected)
 
 
-def _lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
-    y = _matrix(plain(y), labels)
+def _make_lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
+    y = _make_matrix(convert_to_plain(y), labels)
     y = np.asarray(y) if array_ops.is_tensor(y) else y
     _check_lists(y, num_classes)
     return [list(row) for row in (y.tolist() if isinstance(y, np.ndarray) else y)]
@@ -327,10 +332,12 @@ def _check_lists(y, num_classes: int | None) -> None:
             )
 
 
-def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
+def _make_multi_hot(
+    rows: list[list], labels: list[str] | None, num_classes: int
+) -> array_ops.Tensor:
     index = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     names = [name for row in rows for name in row]
-    numbers = label_indices(names, labels)
+    numbers = find_label_indices(names, labels)
     right = (numbers >= 0) & (numbers < num_classes)
     expected = f". Expected one of {labels}."
     numbers = check_each(numbers, right, " has the unknown label ", names, expected, index=index)
@@ -339,7 +346,7 @@ def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> 
     return array_ops.constant(hot)
 
 
-def regression_targets(y, count: int) -> array_ops.Tensor:
+def convert_regression_targets(y, count: int) -> array_ops.Tensor:
     """Convert regression targets to float32, shape (B, count), in memory or inside `tf.data`.
 
     Raises:
@@ -349,7 +356,7 @@ def regression_targets(y, count: int) -> array_ops.Tensor:
     """
     y = check_given(y)
     if not array_ops.is_symbolic_tensor(y):
-        y = np.asarray(_matrix(_single_column(plain(y)), None))
+        y = np.asarray(_make_matrix(_flatten_column(convert_to_plain(y)), None))
         y = array_ops.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
     shapes = [(None, count), *([(None,)] if count == 1 else [])]
     numbers = array_ops.is_tensor(y) and y.dtype not in (

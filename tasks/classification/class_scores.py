@@ -17,7 +17,7 @@ from encoder_zoo.common.validation import (
     get_rule,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
@@ -118,13 +118,13 @@ def class_report(
             (hits.sum(), total),
             (2 * hits.sum(), given.sum() + total),
         )
-        report["micro"] = _scores([_share(*counts) for counts in of_all], total)
+        report["micro"] = _make_scores([_share(*counts) for counts in of_all], total)
     else:
         report["accuracy"] = float(_share(hits.sum(), len(true)))
-    report["macro"] = _scores(scores.mean(axis=0), total)
-    report["weighted"] = _scores(weights @ scores, total)
+    report["macro"] = _make_scores(scores.mean(axis=0), total)
+    report["weighted"] = _make_scores(weights @ scores, total)
     of_classes = zip(names, scores, support, strict=True)
-    report["per_class"] = {str(name): _scores(row, count) for name, row, count in of_classes}
+    report["per_class"] = {str(name): _make_scores(row, count) for name, row, count in of_classes}
     return report
 
 
@@ -132,7 +132,7 @@ def _share(part, whole) -> np.ndarray:
     return np.where(np.asarray(whole) > 0, part / np.maximum(whole, 1), 0.0)
 
 
-def _scores(values, support: int) -> ClassScores:
+def _make_scores(values, support: int) -> ClassScores:
     precision, recall, f1 = map(float, values)
     return ClassScores(precision=precision, recall=recall, f1=f1, support=int(support))
 
@@ -176,11 +176,11 @@ class ScoresClasses:
     if not TYPE_CHECKING:  # hidden from autocompletion in editors
         classification_report = ForeignName("evaluate_classes(x, y)")
 
-    predict_proba = reads_weights(answered_by(ClassAnswers.predict_proba, "_class_answers"))
-    classify = reads_weights(answered_by(ClassAnswers.classify, "_class_answers"))
+    predict_proba = lock_weights(answered_by(ClassAnswers.predict_proba, "_class_answers"))
+    classify = lock_weights(answered_by(ClassAnswers.classify, "_class_answers"))
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def evaluate_classes(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> ClassReport:
@@ -215,7 +215,7 @@ class ScoresClasses:
         return class_report(answers.class_names, answered, true, several)
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def evaluate_coverage(
         self,
         x: object,

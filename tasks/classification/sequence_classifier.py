@@ -17,7 +17,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.extras import extra
+from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     PositiveInt,
@@ -31,11 +31,15 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import apply_label_weights, label_weights, weigh_by_class
+from encoder_zoo.tasks.base.classes import (
+    apply_label_weights,
+    compute_label_weights,
+    weigh_by_class,
+)
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_abstention
 from encoder_zoo.tasks.base.explanation import Attributions, Method
-from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
-from encoder_zoo.tasks.base.inference import text_outputs_in_graph
+from encoder_zoo.tasks.base.head import check_pooler, compute_text_logits, get_head_dropout
+from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -48,11 +52,11 @@ from encoder_zoo.tasks.classification.class_answers import (
     is_single,
 )
 from encoder_zoo.tasks.classification.class_labels import (
-    class_indices,
-    classes_among,
     collect_labels,
+    convert_class_indices,
+    convert_multi_label_targets,
     learn_classes,
-    multi_label_targets,
+    list_classes,
 )
 from encoder_zoo.tasks.classification.class_scores import ScoresClasses
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
@@ -105,7 +109,7 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
         return
     several = objective.activation == "sigmoid"
     parts = [part["labels"].numpy() for part in (examples, held_out)]
-    seen, wanted = (classes_among(part, several) for part in parts)
+    seen, wanted = (list_classes(part, several) for part in parts)
     first, last = map(len, parts)
     names = objective.labels or range(objective.num_classes)
     unseen = [repr(names[i]) for i in wanted - seen]
@@ -120,7 +124,7 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
         )
     elif not several and len(wanted) == 1 < len(seen):
         [only] = wanted
-        share = np.mean(np.concatenate([*map(_indices, parts)]) == only)
+        share = np.mean(np.concatenate([*map(_get_indices, parts)]) == only)
         if share**last < UNLIKELY:  # the probability of such a split if the texts were shuffled
             logger.warning(
                 "`validation_split` holds out the last %d of %d texts, which all have the label "
@@ -143,7 +147,7 @@ def weigh_by_label(
             "loss='auto'. Use loss='auto' or `sample_weight`",
         )
     labels = objective.labels, objective.num_classes
-    weights = label_weights(class_weight, *labels, data.one_pass())
+    weights = compute_label_weights(class_weight, *labels, data.one_pass())
     return data.weighted(apply_label_weights, weights)
 
 
@@ -285,7 +289,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         self.abstain_below = abstain_below
         check_abstention(abstain_below, OTHER_ANSWERS.get(problem_type))
         check_pooler(self, "classifier")
-        self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.dropout = get_head_dropout(self.head_record, backbone, dropout)
         if labels is None and num_classes is None and problem_type == "regression":
             num_classes = 1
         self._set_head(head)
@@ -337,7 +341,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return pool_logits(logits, windows["padding_mask"], count, self.window_pooling)
 
     def logits_of(self, encoded, inputs, training=None):
-        return text_logits(self, encoded, inputs, training)  # (B, C)
+        return compute_text_logits(self, encoded, inputs, training)  # (B, C)
 
     def compute_output_spec(self, inputs, training=None):
         self._check_labels_known()
@@ -353,9 +357,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     def _adapt(self, given, training=True) -> None:
         if training:
-            self._learn_labels(given, self._labels_in_data)
+            self._learn_labels(given, self._find_labels)
 
-    def _labels_in_data(self, given: Given) -> list[str] | int:
+    def _find_labels(self, given: Given) -> list[str] | int:
         if given.kind == "dataset":
             return learn_classes(collect_labels(given.x, self.preprocessor), self._is_multi_label())
         learned = learn_classes(given.y, self._is_multi_label())
@@ -392,9 +396,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
         if self._is_multi_label():
-            targets = multi_label_targets(y, self.labels, classes)
+            targets = convert_multi_label_targets(y, self.labels, classes)
         else:
-            targets = class_indices(y, self.labels, classes)
+            targets = convert_class_indices(y, self.labels, classes)
         targets = np.asarray(targets)
         targets = np.eye(classes)[targets] if targets.ndim == 1 else targets
         if len(targets) != len(logits):
@@ -427,7 +431,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         else:
             examples = self.preprocessor.encode_windows(texts)
             index = examples.pop("text_index")
-        logits = text_outputs_in_graph(self, examples, self.num_classes)
+        logits = compute_text_outputs_in_graph(self, examples, self.num_classes)
         return logits if index is None else pool_windows(logits, index, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
@@ -518,13 +522,13 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             >>> found["label"], max(found["words"], key=lambda word: word["attribution"])["text"]
             ('positive', 'great')
         """
-        explain = extra("explain_labels")
+        explain = load_extra("explain_labels")
         if is_single(texts):
             texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
             return explain(self, texts, label, method, batch_size)[0]
         return explain(self, texts, label, method, batch_size)
 
 
-def _indices(labels: np.ndarray) -> np.ndarray:
+def _get_indices(labels: np.ndarray) -> np.ndarray:
     """Convert probabilities (N, C) to class indices (N,). Indices are returned unchanged."""
     return labels.argmax(axis=1) if labels.ndim == 2 else labels

@@ -14,21 +14,21 @@ from encoder_zoo.common.validation import NonNegativeInt, Rule, SequenceLength, 
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.classification.class_labels import (
-    class_indices,
-    multi_label_targets,
-    regression_targets,
+    convert_class_indices,
+    convert_multi_label_targets,
+    convert_regression_targets,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     Bucketed,
     combine_candidates,
     pad_candidates,
 )
-from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
+from encoder_zoo.tasks.preprocessing.columns import split_texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import find_first_kept
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
-from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, full_windows, take
+from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_full_windows, take
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -140,7 +140,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     def separate(self, x, y) -> tuple:
         several = self.problem_type == "multi_label_classification"
-        return texts_and_labels(x, y, self.labels, several)
+        return split_texts_and_labels(x, y, self.labels, several)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if not self.pools_windows:
@@ -168,11 +168,11 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     def _encode_windows(self, tokens: list[array_ops.RaggedTensor]) -> dict:
         """Split the tokens (N, None) of one or two columns into windows, and encode the windows."""
-        windows = self._windows(tokens)
+        windows = self._split_into_windows(tokens)
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
         return {**self.pack(parts), "text_index": windows[0].example}
 
-    def _windows(self, tokens: list[array_ops.RaggedTensor]) -> list[Windows]:
+    def _split_into_windows(self, tokens: list[array_ops.RaggedTensor]) -> list[Windows]:
         """Split the tokens of one or two columns into windows."""
         specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
         room = self.max_sequence_length - specials
@@ -191,7 +191,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
             count_truncated(shorter > room // 2, self, what)
             shared = array_ops.minimum(shorter, room // 2)
         capacity = room - shared
-        windows = full_windows(longer, capacity, array_ops.minimum(capacity // 2, self.doc_stride))
+        windows = make_full_windows(
+            longer, capacity, array_ops.minimum(capacity // 2, self.doc_stride)
+        )
         # If both texts are equally long, the second is split, as in truncation.
         is_longer = [lengths[0] > lengths[-1], lengths[0] <= lengths[-1]][-len(tokens) :]
         parts = []
@@ -223,7 +225,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             ValueError: If a label is unknown. The message names the row.
         """
         if self.problem_type == "regression":
-            return regression_targets(y, self.num_classes)
+            return convert_regression_targets(y, self.num_classes)
         if self.problem_type == "multi_label_classification":
-            return multi_label_targets(y, self.labels, self.num_classes)
-        return class_indices(y, self.labels, self.num_classes)
+            return convert_multi_label_targets(y, self.labels, self.num_classes)
+        return convert_class_indices(y, self.labels, self.num_classes)

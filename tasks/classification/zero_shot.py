@@ -16,22 +16,22 @@ from keras import ops
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.formats.checkpoint import default_labels
+from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
-    abstaining,
     check_abstention,
+    drop_uncertain_labels,
     expand_thresholds,
     select_answered,
     tune_thresholds,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.classification.class_answers import LabelScore, labels_in_order
-from encoder_zoo.tasks.classification.class_labels import multi_label_targets
+from encoder_zoo.tasks.classification.class_answers import LabelScore, sort_labels
+from encoder_zoo.tasks.classification.class_labels import convert_multi_label_targets
 from encoder_zoo.tasks.classification.sequence_classifier import (
     ClassifierPresetArguments,
     SequenceClassifier,
@@ -39,7 +39,7 @@ from encoder_zoo.tasks.classification.sequence_classifier import (
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
-from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
 
 TEMPLATE = "This text is about {}."
 
@@ -134,12 +134,14 @@ class ZeroShotClassifier:
             With `multi_label`, the probabilities are independent.
         """
         hypotheses = make_hypotheses(labels, hypothesis_template, multi_label)
-        premises, count = np.asarray(as_column(texts)), len(hypotheses)
+        premises, count = np.asarray(convert_column(texts)), len(hypotheses)
         if not len(premises):
             return np.zeros((0, count), "float32")
         pairs = np.repeat(premises, count), hypotheses * len(premises)
         logits = self.classifier.predict(pairs, batch_size, verbose=0)
-        return ops.convert_to_numpy(label_scores(logits, self.nli_classes, count, multi_label))
+        return ops.convert_to_numpy(
+            compute_label_scores(logits, self.nli_classes, count, multi_label)
+        )
 
     @overload
     def classify(
@@ -267,10 +269,14 @@ class ZeroShotClassifier:
         if multi_label and top_k is None:
             least = expand_thresholds(threshold, labels, DEFAULT_THRESHOLD)
             order = select_answered(order, scores >= least)
-        ranked = labels_in_order(labels, scores, order)
+        ranked = sort_labels(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
-        return ranked if multi_label else abstaining([row[0] for row in ranked], abstain_below)
+        return (
+            ranked
+            if multi_label
+            else drop_uncertain_labels([row[0] for row in ranked], abstain_below)
+        )
 
     @validate_arguments
     def tune_thresholds(
@@ -306,7 +312,7 @@ class ZeroShotClassifier:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         labels = validate_labels(labels)
         scores = self.predict_proba(texts, labels, multi_label=True, **options)
-        hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0
+        hot = np.asarray(convert_multi_label_targets(right, labels, len(labels))) > 0
         if len(hot) != len(scores):
             raise invalid("The length of `right`", len(hot), f"{len(scores)}, one item per text")
         least = expand_thresholds(None, labels, DEFAULT_THRESHOLD)
@@ -380,7 +386,7 @@ class ZeroShotClassifier:
                 tf.tile(array_ops.constant(hypotheses), [array_ops.size(text)]),
             )
             logits = self.classifier._logits_in_graph(pairs)
-            scores = label_scores(logits, self.nli_classes, count, multi_label)
+            scores = compute_label_scores(logits, self.nli_classes, count, multi_label)
             scores, order = array_ops.math.top_k(scores, count)
             return {"label": array_ops.gather(names, order), "score": scores}
 
@@ -425,7 +431,7 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
         NliClasses(entailment=1, contradiction=0)
     """
     if labels is None and num_classes is not None:
-        numbered = ", ".join(default_labels(num_classes))
+        numbered = ", ".join(make_default_labels(num_classes))
         raise ValueError(
             f"The classes have no names ({numbered}), so the index of the entailment class is "
             f"unknown. {LABEL_ORDER_ADVICE}"
@@ -447,7 +453,7 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     return NliClasses(entailing[0], contrary[0])
 
 
-def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
+def compute_label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
     """Compute the score of each label for each text, shape (N, M).
 
     Args:
@@ -465,7 +471,8 @@ def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
         >>> logits = np.log(np.float32([[1, 1, 2], [1, 1, 6]]))
         >>> classes = NliClasses(entailment=2, contradiction=0)
         >>> for multi_label in (False, True):
-        ...     print(ops.convert_to_numpy(label_scores(logits, classes, 2, multi_label)).round(3))
+        ...     scores = compute_label_scores(logits, classes, 2, multi_label)
+        ...     print(ops.convert_to_numpy(scores).round(3))
         [[0.25 0.75]]
         [[0.667 0.857]]
     """
@@ -485,7 +492,7 @@ def make_hypotheses(
     Args:
         labels: List of two or more strings. With `multi_label`, a single string is enough.
         hypothesis_template: String with {} to be replaced by the label.
-        multi_label: Boolean. See `label_scores`.
+        multi_label: Boolean. See `compute_label_scores`.
 
     Raises:
         ValueError: If the template is not a string with exactly one {}, if the labels are not a

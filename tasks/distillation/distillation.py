@@ -23,7 +23,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import distillation_preprocessor as pairing
@@ -32,7 +32,7 @@ from encoder_zoo.tasks.distillation.distillation_preprocessor import (
     TEACHER,
     TEACHER_POSITIONS,
     get_backbone,
-    teacher_inputs,
+    select_teacher_inputs,
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.objective import Objective
@@ -232,7 +232,7 @@ class Distillation(TextModel):
         mine, logits = self._make_outputs(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
             ops.stop_gradient,
-            self._make_outputs(self.teacher, teacher_inputs(inputs, segments), False, soft),
+            self._make_outputs(self.teacher, select_teacher_inputs(inputs, segments), False, soft),
         )
         if TEACHER_POSITIONS in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
@@ -260,7 +260,7 @@ class Distillation(TextModel):
         """Compute the backbone outputs of a model and, if `answers` is True, its logits."""
         is_task = isinstance(model, Task)
         encoded = get_backbone(model)(
-            model.backbone_inputs(inputs) if is_task else backbone_inputs(inputs),
+            model.backbone_inputs(inputs) if is_task else select_backbone_inputs(inputs),
             training=training,
             return_hidden_states="hidden_states" in self.objectives,
             return_projections="relations" in self.objectives,
@@ -341,7 +341,7 @@ class Distillation(TextModel):
         """Return labels, outputs and weights for metrics. The teacher provides missing labels."""
         objective = self.student.objective
         if y is None:
-            y = learned.as_labels(y_pred["teacher"], objective.activation)
+            y = learned.convert_to_labels(y_pred["teacher"], objective.activation)
             sample_weight = x.get("soft_weights")
         return objective.inputs_of_metrics(x, y, y_pred["logits"], sample_weight)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.inputs import Inputs
 from encoder_zoo.tasks.preprocessing.packing import keep_tokens, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
-from encoder_zoo.tasks.training.distribution import current_strategy
+from encoder_zoo.tasks.preprocessing.tokenized_texts import compute_sort_keys
+from encoder_zoo.tasks.training.distribution import get_strategy
 
 TEACHER = "teacher_"
 # Input that maps each student token to its position in the teacher's example.
@@ -24,7 +24,7 @@ TEACHER_POSITIONS = "positions_in_teacher"
 NO_TOKEN = -1
 
 
-def positions_in_examples(
+def find_example_positions(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
     """For each student token, find the position of the corresponding teacher token.
@@ -52,7 +52,7 @@ def positions_in_examples(
 def _compute_positions(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
-    """Compute `positions_in_examples` for a chunk of texts that fits in memory."""
+    """Compute `find_example_positions` for a chunk of texts that fits in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     side = teacher.tokenizer.truncation_side
@@ -63,7 +63,7 @@ def _compute_positions(
     for text, (_, starts, ends), (skipped, count), begin in zip(
         texts, tokens, kept, begins, strict=False
     ):
-        found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
+        found = align_tokens(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
         number = found.values - array_ops.gather(skipped, row)  # index after truncation
         inside = (found.values >= 0) & (number >= 0) & (number < array_ops.gather(count, row))
@@ -75,7 +75,7 @@ def _compute_positions(
     return pack(positions, start, NO_TOKEN, *layout, own.truncation_side)[0]
 
 
-def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
+def align_tokens(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
     """For each token, find the token that ends at the same character in another tokenization.
 
     The start is not compared, because some tokenizers include leading spaces in tokens.
@@ -94,16 +94,21 @@ def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops
         >>> import tensorflow as tf
         >>> spans = [tf.ragged.constant([x]) for x in ([5, 6, 7], [0, 3, 8], [3, 7, 9])]
         >>> starts, ends = tf.ragged.constant([[0, 4]]), tf.ragged.constant([[2, 7]])
-        >>> corresponding(spans, starts, ends).to_list()  # "mel|odra" and "me", "odra"
+        >>> align_tokens(spans, starts, ends).to_list()  # "mel|odra" and "me", "odra"
         [[-1, 1, -1]]
     """
     ids, _, own_ends = tokens
-    last = keys(own_ends) - 1  # (T,)
-    found = array_ops.searchsorted(keys(starts), last, side="right", out_type=array_ops.int64) - 1
+    last = compute_sort_keys(own_ends) - 1  # (T,)
+    found = (
+        array_ops.searchsorted(
+            compute_sort_keys(starts), last, side="right", out_type=array_ops.int64
+        )
+        - 1
+    )
     row_starts = array_ops.gather(starts.row_starts(), ids.value_rowids())
     none_before = found < row_starts
     all_ends = array_ops.concat(
-        [keys(ends), [0]], 0
+        [compute_sort_keys(ends), [0]], 0
     )  # one extra value, because there may be no tokens
     holds = array_ops.gather(all_ends, array_ops.maximum(found, 0)) > last
     number = array_ops.where(
@@ -151,7 +156,7 @@ def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]
 def _check_same_answers(teacher, student) -> None:
     """Raise a ValueError if the two tasks do not have the same classes or settings."""
     if type(teacher) is not type(student) or not student.record.learns_soft_labels:
-        kinds = ", ".join(task.__name__ for task in all_tasks() if task.record.learns_soft_labels)
+        kinds = ", ".join(task.__name__ for task in list_tasks() if task.record.learns_soft_labels)
         raise ValueError(
             f"The teacher is a {type(teacher).__name__}, but the student is a "
             f"{type(student).__name__}. The objective 'soft_labels' requires two models of the "
@@ -184,7 +189,7 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
         student._set_classes(teacher.num_classes, teacher.labels)
     for here, there in ((student, teacher), (student.preprocessor, teacher.preprocessor)):
         if None not in (here, there):
-            for name in {*student.record.distilled_settings} & {*argument_names(type(here))}:
+            for name in {*student.record.distilled_settings} & {*get_argument_names(type(here))}:
                 setattr(here, name, getattr(there, name))
 
 
@@ -227,7 +232,7 @@ def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None
 
 def check_same_strategy(student: Task | Backbone) -> None:
     """Raise a ValueError if the student was created under another `tf.distribute` strategy."""
-    here = current_strategy()
+    here = get_strategy()
     if hasattr(student, "distribution"):
         built = student.distribution.strategy
     else:
@@ -265,7 +270,7 @@ def pair_preprocessors(
         )
     longest = get_backbone(teacher).max_sequence_length
     why = None
-    if teachers is not None and _identity(teachers) != _identity(own):
+    if teachers is not None and _collect_settings(teachers) != _collect_settings(own):
         why = "have different tokenizers"
     elif own.max_sequence_length > longest:
         why = f"use different lengths, {longest} and {own.max_sequence_length} tokens"
@@ -283,7 +288,7 @@ def pair_preprocessors(
     return DistillationPreprocessor(own, None, segments)
 
 
-def _identity(preprocessor: Preprocessor) -> dict:
+def _collect_settings(preprocessor: Preprocessor) -> dict:
     """Return the settings of a preprocessor that change token ids, to compare two preprocessors."""
     tokenizer = preprocessor.tokenizer
     config = {n: v for n, v in tokenizer.get_config().items() if n != "uses_segments"}
@@ -397,7 +402,7 @@ class DistillationPreprocessor(Preprocessor):
             teachers = self.teacher.encode(x)
             examples |= {TEACHER + name: values for name, values in teachers.items()}
         if self.aligned:
-            examples[TEACHER_POSITIONS] = positions_in_examples(
+            examples[TEACHER_POSITIONS] = find_example_positions(
                 self.student.read_texts(x), self.student, self.teacher
             )
         return examples
@@ -406,7 +411,7 @@ class DistillationPreprocessor(Preprocessor):
         own = {name: values for name, values in examples.items() if not name.startswith(TEACHER)}
         batch = self.student.collate(own, seed, bucketed)
         inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
-        inputs = {**inputs, **self._teachers(examples, own, bucketed)}
+        inputs = {**inputs, **self._select_teacher_inputs(examples, own, bucketed)}
         if self.aligned:
             shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
             positions = examples[TEACHER_POSITIONS].to_tensor(NO_TOKEN, shape=shape)
@@ -415,7 +420,7 @@ class DistillationPreprocessor(Preprocessor):
             inputs |= _soft_weights(examples, array_ops.shape(inputs["token_ids"], array_ops.int64))
         return pack_batch(inputs, *rest)
 
-    def _teachers(
+    def _select_teacher_inputs(
         self, examples: dict, own: dict, bucketed: Bucketed
     ) -> dict[str, array_ops.Tensor]:
         """Create the inputs that only the teacher reads."""
@@ -440,7 +445,7 @@ def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_op
     return {"soft_weights": examples["sample_weight"]} if "sample_weight" in examples else {}
 
 
-def teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
+def select_teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
     """Return the teacher's inputs. Without its own inputs, it reads the student's inputs.
 
     Args:

@@ -17,7 +17,7 @@ from keras import ops
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT, make_attention_mask
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
-from encoder_zoo.tasks.losses.score_distillation import kl_divergence
+from encoder_zoo.tasks.losses.score_distillation import compute_kl_divergence
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
@@ -49,12 +49,12 @@ def soft_labels(student, teacher, temperature: float, activation: str):
         return ops.mean(ops.square(student - teacher), axis=-1)
     student, teacher = student / temperature, teacher / temperature
     if activation == "softmax":
-        divergence = kl_divergence(ops.log_softmax(teacher), ops.log_softmax(student))
+        divergence = compute_kl_divergence(ops.log_softmax(teacher), ops.log_softmax(student))
     else:  # each class is present or absent
         teacher, student = (
             ops.log_sigmoid(ops.stack([logits, -logits], axis=-1)) for logits in (teacher, student)
         )
-        divergence = ops.mean(kl_divergence(teacher, student), axis=-1)
+        divergence = ops.mean(compute_kl_divergence(teacher, student), axis=-1)
     return temperature**2 * divergence
 
 
@@ -122,7 +122,7 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
             _log_relations(parts[first], parts[second], heads, allowed)
             for parts in (teacher, student)
         )
-        total = total + ops.mean(kl_divergence(true, found), axis=1)
+        total = total + ops.mean(compute_kl_divergence(true, found), axis=1)
     return total
 
 
@@ -154,11 +154,11 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
     return maps
 
 
-def as_labels(logits, activation: str):
+def convert_to_labels(logits, activation: str):
     """Convert teacher logits to labels, for metrics without true labels.
 
     Example:
-        >>> as_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
+        >>> convert_to_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
         [1]
     """
     if activation == "softmax":

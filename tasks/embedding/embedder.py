@@ -34,17 +34,17 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
     check_cutoffs,
     check_scores,
+    compute_pearson,
+    compute_spearman,
     merge_judgements,
-    pearson,
     search_metrics,
-    spearman,
 )
-from encoder_zoo.tasks.retrieval.mining import hard_negatives
+from encoder_zoo.tasks.retrieval.mining import mine_hard_negatives
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
 from encoder_zoo.tasks.retrieval.ranking import check_texts
 from encoder_zoo.tasks.retrieval.similarity import (
     check_finite,
-    max_sim,
+    compute_max_sim,
     pair_scores,
     scale_queries,
     unit_rows,
@@ -133,7 +133,7 @@ class Embedder(Task, Searchable[IndexKind]):
         if CANDIDATE + "token_ids" not in inputs:
             return self._vectors(inputs, training)
         first = {n: values for n, values in inputs.items() if not n.startswith(CANDIDATE)}
-        first = self._query_vectors(first, training)  # (B, D)
+        first = self._compute_query_vectors(first, training)  # (B, D)
         # Reshaping with -1 instead of K fails on a replica without rows.
         batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
         others = {  # (B * K, L)
@@ -164,7 +164,7 @@ class Embedder(Task, Searchable[IndexKind]):
         """Pad a chunk's vectors to the length of the whole batch."""
         return vectors
 
-    def _query_vectors(self, inputs, training):
+    def _compute_query_vectors(self, inputs, training):
         """Embed the first text in each row. Return vectors (B, D)."""
         return self._vectors(inputs, training)
 
@@ -338,7 +338,8 @@ class Embedder(Task, Searchable[IndexKind]):
 
         Returns:
             Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
-            "map@100". See `ranking_metrics` for details. For sparse vectors, the dict also contains
+            "map@100". See `compute_ranking_metrics` for details. For sparse vectors, the dict also
+            contains
             "query_terms" and "document_terms", the average number of terms per query and per
             document, and "flops", the average number of multiplications per query-document pair.
 
@@ -368,7 +369,7 @@ class Embedder(Task, Searchable[IndexKind]):
             return zip(*store.nearest(take(found[0], some), min(k, len(store))), strict=True)
 
         metrics = search_metrics(search, texts.relevant, cutoffs, len(store))
-        return metrics | (_term_counts(*found) if isinstance(store, Postings) else {})
+        return metrics | (_count_terms(*found) if isinstance(store, Postings) else {})
 
     @validate_arguments
     def evaluate_similarity(
@@ -426,7 +427,10 @@ class Embedder(Task, Searchable[IndexKind]):
                 f"All pairs have the similarity {found[0]:g}. A correlation requires different "
                 "similarities."
             )
-        return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
+        return {
+            "spearman": compute_spearman(found, scores),
+            "pearson": compute_pearson(found, scores),
+        }
 
     @validate_arguments
     def mine_negatives(
@@ -510,7 +514,7 @@ class Embedder(Task, Searchable[IndexKind]):
             pairs = [texts.queries[i] for i in asked], [texts.documents[i] for i in found]
             return np.reshape(reranker.score(pairs), (-1,))
 
-        return hard_negatives(
+        return mine_hard_negatives(
             texts,
             search=lambda k: store.nearest(
                 scale_queries(a, self.similarity_function), min(k, len(store))
@@ -570,13 +574,13 @@ def compute_pair_scores(a: Any, b: Any, function: str) -> np.ndarray:
     """Compute the similarity of row `i` of `a` and row `i` of `b`, float32 (P,)."""
     if isinstance(a, list):
         a = scale_queries(a, function)
-        return np.array([max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
+        return np.array([compute_max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
     if isinstance(a, np.ndarray):
         return pair_scores(a, b, function).astype("float32")
     return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
 
-def _term_counts(queries: csr_array, documents: csr_array) -> dict[str, float]:
+def _count_terms(queries: csr_array, documents: csr_array) -> dict[str, float]:
     """Compute the mean numbers of terms per vector and of multiplications per score."""
     shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
     return {

@@ -24,10 +24,15 @@ from encoder_zoo.common.validation import (
     one_of,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import weights_lock
+from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.presets.formats.checkpoint import copy, make_stored_array, match, named_weights
+from encoder_zoo.presets.formats.checkpoint import (
+    copy,
+    list_named_weights,
+    make_stored_array,
+    match,
+)
 from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.presets.formats.embedding_modules import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
@@ -35,12 +40,12 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.presets.formats.sentence_transformers import Module
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.classes import (
-    are_default_labels,
+    compute_sigmoid,
+    compute_softmax,
     count_and_names,
-    labels_from_config,
+    has_default_labels,
+    read_labels,
     resolve_num_classes,
-    sigmoid,
-    softmax,
     validate_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
@@ -51,16 +56,16 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS, ClassAnswers
 from encoder_zoo.tasks.classification.class_labels import (
-    class_indices,
+    convert_class_indices,
+    convert_multi_label_targets,
     learn_classes,
-    multi_label_targets,
 )
 from encoder_zoo.tasks.classification.class_scores import ScoresClasses
-from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.text_embedder import SCORES, EmbedderPresetArguments, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import columns_advice, texts_and_labels
+from encoder_zoo.tasks.preprocessing.columns import describe_columns, split_texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.metrics import ClassScore
@@ -77,13 +82,13 @@ TOLERANCE = 1e-4  # maximum absolute value of the mean gradient at convergence
 
 
 def fit_logistic(
-    x: np.ndarray, hot: np.ndarray, activation: Callable[[np.ndarray], np.ndarray] = softmax
+    x: np.ndarray, hot: np.ndarray, activation: Callable[[np.ndarray], np.ndarray] = compute_softmax
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a logistic regression and return its kernel (D, C) and bias (C,).
 
     The objective is the cross-entropy plus half of the squared norm of the kernel. For three or
     more classes, the result is equal to scikit-learn's `LogisticRegression`, which does not
-    penalize the bias. With `sigmoid`, each class is fitted against the rest, as in
+    penalize the bias. With `compute_sigmoid`, each class is fitted against the rest, as in
     `OneVsRestClassifier(LogisticRegression())`. The objective is convex, and minimized with
     accelerated gradient descent. If it does not converge in `MAX_STEPS` steps, for example because
     the vectors have a large norm, a warning is logged.
@@ -91,8 +96,8 @@ def fit_logistic(
     Args:
         x: Array of shape (N, D).
         hot: Binary array of shape (N, C). Classes of each example.
-        activation: The activation to use: `softmax` for a single class per example, or `sigmoid`
-            for multi-label classification. Defaults to `softmax`.
+        activation: The activation to use: `compute_softmax` for a single class per example, or
+            `compute_sigmoid` for multi-label classification. Defaults to `compute_softmax`.
 
     Source: Nesterov 1983; O'Donoghue and Candès 2015, Adaptive Restart for Accelerated Gradient
     Schemes, section 3.2, for the restart.
@@ -143,7 +148,7 @@ class ContrastivePairs(NamedTuple):
     score: np.ndarray
 
 
-def contrastive_pairs(
+def sample_contrastive_pairs(
     hot: np.ndarray, pairs_per_text: int, rng: np.random.Generator
 ) -> ContrastivePairs:
     """Sample pairs of texts for contrastive training.
@@ -162,7 +167,7 @@ def contrastive_pairs(
     with several classes are handled in the same way as in the SetFit code.
 
     Example:
-        >>> pairs = contrastive_pairs(np.eye(2)[[0, 0, 1, 1]], 2, np.random.default_rng(0))
+        >>> pairs = sample_contrastive_pairs(np.eye(2)[[0, 0, 1, 1]], 2, np.random.default_rng(0))
         >>> len(pairs.score), pairs.score.sum().item()
         (16, 8.0)
     """
@@ -191,18 +196,18 @@ class FewShotFolder(EmbeddingFolder):
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = super().arguments(checkpoint, given)
-        if not _takes_head(checkpoint, given):
+        if not _should_load_head(checkpoint, given):
             return {**arguments, "thresholds": None, "abstain_below": None}
-        names = labels_from_config(checkpoint.config)
-        labels = None if are_default_labels(names) else names
-        stored = {"num_classes": len(names), "problem_type": _problem_type(checkpoint)}
+        names = read_labels(checkpoint.config)
+        labels = None if has_default_labels(names) else names
+        stored = {"num_classes": len(names), "problem_type": _read_problem_type(checkpoint)}
         return {**arguments, "labels": labels, **stored}
 
     def restore(
         self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
         used = super().restore(task, checkpoint, given, allow_nonfinite)
-        if not _takes_head(checkpoint, given):
+        if not _should_load_head(checkpoint, given):
             return used
         weights = ModuleCheckpoint(checkpoint.files.root, HEAD_MODULE)
         matched, misfits = match(weights, task, LAYERS)
@@ -222,7 +227,7 @@ class FewShotFolder(EmbeddingFolder):
             return files
         arrays = {
             name: make_stored_array(weight, transposed, dtype)
-            for name, weight, transposed in named_weights(task, LAYERS)
+            for name, weight, transposed in list_named_weights(task, LAYERS)
         }
         return {
             **files,
@@ -388,7 +393,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
                 train on.
         """
         texts, labels = self._check_labelled(texts, labels)
-        column = only_column(texts)
+        column = read_only_column(texts)
         log_odd_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
@@ -406,7 +411,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         history.on_train_begin()
         if epochs:  # the JAX and PyTorch trainers of Keras do not support 0 epochs
             seed = np.random.randint(2**31)  # set by `keras.utils.set_random_seed`
-            pairs = contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
+            pairs = sample_contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
             history = super().fit(
                 (array_ops.gather(column, pairs.first), array_ops.gather(column, pairs.second)),
                 pairs.score,
@@ -416,17 +421,17 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
                 callbacks=callbacks,
             )
         weights = fit_logistic(self.embed(column), hot, self._probabilities)
-        with weights_lock(self).exclusive():
+        with get_weights_lock(self).exclusive():
             self.head.set_weights(weights)
             self.thresholds = None  # thresholds were tuned for the old weights
         return history
 
     def _check_labelled(self, texts, labels) -> tuple:
         """Check the texts and labels, and return them. Rows can contain the labels."""
-        texts, labels = texts_and_labels(texts, labels, self.labels, self._takes_several)
+        texts, labels = split_texts_and_labels(texts, labels, self.labels, self._takes_several)
         if labels is None:
             raise ValueError(
-                f"The labels are missing. Expected a class for each text.{columns_advice(texts)}"
+                f"The labels are missing. Expected a class for each text.{describe_columns(texts)}"
             )
         return texts, check_given(labels, texts)
 
@@ -436,19 +441,19 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     @property
     def _probabilities(self) -> Callable[[np.ndarray], np.ndarray]:
-        return sigmoid if self._takes_several else softmax
+        return compute_sigmoid if self._takes_several else compute_softmax
 
     def _hot(self, texts: int, labels, names: Sequence[str] | None, count: int) -> np.ndarray:
         """Convert the labels passed to `fit` to a binary array (N, C)."""
         if self._takes_several:
-            hot = multi_label_targets(labels, names, count)
+            hot = convert_multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
             hot = check_each(
                 hot, array_ops.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected
             )
             _check_counts(texts, hot[:, 0])
             return hot.numpy()
-        classes = np.asarray(class_indices(labels, names, count))
+        classes = np.asarray(convert_class_indices(labels, names, count))
         _check_counts(texts, classes)
         return np.eye(count)[classes]
 
@@ -527,7 +532,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             ValueError: If the classifier has not been fitted yet and has no classes.
         """
         self._check_classes_known()
-        vectors = self.embed(only_column(texts), batch_size=batch_size)
+        vectors = self.embed(read_only_column(texts), batch_size=batch_size)
         kernel, bias = self.head.get_weights()
         return vectors @ kernel + bias
 
@@ -602,15 +607,15 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return {"serving_default": lambda text: answer(text)}
 
 
-def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:
+def _should_load_head(checkpoint: Checkpoint, given: dict) -> bool:
     """Return whether the head of the checkpoint matches the given arguments."""
     there = f"{HEAD_MODULE.path}/{SAFETENSORS.file}" in checkpoint.files.root
-    asked = given.get("problem_type", _problem_type(checkpoint))
-    others = {"labels", "num_classes"} & given.keys() or asked != _problem_type(checkpoint)
+    asked = given.get("problem_type", _read_problem_type(checkpoint))
+    others = {"labels", "num_classes"} & given.keys() or asked != _read_problem_type(checkpoint)
     return there and not others
 
 
-def _problem_type(checkpoint: Checkpoint) -> str:
+def _read_problem_type(checkpoint: Checkpoint) -> str:
     return checkpoint.config.get("problem_type") or SINGLE
 
 

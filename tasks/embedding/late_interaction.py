@@ -28,7 +28,7 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     DOCUMENT,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
+from encoder_zoo.tasks.embedding.pooling import Projection, normalize
 from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
@@ -201,7 +201,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         x = ops.cast(encoded["sequence_output"], "float32")
         for layer in self.projection_layers:
             x = layer(x)
-        x = to_unit_length(x) if self.normalize else x
+        x = normalize(x) if self.normalize else x
         mask = inputs.get("scored_mask", inputs.get("padding_mask"))
         return x if mask is None else x * ops.expand_dims(ops.cast(mask, "float32"), 2)
 

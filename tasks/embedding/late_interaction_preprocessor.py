@@ -125,7 +125,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
         self._skipped_ids = [known[word] for word in self.skiplist if word in known]
         self._marker_ids = {
-            role: self._marker_id(f"{role}_marker", known) for role in (QUERY, DOCUMENT)
+            role: self._find_marker_id(f"{role}_marker", known) for role in (QUERY, DOCUMENT)
         }
         for role in self.prompts:
             _check_role(role, "prompts")
@@ -137,7 +137,7 @@ class LateInteractionPreprocessor(SeparateTexts):
 
         return LateInteractionFolder()
 
-    def _marker_id(self, name: str, known: Mapping[str, int]) -> int | None:
+    def _find_marker_id(self, name: str, known: Mapping[str, int]) -> int | None:
         marker = getattr(self, name)
         if marker is not None and marker not in known:
             raise invalid(

@@ -9,7 +9,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
-from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each
+from encoder_zoo.tasks.preprocessing.checks import check_each, convert_numbers
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
@@ -25,7 +25,7 @@ PAIR_COLUMNS = Inputs(
 )
 
 
-def only_column(texts) -> array_ops.Tensor:
+def read_only_column(texts) -> array_ops.Tensor:
     """Check the texts (N,) or chunks passed to `embed`. An error is raised for pairs.
 
     Raises:
@@ -103,7 +103,7 @@ class SeparateTexts(Preprocessor):
         """
         first, *others = self.read_texts(x)
         if y is not None:
-            y = as_scores(y) if others else as_vectors(y)
+            y = convert_scores(y) if others else convert_vectors(y)
         of_first, of_others = prompt, None
         if others:
             symmetric = len(others) == 1 and y is not None and len(y.shape) < 3
@@ -122,7 +122,7 @@ class SeparateTexts(Preprocessor):
                 for name, values in encoded.items()
             }
             every = array_ops.concat([first[:, None], texts], axis=1)
-            examples[TEXT_IDS] = _number_values(every)
+            examples[TEXT_IDS] = _enumerate_values(every)
         if y is not None:
             examples["labels"] = y
         return self.add_labels(examples, None, sample_weight)
@@ -133,7 +133,9 @@ class SeparateTexts(Preprocessor):
             x |= self._pad_candidates(examples, bucketed)
         labels = examples.get("labels")
         if labels is None and TEXT_IDS in examples:
-            labels = _number_values(examples[TEXT_IDS])  # small numbers, which are exact in float32
+            labels = _enumerate_values(
+                examples[TEXT_IDS]
+            )  # small numbers, which are exact in float32
         return pack_batch(x, labels, examples.get("sample_weight"))
 
     def _pad_candidates(self, examples: dict, bucketed: Bucketed) -> dict:
@@ -152,25 +154,25 @@ class SeparateTexts(Preprocessor):
         }
 
 
-def _number_values(values: array_ops.Tensor) -> array_ops.Tensor:
+def _enumerate_values(values: array_ops.Tensor) -> array_ops.Tensor:
     """Replace values by int32 numbers, starting at 0. Equal values get the same number."""
     return array_ops.reshape(
         array_ops.unique(array_ops.reshape(values, [-1])).idx, array_ops.shape(values)
     )
 
 
-def as_scores(y) -> array_ops.Tensor:
+def convert_scores(y) -> array_ops.Tensor:
     """Check scores for pairs, or vectors for texts, and convert them to float32 (N, ...).
 
     Raises:
         ValueError: If any value in `y` is not finite.
 
     Example:
-        >>> as_scores([0.5, float("inf")])
+        >>> convert_scores([0.5, float("inf")])
         Traceback (most recent call last):
         ValueError: Row 1 has the score inf. Expected a finite number.
     """
-    scores = as_numbers(check_given(y), "y", "one score per pair")
+    scores = convert_numbers(check_given(y), "y", "one score per pair")
     finite = array_ops.math.is_finite(scores)
     right = array_ops.reduce_all(
         array_ops.reshape(finite, [array_ops.shape(scores)[0], -1]), axis=1
@@ -178,13 +180,13 @@ def as_scores(y) -> array_ops.Tensor:
     return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
 
 
-def as_vectors(y) -> array_ops.Tensor:
+def convert_vectors(y) -> array_ops.Tensor:
     """Check the target vectors for single texts and convert them to float32 (N, D).
 
     Raises:
         ValueError: If `y` does not have exactly two axes.
     """
-    vectors = as_scores(y)
+    vectors = convert_scores(y)
     if len(vectors.shape) != 2:
         raise invalid(
             "y.shape",

@@ -13,19 +13,19 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.layers import activation_function, initializer
+from encoder_zoo.encoders.layers import get_activation, make_initializer
 
 
-def _first(x, mask):
+def _pool_first(x, mask):
     """Return the vector for the first token to pool, (B, D)."""
-    return _gather_tokens(x, _first_one(mask))
+    return _gather_tokens(x, _find_first(mask))
 
 
-def _last(x, mask):
-    return _gather_tokens(x, ops.shape(mask)[1] - 1 - _first_one(ops.flip(mask, axis=1)))
+def _pool_last(x, mask):
+    return _gather_tokens(x, ops.shape(mask)[1] - 1 - _find_first(ops.flip(mask, axis=1)))
 
 
-def _max(x, mask):
+def _pool_max(x, mask):
     """Compute the maximum (B, D), with the gradient only for the first token to reach it."""
     # The gradient for `max` in TensorFlow is divided by the number of equal values. XLA recomputes
     # these values with different rounding, so this can lead to a division by 0.
@@ -33,31 +33,33 @@ def _max(x, mask):
     return ops.take_along_axis(x, ops.expand_dims(tokens, 1), axis=1)[:, 0]
 
 
-def _mean(x, mask):
-    return _sum_weighted(x, mask) / _positive(ops.sum(mask, axis=1, keepdims=True))
+def _pool_mean(x, mask):
+    return _sum_weighted(x, mask) / _clip_to_positive(ops.sum(mask, axis=1, keepdims=True))
 
 
-def _mean_sqrt(x, mask):
-    return _sum_weighted(x, mask) / ops.sqrt(_positive(ops.sum(mask, axis=1, keepdims=True)))
+def _pool_mean_sqrt(x, mask):
+    return _sum_weighted(x, mask) / ops.sqrt(
+        _clip_to_positive(ops.sum(mask, axis=1, keepdims=True))
+    )
 
 
 def _compute_weighted_mean(x, mask):
     """Compute the position-weighted mean (Muennighoff 2022, SGPT, section 3.1)."""
-    return _mean(x, mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32"))
+    return _pool_mean(x, mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="float32"))
 
 
 # Functions from x (B, L, D) float32 and a mask (B, L) float32, named as in sentence-transformers.
 POOLINGS: dict[str, Callable] = {
-    "cls": _first,
-    "max": _max,
-    "mean": _mean,
-    "mean_sqrt_len_tokens": _mean_sqrt,
+    "cls": _pool_first,
+    "max": _pool_max,
+    "mean": _pool_mean,
+    "mean_sqrt_len_tokens": _pool_mean_sqrt,
     "weightedmean": _compute_weighted_mean,
-    "lasttoken": _last,
+    "lasttoken": _pool_last,
 }
 
 
-def _first_one(mask):
+def _find_first(mask):
     # Cast to integers. For floats, `argmax` in Keras compares bits, which is not supported by ONNX
     # and OpenVINO.
     return ops.argmax(ops.cast(mask, "int32"), axis=1)
@@ -73,7 +75,7 @@ def _sum_weighted(x, weights):
     return ops.matmul(ops.expand_dims(weights, 1), x)[:, 0]
 
 
-def _positive(x):
+def _clip_to_positive(x):
     return ops.maximum(x, 1e-9)
 
 
@@ -121,24 +123,24 @@ def list_modes(pooling: str | list[str]) -> list[str]:
     return [pooling] if isinstance(pooling, str) else pooling
 
 
-def to_unit_length(x: keras.KerasTensor) -> keras.KerasTensor:
+def normalize(x: keras.KerasTensor) -> keras.KerasTensor:
     """Normalize vectors (..., D) to unit length.
 
     Example:
         >>> import numpy as np
-        >>> to_unit_length(np.array([[3.0, 4.0]], "float32")).numpy().round(1).tolist()
+        >>> normalize(np.array([[3.0, 4.0]], "float32")).numpy().round(1).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return x * ops.rsqrt(ops.maximum(squares, 1e-24))
 
 
-def principal_components(x: np.ndarray, count: int) -> np.ndarray:
+def compute_principal_components(x: np.ndarray, count: int) -> np.ndarray:
     """Compute the first principal components (N, count) for vectors (N, D).
 
     Example:
         >>> x = np.array([[0.0, 0.0], [4.0, 0.1], [8.0, 0.0]])
-        >>> principal_components(x, 1).round(1).tolist()
+        >>> compute_principal_components(x, 1).round(1).tolist()
         [[-4.0], [0.0], [4.0]]
     """
     x = x - x.mean(axis=0)
@@ -185,11 +187,11 @@ class Projection(ConfigFromSignature, keras.layers.Layer):
         self.activation = activation
         self.use_bias = use_bias
         self.residual = residual
-        self.activation_function = activation_function(activation)
+        self.activation_function = get_activation(activation)
         self.dense = keras.layers.Dense(
             units,
             use_bias=use_bias,
-            kernel_initializer=initializer(),
+            kernel_initializer=make_initializer(),
             name="dense",
             dtype="float32",  # by default, the global Keras policy would be used here
         )
@@ -201,7 +203,7 @@ class Projection(ConfigFromSignature, keras.layers.Layer):
             self.residual_dense = keras.layers.Dense(
                 self.units,
                 use_bias=False,
-                kernel_initializer=initializer(),
+                kernel_initializer=make_initializer(),
                 name="residual",
                 dtype="float32",
             )

@@ -13,7 +13,11 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.options import IndexOptions, OpenOptions
 from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
-from encoder_zoo.tasks.retrieval.similarity import max_sim, scale_queries, similarity_matrix
+from encoder_zoo.tasks.retrieval.similarity import (
+    compute_max_sim,
+    compute_similarity_matrix,
+    scale_queries,
+)
 from encoder_zoo.tasks.retrieval.terms import normalize_rows
 
 if TYPE_CHECKING:  # the indexes are imported when they are used
@@ -64,7 +68,7 @@ class Searchable(Generic[IndexKind]):
             self._get_vectors(x, prompt, name)
             for x, prompt, name in zip((a, b), self._answers.similarity_prompts, "ab", strict=True)
         )
-        found = similarities(a, b, self.similarity_function)
+        found = compute_similarities(a, b, self.similarity_function)
         return found[tuple(0 if one else slice(None) for one in (one_a, one_b))]
 
     def _get_vectors(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
@@ -142,11 +146,11 @@ class Searchable(Generic[IndexKind]):
         return load_index(folder, self, **options)
 
 
-def similarities(a: Any, b: Any, function: str) -> np.ndarray:
+def compute_similarities(a: Any, b: Any, function: str) -> np.ndarray:
     """Compute the similarity between all rows in `a` and `b`, (N, M) float32."""
     if isinstance(a, list):
-        return max_sim(scale_queries(a, function), b)
+        return compute_max_sim(scale_queries(a, function), b)
     if isinstance(a, np.ndarray):
-        return similarity_matrix(a, b, function)
+        return compute_similarity_matrix(a, b, function)
     a, b = (normalize_rows(x, function) for x in (a, b))
     return (a @ b.T).toarray()

@@ -26,7 +26,7 @@ from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.answers import answered_by
-from encoder_zoo.tasks.base.inference import text_outputs_in_graph
+from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
@@ -41,8 +41,8 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
     TOKEN_WEIGHTS,
     Pooling,
     TermActivation,
+    compute_term_weights,
     pool_term_weights,
-    term_weights,
 )
 from encoder_zoo.tasks.embedding.term_answers import TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
@@ -288,7 +288,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             weights = self._token_weights(x, ids, mask)
             return pool_term_weights(weights, ids, self.embedding_dim)
         settings = self.pooling, self.activation, training, self._sparse_gradients
-        return term_weights(self.backbone, self.head, x, mask, *settings)
+        return compute_term_weights(self.backbone, self.head, x, mask, *settings)
 
     def _token_weights(self, x, token_ids, mask):
         """Compute the weight for each token, (B, L) float32.
@@ -371,9 +371,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         share = self.query_learning_rate / self.learning_rate
         return {id(weight): share for weight in self.query_encoder.trainable_weights}
 
-    def _query_vectors(self, inputs, training):
+    def _compute_query_vectors(self, inputs, training):
         if self.query_encoder is None:
-            return super()._query_vectors(inputs, training)
+            return super()._compute_query_vectors(inputs, training)
         if isinstance(self.query_encoder, TermTable):
             return self.query_encoder(inputs)
         return self.query_encoder(inputs, training=training)
@@ -442,7 +442,7 @@ class SparseEncoder(Embedder[SparseIndex]):
                 model if isinstance(model, TermTable) else functools.partial(model, training=False)
             )
             examples = preprocessor.encode(text, prompt=prompt)
-            weights = text_outputs_in_graph(self, examples, self.embedding_dim, run)
+            weights = compute_text_outputs_in_graph(self, examples, self.embedding_dim, run)
             count = array_ops.math.count_nonzero(weights, axis=1, dtype=array_ops.int32)
             count = count if most is None else array_ops.minimum(count, most)
             longest = array_ops.reduce_max(array_ops.concat([[0], count], axis=0))

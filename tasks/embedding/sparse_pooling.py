@@ -28,19 +28,19 @@ TermActivation = Literal["relu", "log1p_relu"]
 POSITIONS = 32  # whose logits are in memory at once
 
 
-def _log1p_relu(x):
+def _compute_log1p_relu(x):
     """Compute log(1 + max(x, 0)), as in Formal et al. 2021, SPLADE, equation 1."""
     return ops.log1p(ops.relu(x))
 
 
 # Activations for logits, named as in sentence-transformers. All of them must be monotonic.
 TERM_ACTIVATIONS: dict[str, Callable] = {
-    "relu": _log1p_relu,
-    "log1p_relu": lambda x: ops.log1p(_log1p_relu(x)),
+    "relu": _compute_log1p_relu,
+    "log1p_relu": lambda x: ops.log1p(_compute_log1p_relu(x)),
 }
 
 
-def term_weights(
+def compute_term_weights(
     backbone: Backbone,
     head: MaskedLMHead,
     x: keras.KerasTensor,
@@ -60,8 +60,8 @@ def term_weights(
         pooling: "max" or "sum", to pool over all tokens.
         activation: String. The activation to use, from `TERM_ACTIVATIONS`.
         training: Boolean. Whether gradients are required.
-        sparse_gradients: Boolean. Whether to compute gradients with `largest_logits`, on TensorFlow
-            without XLA.
+        sparse_gradients: Boolean. Whether to compute gradients with `find_largest_logits`, on
+            TensorFlow without XLA.
 
     Source: Formal et al. 2021, SPLADE v2, equations 1 and 3; `log1p_relu` Shen et al. 2025,
     Exploring l0 Sparsification for Inference-free Sparse Retrievers, section 3.
@@ -87,7 +87,7 @@ def term_weights(
     if training and sparse_gradients and head.tied:
         table = ops.convert_to_tensor(backbone.embeddings.token_embedding.embeddings)
         x = head(repeated(x, mask))
-        return function(add_bias(head, largest_logits(x, table, POSITIONS)))
+        return function(add_bias(head, find_largest_logits(x, table, POSITIONS)))
 
     def largest(x, mask):
         return ops.max(project(backbone, head, repeated(x, mask)), axis=1)
@@ -163,7 +163,7 @@ def _split_positions(values, number, size):
     return ops.moveaxis(values, 0, 1)
 
 
-def largest_logits(
+def find_largest_logits(
     x: array_ops.Tensor, table: array_ops.Tensor, positions: int
 ) -> array_ops.Tensor:
     """Compute the largest dot product over all tokens for each table row, (B, V).
@@ -177,19 +177,19 @@ def largest_logits(
         >>> import tensorflow as tf
         >>> x = tf.constant([[[1.0, 0.0], [0.0, 2.0]]])
         >>> table = tf.constant([[1.0, 1.0], [3.0, 0.0], [0.0, -1.0]])
-        >>> largest_logits(x, table, 1).numpy().tolist()
+        >>> find_largest_logits(x, table, 1).numpy().tolist()
         [[2.0, 3.0, 0.0]]
     """
 
     @tf.custom_gradient
     def operation(x, table):
-        found, index = _largest(x, table, positions)
-        return found, lambda dy: _gradients(x, table, index, dy)
+        found, index = _find_largest(x, table, positions)
+        return found, lambda dy: _compute_gradients(x, table, index, dy)
 
     return operation(x, array_ops.convert_to_tensor(table))  # gradients reach tensors
 
 
-def _largest(x, table, positions: int) -> tuple:
+def _find_largest(x, table, positions: int) -> tuple:
     """Compute the largest products and the token indices, (B, V), in steps of P positions."""
 
     def step(start, found, index):
@@ -208,7 +208,7 @@ def _largest(x, table, positions: int) -> tuple:
     return found, index
 
 
-def _gradients(x, table, index, dy) -> tuple:
+def _compute_gradients(x, table, index, dy) -> tuple:
     """Compute the gradients for x (B, L, E) and the table (V, E) with a sparse matrix."""
     length, width = array_ops.shape(x)[1], x.shape[2]
     pairs = array_ops.where(dy != 0)  # (N, 2)

@@ -16,9 +16,9 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Runner, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
-from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
-from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
+from encoder_zoo.tasks.retrieval.terms import convert_to_sparse_rows, sort_best_first, sparse
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -94,7 +94,7 @@ class TermAnswers(EmbeddingAnswers):
             >>> vectors.shape[0], vectors.nnz
             (2, 40)
         """
-        column = only_column([texts] if isinstance(texts, str | bytes) else texts)
+        column = read_only_column([texts] if isinstance(texts, str | bytes) else texts)
         most = max_terms or self.max_terms
         require(sparse)
         if not column.shape[0]:
@@ -103,12 +103,12 @@ class TermAnswers(EmbeddingAnswers):
         if is_query and self.query_rows is not None:
             text = self.preprocessor.prompt_text(prompt)
             rows = self.query_rows(array_ops.strings.join([text, column]) if text else column)
-            return rows if most is None else as_rows(rows.toarray(), most)
+            return rows if most is None else convert_to_sparse_rows(rows.toarray(), most)
         runner = self.query_runner if is_query and self.query_runner else self.runner
         examples = self.preprocessor.encode(column, prompt=prompt)
         parts, order = [], []
         for indices, weights in runner.run_examples(examples, batch_size):
-            parts.append(as_rows(np.asarray(weights), most))
+            parts.append(convert_to_sparse_rows(np.asarray(weights), most))
             order.append(indices)
         return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
 
@@ -156,7 +156,7 @@ class TermAnswers(EmbeddingAnswers):
         found = []
         for begin, end in zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True):
             weights, indices = vectors.data[begin:end], vectors.indices[begin:end]
-            best = best_first(weights, indices, min(k, len(weights)))
+            best = sort_best_first(weights, indices, min(k, len(weights)))
             names = [terms[i] for i in indices[best].tolist()]
             found.append(list(zip(names, weights[best].tolist(), strict=True)))
         return found

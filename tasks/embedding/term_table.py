@@ -15,10 +15,10 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops, require, use_numpy
 from encoder_zoo.common.model_configuration import check_file_holds
-from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.sparse_pooling import pool_term_weights
 from encoder_zoo.tasks.preprocessing.packing import truncate_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
@@ -113,7 +113,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
         section 3.1, with 1 added so that no weight is negative.
         """
-        ids = tokenizer.tokenize(only_column(documents))
+        ids = tokenizer.tokenize(read_only_column(documents))
         rows = np.asarray(ids.value_rowids())
         terms = np.unique(rows * tokenizer.vocabulary_size + np.asarray(ids.flat_values))
         terms, count = terms % tokenizer.vocabulary_size, int(ids.nrows())
@@ -147,7 +147,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         require(sparse)
         texts = [texts] if isinstance(texts, str | bytes) else texts
         with use_numpy():  # for a few texts, tracing a graph would take longer
-            column = as_array(np.asarray(only_column(texts)))
+            column = make_array(np.asarray(read_only_column(texts)))
             return self.rows_of(self.encode_queries(column)["token_ids"])
 
     def rows_of(self, ids: array_ops.RaggedTensor) -> csr_array:

@@ -18,15 +18,15 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import weights_lock
+from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import TokenTable
-from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.inference import text_outputs_in_graph
+from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
@@ -37,21 +37,21 @@ from encoder_zoo.tasks.embedding.embedder import (
     check_pooled_by_mean,
     make_role_signatures,
 )
-from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.pooling import (
     Projection,
     check_modes,
+    compute_principal_components,
     list_modes,
+    normalize,
     pool,
-    principal_components,
-    to_unit_length,
 )
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import (
     ChunkPart,
     TextEmbedderPreprocessor,
 )
 from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers, check_dim
-from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
+from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
@@ -203,7 +203,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         settings = *vectors, self.similarity_function, self.normalize, self.dim
         if not self._adds_rows:
             return VectorAnswers(*settings)
-        with weights_lock(self).shared():
+        with get_weights_lock(self).shared():
             table = self.backbone.table()
         return StaticAnswers(*settings, table=table, project=self._project)
 
@@ -226,7 +226,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         x = pool(encoded["sequence_output"], mask, list_modes(self.pooling))
         for layer in self.dense_layers:
             x = layer(x)
-        return to_unit_length(x) if self.normalize else x
+        return normalize(x) if self.normalize else x
 
     @validate_arguments
     def embed(
@@ -278,7 +278,7 @@ class TextEmbedder(Embedder[VectorIndex]):
             if not self._adds_rows:  # the rows of a table do not depend on the context
                 answers = self._answers
                 check_dim(dim, self.embedding_dim)
-                vectors = self._vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
+                vectors = self._compute_vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
                 return answers.shorten(vectors, dim)
             texts = texts.texts
         return self._answers_to(texts).embed(texts, prompt, dim, batch_size, windows, missing)
@@ -370,10 +370,10 @@ class TextEmbedder(Embedder[VectorIndex]):
         )
         examples = {"token_ids": self.preprocessor.pack([one_each])["token_ids"]}
         vectors = np.zeros((len(ids), self.embedding_dim))
-        for indices, states in self._token_states(examples, batch_size or BATCH_SIZE):
+        for indices, states in self._iterate_token_states(examples, batch_size or BATCH_SIZE):
             x = pool(states, np.ones(states.shape[:2]), list_modes(self.pooling))
             vectors[indices] = self._project(x)
-        vectors = principal_components(vectors, min(dim, self.embedding_dim))
+        vectors = compute_principal_components(vectors, min(dim, self.embedding_dim))
         if sif is not None:
             share = 1 / np.arange(2, len(ids) + 2)
             vectors *= (sif / (sif + share / share.sum()))[:, None]
@@ -383,7 +383,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         backbone.embeddings.token_embedding.set_weights([table])
         return TextEmbedder(backbone, TextEmbedderPreprocessor(static))
 
-    def _vectors_in_contexts(
+    def _compute_vectors_in_contexts(
         self, chunks: Documents, prompt: str | None, batch_size: int
     ) -> np.ndarray:
         """Compute chunk vectors (N, D) by averaging token vectors from the whole texts."""
@@ -394,7 +394,7 @@ class TextEmbedder(Embedder[VectorIndex]):
             by_window.setdefault(part.window, []).append(part)
         vectors = np.zeros((len(chunks), self.backbone.hidden_dim))
         counts = np.zeros((len(chunks), 1))
-        for indices, states in self._token_states(examples, batch_size):
+        for indices, states in self._iterate_token_states(examples, batch_size):
             for window, x in zip(indices.tolist(), states, strict=True):  # (L, D)
                 for _, chunk, first, last in by_window.get(window, []):
                     vectors[chunk] += x[first:last].sum(axis=0, dtype="float64")
@@ -402,18 +402,18 @@ class TextEmbedder(Embedder[VectorIndex]):
         vectors = (vectors / np.maximum(counts, 1)).astype("float32")
         vectors, answers = self._project(vectors), self._answers
         if len(alone := np.flatnonzero(counts == 0)):  # chunks without any token
-            texts = only_column([chunks.texts[i] for i in alone])
+            texts = read_only_column([chunks.texts[i] for i in alone])
             vectors[alone] = answers.embed_whole(texts, prompt, batch_size)
         return answers.scale(vectors)
 
-    def _token_states(
+    def _iterate_token_states(
         self, examples: dict, batch_size: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield example indices (B,), longest first, together with the token vectors (B, L, D)."""
         collate = self.batch_maker.collate()
-        with weights_lock(self).shared():
-            for indices in batches_by_length(examples, batch_size):
-                inputs = backbone_inputs(collate(take_examples(examples, indices)))
+        with get_weights_lock(self).shared():
+            for indices in iterate_by_length(examples, batch_size):
+                inputs = select_backbone_inputs(collate(take_examples(examples, indices)))
                 inputs = {name: np.asarray(values) for name, values in inputs.items()}
                 outputs = self.backbone.predict_on_batch(inputs)
                 yield indices, np.asarray(outputs["sequence_output"], "float32")
@@ -437,9 +437,9 @@ class TextEmbedder(Embedder[VectorIndex]):
 
         def answer(text, prompt):
             examples = preprocessor.encode(text, prompt=prompt)
-            vectors = text_outputs_in_graph(self, examples, self.embedding_dim)[:, :dim]
+            vectors = compute_text_outputs_in_graph(self, examples, self.embedding_dim)[:, :dim]
             shortens = self.normalize and dim < self.embedding_dim
-            return {"embedding": to_unit_length(vectors) if shortens else vectors}
+            return {"embedding": normalize(vectors) if shortens else vectors}
 
         return make_role_signatures(answer, None)
 

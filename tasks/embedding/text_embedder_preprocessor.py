@@ -16,7 +16,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
 from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, SeparateTexts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
@@ -55,7 +55,7 @@ def check_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None)
     return prompts
 
 
-def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | None) -> str:
+def find_prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | None) -> str:
     """Return the prompt text to prepend to the inputs.
 
     Args:
@@ -71,7 +71,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
 
     Example:
         >>> prompts = {"query": "query: ", "passage": "passage: "}
-        >>> [prompt_text(prompts, p, None) for p in ("query", "document", "search: ", None)]
+        >>> [find_prompt_text(prompts, p, None) for p in ("query", "document", "search: ", None)]
         ['query: ', 'passage: ', 'search: ', '']
     """
     name = default if prompt is None else prompt
@@ -180,7 +180,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     def prompt_text(self, prompt: str | None) -> str:
         """Look up the prompt text for a name. See also `TextEmbedder.embed`."""
-        return prompt_text(self.prompts, prompt, self.default_prompt)
+        return find_prompt_text(self.prompts, prompt, self.default_prompt)
 
     def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         if isinstance(self.tokenizer, FileTokenizer):
@@ -199,7 +199,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
         if not self.include_prompt:
-            count = self._prompt_length(prompt)
+            count = self._count_prompt_tokens(prompt)
             examples["pooled_from"] = array_ops.fill([array_ops.shape(texts)[0]], count)
         return examples
 
@@ -219,7 +219,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             Tuple with the token ids for all texts in a single array, and the number of token ids
             per text (N,).
         """
-        before, given = self.prompt_text(prompt), texts_in_memory(texts)
+        before, given = self.prompt_text(prompt), list_texts(texts)
         given, most = [before + text for text in given], self.max_sequence_length
         ids, lengths, longer = self.tokenizer.compute_ids(given, None if whole else most)
         count_truncated(
@@ -235,7 +235,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             array_ops.strings.join([text, texts]) if text else texts, first
         )
 
-    def _prompt_length(self, prompt: str | None) -> int:
+    def _count_prompt_tokens(self, prompt: str | None) -> int:
         """Return the number of tokens to exclude from pooling (the prompt and [CLS])."""
         text = self.prompt_text(prompt)
         return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
@@ -258,7 +258,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
         if not self.include_prompt:
             first = windows.begin == 0
-            examples["pooled_from"] = array_ops.where(first, self._prompt_length(prompt), 0)
+            examples["pooled_from"] = array_ops.where(first, self._count_prompt_tokens(prompt), 0)
         return {**examples, "text_index": windows.example}
 
     def encode_contexts(

@@ -21,8 +21,8 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     QUERY,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, only_column
-from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, scale_queries
+from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, read_only_column
+from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, compute_max_sim, scale_queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TokenAnswers(EmbeddingAnswers):
         documents = array_ops.reshape(array_ops.stack(others, axis=1), [-1])
         documents = self.embed(documents, batch_size=batch_size)
         return [
-            max_sim([query], documents[i * count : (i + 1) * count])[0]
+            compute_max_sim([query], documents[i * count : (i + 1) * count])[0]
             for i, query in enumerate(queries)
         ]
 
@@ -110,7 +110,7 @@ class TokenAnswers(EmbeddingAnswers):
         """
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, batch_size)[0]
-        examples = self.preprocessor.encode(only_column(texts), prompt=prompt)
+        examples = self.preprocessor.encode(read_only_column(texts), prompt=prompt)
         return self._embed_examples(examples, batch_size)
 
     @validate_arguments
@@ -146,7 +146,7 @@ class TokenAnswers(EmbeddingAnswers):
         """
         if isinstance(texts, str | bytes):
             return self.embed_with_spans([texts], prompt, batch_size)[0]
-        column = only_column(texts)
+        column = read_only_column(texts)
         examples = self.preprocessor.encode(column, prompt=prompt)
         kept = self.mask_scored_tokens(examples)
         spans = self.preprocessor.spans(column, prompt) if kept else []

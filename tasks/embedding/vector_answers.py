@@ -15,11 +15,11 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
 from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
-from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
@@ -61,7 +61,7 @@ class VectorAnswers(EmbeddingAnswers):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
         check_dim(dim, self.embedding_dim)
         embed = self.embed_windows if windows else self.embed_whole
-        return self.shorten(embed(only_column(texts), prompt, batch_size or BATCH_SIZE), dim)
+        return self.shorten(embed(read_only_column(texts), prompt, batch_size or BATCH_SIZE), dim)
 
     def embed_whole(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
         """Compute the vectors (N, D) for texts (N,), truncated to the model's maximum length."""
@@ -121,7 +121,7 @@ class StaticAnswers(VectorAnswers):
         return self._add_rows(texts, prompt, whole=True)
 
     def _add_rows(self, texts: array_ops.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
-        texts = texts_in_memory(texts)
+        texts = list_texts(texts)
         vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
         for first in range(0, len(texts), TABLE_ROWS_AT_ONCE):
             ids, lengths = self.preprocessor.compute_ids(

@@ -23,7 +23,7 @@ from keras import losses, metrics, ops
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.losses.replicas import loss_values, replica_context
+from encoder_zoo.tasks.losses.replicas import compute_loss_values, get_replica_context
 
 LOSS_ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
 FUNCTIONS = {
@@ -170,7 +170,7 @@ def prepare_function_inputs(
             # On TensorFlow, Keras attaches the logits to probabilities, and would use the logits
             # instead.
             y_pred = y_pred * 1.0
-    if activation == "softmax" and function not in OF_INDICES and are_indices(y_true, y_pred):
+    if activation == "softmax" and function not in OF_INDICES and has_indices(y_true, y_pred):
         y_true = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
     return y_true, y_pred
 
@@ -186,7 +186,7 @@ def find_counted(loss, y_true):
     return None if ignored is None else ops.not_equal(y_true, ignored)
 
 
-def are_indices(y_true, scores) -> bool:
+def has_indices(y_true, scores) -> bool:
     """Return whether labels are class indices, so they have no axis for the C classes."""
     return len(y_true.shape) == len(scores.shape) - 1
 
@@ -197,12 +197,12 @@ def add_output_axis(y_true, y_pred):
     Without this axis, labels with shape (B,) and outputs with shape (B, 1) would be broadcast to
     (B, B).
     """
-    if len(y_pred.shape) and y_pred.shape[-1] == 1 and are_indices(y_true, y_pred):
+    if len(y_pred.shape) and y_pred.shape[-1] == 1 and has_indices(y_true, y_pred):
         return y_true[..., None]
     return y_true
 
 
-def computes_rows(loss) -> bool:
+def is_computed_by_row(loss) -> bool:
     """Return whether a loss computes the value of each row independently of the other rows.
 
     This holds for Keras losses and for losses with the attribute `leaves_out_rows`.
@@ -317,8 +317,8 @@ class BatchLoss:
         Args:
             y_true: Labels.
             y_pred: The outputs with shape (B, ...).
-            rows: Optional boolean tensor. See `loss_values`.
-            tokens: Optional tensor. See `loss_values`.
+            rows: Optional boolean tensor. See `compute_loss_values`.
+            tokens: Optional tensor. See `compute_loss_values`.
         """
         dtype = getattr(self.loss, "dtype", None) or keras.config.floatx()
         y_true, y_pred = (ops.convert_to_tensor(y, dtype=dtype) for y in (y_true, y_pred))
@@ -330,7 +330,7 @@ class BatchLoss:
             )
         y_true = add_output_axis(y_true, y_pred)
         if isinstance(self.loss, keras.losses.Loss):
-            values = loss_values(self.loss, y_true, y_pred, rows, tokens)
+            values = compute_loss_values(self.loss, y_true, y_pred, rows, tokens)
         else:
             values = self.loss(y_true, y_pred)
         return ops.convert_to_tensor(values, dtype=dtype)
@@ -371,7 +371,7 @@ class BatchLoss:
 
     def check_single_value(self, is_weighted: bool) -> None:
         """Raise a ValueError if a loss that returns a single value cannot be used."""
-        if is_weighted or replica_context():
+        if is_weighted or get_replica_context():
             reason = "weights and padding" if is_weighted else "the division into replicas"
             raise ValueError(
                 f"{get_name(self.loss)} returns a single value for the whole batch, which does "
@@ -396,7 +396,7 @@ def _count_rows(y_pred):
 
 def _scale_to_batch(total, size) -> tuple:
     """Convert the sum and the size of a replica to the loss and the size of the whole batch."""
-    context = replica_context()
+    context = get_replica_context()
     if size is not None:
         size = ops.cast(size, total.dtype)
         size = size if context is None else context.all_reduce("SUM", size)
@@ -412,14 +412,14 @@ def share_between_replicas(part):
     Args:
         part: Tensor. This replica's part.
     """
-    context = replica_context()
+    context = get_replica_context()
     if context is None:
         return part
     whole = context.all_reduce("SUM", ops.stop_gradient(part)) / context.num_replicas_in_sync
     return part + ops.stop_gradient(whole - part)
 
 
-def mean_over_replicas(penalty, rows):
+def average_over_replicas(penalty, rows):
     """Average a penalty over the replicas, weighted by the number of rows per replica.
 
     Penalties on weights are equal on all replicas. Penalties on outputs are means over rows.
@@ -428,7 +428,7 @@ def mean_over_replicas(penalty, rows):
         penalty: Scalar tensor. Penalty on this replica.
         rows: Number of rows in this replica's part.
     """
-    context = replica_context()
+    context = get_replica_context()
     if context is None:
         return penalty
     rows = array_ops.cast(rows, penalty.dtype)

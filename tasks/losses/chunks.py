@@ -51,9 +51,9 @@ def recompute_in_chunks(
     if isinstance(number, int) and number < 2:
         return call(inputs, True)
     on_tensorflow = keras.config.backend() == "tensorflow"
-    trims = on_tensorflow and "padding_mask" in inputs and not _compiles(model)
+    trims = on_tensorflow and "padding_mask" in inputs and not _is_compiled(model)
     order = _order_by_length(inputs) if trims else None
-    parts, draws = _divide_inputs(inputs, count, number, order), _random_states(model)
+    parts, draws = _divide_inputs(inputs, count, number, order), _list_random_states(model)
     # Pass copies, because a variable in the arguments would get its gradient twice.
     learning = [ops.copy(weight) for weight in model.trainable_weights]
     fixed = [(weight, ops.copy(weight)) for weight in model.non_trainable_weights]
@@ -78,11 +78,11 @@ def recompute_in_chunks(
     return ops.reshape(vectors, (-1, *rest))[:count]
 
 
-def _compiles(model: keras.Model) -> bool:
+def _is_compiled(model: keras.Model) -> bool:
     return bool(model.compiled and model.jit_compile)
 
 
-def _lengths(inputs: Mapping):
+def _compute_lengths(inputs: Mapping):
     """Return the length of each row without its padding, shape (B,)."""
     mask = ops.cast(inputs["padding_mask"], "int32")  # (B, L)
     return ops.max(mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="int32"), axis=1)
@@ -90,12 +90,12 @@ def _lengths(inputs: Mapping):
 
 def _order_by_length(inputs: Mapping):
     """Return the row indices, sorted from the shortest to the longest row, shape (B,)."""
-    return ops.argsort(_lengths(inputs))
+    return ops.argsort(_compute_lengths(inputs))
 
 
 def _trim_padding(part: Mapping) -> dict:
     """Remove the padding that all rows of a chunk (S, L, ...) share at their end."""
-    longest = ops.max(_lengths(part))
+    longest = ops.max(_compute_lengths(part))
     return {name: values[:, :longest] for name, values in part.items()}
 
 
@@ -120,7 +120,7 @@ def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
     return {name: divide(values) for name, values in inputs.items()}
 
 
-def _random_states(model: keras.Model) -> list[keras.Variable]:
+def _list_random_states(model: keras.Model) -> list[keras.Variable]:
     """Return the states of all random generators in a model's layers."""
     generators = (getattr(layer, "seed_generator", None) for layer in list_layers(model))
     states = [g.state for g in generators if isinstance(g, keras.random.SeedGenerator)]
@@ -153,7 +153,7 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
         shapes = []
 
         def step(i, states, found):
-            vectors, states = run(_part(parts, i), states, learning)
+            vectors, states = run(_get_part(parts, i), states, learning)
             shapes.append(vectors.shape)
             return i + 1, states, found.write(i, vectors)
 
@@ -161,7 +161,7 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
         start = (0, states, found)
         _, last, found = array_ops.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
         vectors = array_ops.ensure_shape(found.stack(), (None, *shapes[0]))
-        return (vectors, *last), lambda upstream, *_: _gradients(
+        return (vectors, *last), lambda upstream, *_: _compute_gradients(
             run, parts, states, learning, upstream
         )
 
@@ -169,7 +169,7 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
     return vectors, last
 
 
-def _gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
+def _compute_gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
     """Compute the weight gradients, summed over all chunks. Unused weights have None.
 
     Args:
@@ -185,7 +185,7 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
         values = [array_ops.identity(weight) for weight in learning]
         with tf.GradientTape() as tape:
             tape.watch(values)
-            vectors, states = run(_part(parts, i), states, values)
+            vectors, states = run(_get_part(parts, i), states, values)
         found = tape.gradient(vectors, values, upstream[i])
         used.update(j for j, gradient in enumerate(found) if gradient is not None)
         return i + 1, states, [_add_gradient(s, g) for s, g in zip(sums, found, strict=True)]
@@ -207,5 +207,5 @@ def _number(parts: dict) -> array_ops.Tensor:
     return array_ops.shape(next(iter(parts.values())))[0]
 
 
-def _part(parts: dict, i: array_ops.Tensor) -> dict:
+def _get_part(parts: dict, i: array_ops.Tensor) -> dict:
     return {name: values[i] for name, values in parts.items()}

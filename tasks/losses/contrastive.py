@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import Distance, distances, reshape_scores
+from encoder_zoo.tasks.losses.vectors import Distance, compute_distances, reshape_scores
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -55,12 +55,12 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        return ops.mean(self._squares(y_true, y_pred)[0], axis=-1) / 2
+        return ops.mean(self._compute_squares(y_true, y_pred)[0], axis=-1) / 2
 
-    def _squares(self, y_true, y_pred) -> tuple:
+    def _compute_squares(self, y_true, y_pred) -> tuple:
         """Return twice the loss, the distance and the label of each pair, all of shape (B, K)."""
         y_true = reshape_scores(self, y_true, y_pred)
-        away = distances(y_pred, self.distance)
+        away = compute_distances(y_pred, self.distance)
         near = ops.square(ops.relu(self.margin - away))
         return y_true * ops.square(away) + (1 - y_true) * near, away, y_true
 
@@ -92,12 +92,12 @@ class OnlineContrastive(Contrastive):
 
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
-        squares, away, scores, _ = gather_replicas(*self._squares(y_true, y_pred))
+        squares, away, scores, _ = gather_replicas(*self._compute_squares(y_true, y_pred))
         positive, negative = scores > 0.5, scores <= 0.5
         if rows is not None:
             positive, negative = (ops.logical_and(rows[:, None], p) for p in (positive, negative))
-        nearest = _bound(-1, away, negative, positive)
-        farthest = _bound(1, away, positive, negative)
+        nearest = _find_bound(-1, away, negative, positive)
+        farthest = _find_bound(1, away, positive, negative)
         hard = ops.logical_or(
             ops.logical_and(positive, away > nearest), ops.logical_and(negative, away < farthest)
         )
@@ -105,7 +105,7 @@ class OnlineContrastive(Contrastive):
         return total * ops.ones_like(y_pred[:, 0, 0])
 
 
-def _bound(sign: int, away, chosen, others):
+def _find_bound(sign: int, away, chosen, others):
     """Return the largest distance of the chosen pairs, or the smallest if `sign` is -1.
 
     If fewer than two pairs are chosen, return the mean distance of the other pairs.

@@ -13,7 +13,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities, unit_vectors
+from encoder_zoo.tasks.losses.vectors import normalize_vectors, reshape_scores, similarities
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -101,7 +101,7 @@ class AnglE(CoSENT):
     def similarities(self, y_pred):
         if y_pred.shape[-1] % 2:
             y_pred = ops.pad(y_pred, [[0, 0], [0, 0], [0, 1]])
-        x = unit_vectors(y_pred)
+        x = normalize_vectors(y_pred)
         real, imaginary = ops.split(x, 2, axis=-1)
         # (a + b i)(c - d i) has the real part a c + b d and the imaginary part b c - a d.
         swapped = ops.concatenate([real + imaginary, imaginary - real], axis=-1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 from keras import losses, ops
 
-from encoder_zoo.tasks.losses.batch_loss import are_indices
+from encoder_zoo.tasks.losses.batch_loss import has_indices
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 
 
@@ -32,7 +32,7 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        if are_indices(y_true, y_pred):
+        if has_indices(y_true, y_pred):
             return super().call(y_true, y_pred)
         return losses.categorical_crossentropy(y_true, y_pred, from_logits=self.from_logits)
 

@@ -13,12 +13,12 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import (
+    compute_negative_log_likelihood,
     concatenate_columns,
-    negative_log_likelihood,
-    own_columns,
+    mask_own_columns,
 )
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
+from encoder_zoo.tasks.losses.vectors import check_rows, normalize_vectors
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -72,17 +72,17 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
                 "(B, 1 + K, G), the guide's vectors for the same texts as in `y_pred` of shape "
                 "(B, 1 + K, D)",
             )
-        x, guide = unit_vectors(y_pred), unit_vectors(y_true)
+        x, guide = normalize_vectors(y_pred), normalize_vectors(y_true)
         all_x, all_guide, first = gather_replicas(x, guide)
-        scores, same = _scores(x, all_x, first)
-        guided, _ = _scores(guide, all_guide, first)
-        own = own_columns(scores, first)
+        scores, same = _compute_scores(x, all_x, first)
+        guided, _ = _compute_scores(guide, all_guide, first)
+        own = mask_own_columns(scores, first)
         own_score = ops.sum(guide[:, 0] * guide[:, 1], axis=-1, keepdims=True)
         excluded = ops.logical_or(same, guided > own_score - self.margin)
-        return negative_log_likelihood(self.scale * scores, own, excluded, rows)
+        return compute_negative_log_likelihood(self.scale * scores, own, excluded, rows)
 
 
-def _scores(x, all_x, first):
+def _compute_scores(x, all_x, first):
     """Compute the scores of all candidates, and mark the texts of the same row.
 
     Args:
@@ -97,6 +97,6 @@ def _scores(x, all_x, first):
     candidates = (concatenate_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
     texts = (x[:, 0], x[:, 0], x[:, 1])
     scores = [ops.matmul(a, ops.transpose(b)) for a, b in zip(texts, candidates, strict=True)]
-    own = own_columns(scores[1], first)
+    own = mask_own_columns(scores[1], first)
     same = [ops.zeros_like(scores[0], "bool"), own, own]
     return ops.concatenate(scores, axis=1), ops.concatenate(same, axis=1)

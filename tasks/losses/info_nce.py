@@ -16,8 +16,8 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import (
     LossSimilarity,
+    are_different,
     check_rows,
-    differ,
     normalize_for_similarity,
 )
 
@@ -85,22 +85,24 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         _check_numbers(self, y_true, y_pred)
         x = normalize_for_similarity(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
-        candidates, positives = concatenate_columns(all_x[:, 1:]), positives_mask(y_true, all_texts)
+        candidates, positives = concatenate_columns(all_x[:, 1:]), mask_positives(y_true, all_texts)
         forward = self._loss(x[:, 0], candidates, positives, first, rows)
         if not self.symmetric:
             return forward
         y_true, all_texts = (ops.flip(texts[:, :2], axis=1) for texts in (y_true, all_texts))
-        positives = positives_mask(y_true, all_texts)
+        positives = mask_positives(y_true, all_texts)
         backward = self._loss(x[:, 1], all_x[:, 0], positives, first, rows)
         return (forward + backward) / 2
 
     def _loss(self, x, candidates, excluded, first, rows):
         """Compute the loss (B,) for vectors (B, D) with candidates (M, D)."""
         scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
-        own = own_columns(scores, first)
+        own = mask_own_columns(scores, first)
         if self.margin is not None:
-            excluded = ops.logical_or(excluded, scores > _own_score(scores, own) - self.margin)
-        return negative_log_likelihood(self.scale * scores, own, excluded, rows)
+            excluded = ops.logical_or(
+                excluded, scores > _select_own_score(scores, own) - self.margin
+            )
+        return compute_negative_log_likelihood(self.scale * scores, own, excluded, rows)
 
 
 def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -108,14 +110,14 @@ def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
     return ops.reshape(ops.swapaxes(x, 0, 1), (-1, x.shape[-1]))
 
 
-def own_columns(scores, first) -> keras.KerasTensor:
+def mask_own_columns(scores, first) -> keras.KerasTensor:
     """Create a boolean mask (B, M) of the positive of each row. `first` is the index of row 0."""
     rows, columns = ops.shape(scores)
     own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
     return own[:, None] == ops.arange(columns, dtype="int32")[None]
 
 
-def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
+def mask_positives(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
     """Create a boolean mask (B, K * N) of the candidates that are relevant for each row.
 
     A candidate is relevant if it is equal to the query of the row, or to the positive of a row with
@@ -127,7 +129,7 @@ def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
 
     Example:
         >>> texts = ops.convert_to_tensor([[0, 1, 2], [0, 3, 1], [4, 5, 6]])
-        >>> positives_mask(texts, texts).numpy().astype(int).tolist()
+        >>> mask_positives(texts, texts).numpy().astype(int).tolist()
         [[1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]]
     """
     candidates = ops.reshape(ops.transpose(all_texts[:, 1:]), (1, -1))  # (1, K * N)
@@ -137,7 +139,7 @@ def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
     return ops.logical_or(positives, texts[:, :1] == candidates)
 
 
-def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTensor:
+def compute_negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTensor:
     """Compute the negative log-likelihood of the positive of each row, shape (B,).
 
     Args:
@@ -151,7 +153,7 @@ def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTens
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])
         >>> excluded = ops.convert_to_tensor([[True, False, False, True]])
-        >>> float(ops.exp(negative_log_likelihood(logits, own, excluded))[0])
+        >>> float(ops.exp(compute_negative_log_likelihood(logits, own, excluded))[0])
         3.0
     """
     if rows is not None:
@@ -160,15 +162,15 @@ def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTens
         excluded = ops.logical_or(excluded, filling)
     others = ops.logical_and(excluded, ops.logical_not(own))
     compared = ops.where(others, MASKED_LOGIT, logits)
-    return ops.logsumexp(compared, axis=-1) - _own_score(logits, own)[:, 0]
+    return ops.logsumexp(compared, axis=-1) - _select_own_score(logits, own)[:, 0]
 
 
-def _own_score(scores, own):
+def _select_own_score(scores, own):
     return ops.sum(ops.where(own, scores, 0.0), axis=-1, keepdims=True)
 
 
 def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
-    if len(y_true.shape) != 2 or differ(y_true.shape[1], y_pred.shape[1]):
+    if len(y_true.shape) != 2 or are_different(y_true.shape[1], y_pred.shape[1]):
         raise invalid(
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),

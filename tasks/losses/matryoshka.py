@@ -11,8 +11,8 @@ import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, loss_values
-from encoder_zoo.tasks.losses.vectors import unit_vectors
+from encoder_zoo.tasks.losses.replicas import compute_loss_values, leaves_out_rows
+from encoder_zoo.tasks.losses.vectors import normalize_vectors
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -85,6 +85,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
             )
         weights = self.weights or [1.0] * len(self.dims)
         return sum(
-            weight * loss_values(self.loss, y_true, unit_vectors(y_pred[..., :dim]), rows)
+            weight
+            * compute_loss_values(self.loss, y_true, normalize_vectors(y_pred[..., :dim]), rows)
             for dim, weight in zip(self.dims, weights, strict=True)
         )

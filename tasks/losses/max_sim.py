@@ -21,15 +21,19 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.info_nce import negative_log_likelihood, own_columns, positives_mask
+from encoder_zoo.tasks.losses.info_nce import (
+    compute_negative_log_likelihood,
+    mask_own_columns,
+    mask_positives,
+)
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows, pad_to_longest
-from encoder_zoo.tasks.losses.score_distillation import divergence
-from encoder_zoo.tasks.losses.vectors import differ
+from encoder_zoo.tasks.losses.score_distillation import compute_divergence
+from encoder_zoo.tasks.losses.vectors import are_different
 
 PRODUCTS = 2**24  # maximum number of token products to keep in memory, 64 MB
 
 
-def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
+def compute_max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
     """Compute the MaxSim score of each query and each document, shape (B, M).
 
     The MaxSim score is the sum over the query tokens of the maximum dot product with a document
@@ -44,7 +48,7 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
     Example:
         >>> queries = ops.convert_to_tensor([[[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]]])
         >>> documents = ops.convert_to_tensor([[[3.0, -1.0], [0.0, 0.0]], [[4.0, 5.0], [9.0, 0.0]]])
-        >>> max_sim(queries, documents).numpy().tolist()
+        >>> compute_max_sim(queries, documents).numpy().tolist()
         [[1.0, 19.0]]
     """
     queries, documents = ops.convert_to_tensor(queries), ops.convert_to_tensor(documents)
@@ -134,12 +138,12 @@ def _score_in_loops(scores: Callable, parts, flat, count: int | None):
             parallel_iterations=1,
             fn_output_signature=tf.TensorSpec((parts.shape[1], count), parts.dtype),
         )
-        return found, lambda upstream: _gradients(scores, parts, flat, upstream)
+        return found, lambda upstream: _compute_gradients(scores, parts, flat, upstream)
 
     return every_part(parts, flat)
 
 
-def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
+def _compute_gradients(scores: Callable, parts, flat, upstream) -> tuple:
     """Compute the gradients of the parts (P, S, Q, D) and the document tokens (M L, D).
 
     Args:
@@ -190,7 +194,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
                 tuple(y_pred.shape),
                 f"(B, 1 + K, L, D), the token vectors of at least {least} texts in each row",
             )
-        if len(y_true.shape) != 2 or differ(y_true.shape[1], labels):
+        if len(y_true.shape) != 2 or are_different(y_true.shape[1], labels):
             raise invalid(
                 f"{type(self).__name__}: y_true's shape",
                 tuple(y_true.shape),
@@ -265,12 +269,12 @@ class MaxSimInfoNCE(_MaxSimLoss):
     def call(self, y_true, y_pred, rows=None):
         queries, documents = self._parts(y_true, y_pred, 2)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
-        # Concatenate the columns of documents in the same order as in `positives_mask`, (M, L, D).
+        # Concatenate the columns of documents in the same order as in `mask_positives`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
-        scores = self.scale * max_sim(queries, columns)  # (B, M)
-        own, positives = own_columns(scores, first), positives_mask(y_true, all_texts)
-        return negative_log_likelihood(scores, own, positives, rows)
+        scores = self.scale * compute_max_sim(queries, columns)  # (B, M)
+        own, positives = mask_own_columns(scores, first), mask_positives(y_true, all_texts)
+        return compute_negative_log_likelihood(scores, own, positives, rows)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -333,4 +337,4 @@ class MaxSimDistillation(_MaxSimLoss):
     def call(self, y_true, y_pred):
         queries, documents = self._parts(y_true, y_pred, 3)
         scores = compute_row_max_sim(queries, documents)
-        return divergence(scores, y_true, self.temperature, self.min_max)
+        return compute_divergence(scores, y_true, self.temperature, self.min_max)

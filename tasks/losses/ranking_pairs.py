@@ -89,7 +89,7 @@ class LambdaLoss(RankNet):
 
     def compute_pair_losses(self, scores, logits, counts, weights=1.0):
         rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), 1 is the best
-        gain = self._gains(scores)
+        gain = self._compute_gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
         # For two ranks at a given distance, the discounts differ most at the first ranks.
         bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
@@ -100,7 +100,7 @@ class LambdaLoss(RankNet):
             counts = counts * ops.cast(near, counts.dtype)
         return super().compute_pair_losses(scores, logits, counts, weights)
 
-    def _gains(self, scores):
+    def _compute_gains(self, scores):
         """Compute the gains (B, K), divided by the DCG of the ideal order."""
         gain = 2.0 ** ops.maximum(scores, 0.0) - 1
         best = -ops.sort(-gain, axis=-1)

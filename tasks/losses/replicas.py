@@ -16,7 +16,7 @@ import keras
 from encoder_zoo.common.lazy import array_ops, tf
 
 
-def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None):
+def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None):
     """Call a loss. Pass `rows` and `tokens` if the loss has these arguments.
 
     Args:
@@ -35,7 +35,7 @@ def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None)
         >>> y_pred = keras.ops.convert_to_tensor([[[1.0], [1.0]], [[1.0], [-1.0]]])
         >>> rows = keras.ops.convert_to_tensor([True, False])
         >>> y_true = keras.ops.convert_to_tensor([0.0, 1.0])
-        >>> loss_values(ez.losses.CoSENT(), y_true, y_pred, rows).numpy()
+        >>> compute_loss_values(ez.losses.CoSENT(), y_true, y_pred, rows).numpy()
         array([0., 0.], dtype=float32)
     """
     taken, given = inspect.signature(loss.call).parameters, {"rows": rows, "tokens": tokens}
@@ -82,7 +82,7 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
         >>> gather_replicas(keras.ops.ones((2,)))[1]
         0
     """
-    context = replica_context()
+    context = get_replica_context()
     if context is None:
         return *values, 0
     size = array_ops.shape(values[0])[0]
@@ -104,7 +104,7 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
     return *found, array_ops.reduce_sum(sizes[: context.replica_id_in_sync_group])
 
 
-def replica_context() -> tf.distribute.ReplicaContext | None:
+def get_replica_context() -> tf.distribute.ReplicaContext | None:
     """Return the current replica context if there are several replicas, and None otherwise."""
     if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
         return None
@@ -123,7 +123,7 @@ def pad_to_longest(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
         >>> pad_to_longest(keras.ops.ones((2, 3)), 1).shape
         TensorShape([2, 3])
     """
-    context = replica_context()
+    context = get_replica_context()
     if context is None:
         return value
     size = array_ops.shape(value)[axis]

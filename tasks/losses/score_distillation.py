@@ -13,8 +13,8 @@ from encoder_zoo.common.validation import Temperature, validate_arguments
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import (
     LossSimilarity,
+    are_different,
     check_rows,
-    differ,
     reshape_scores,
     similarities,
 )
@@ -60,9 +60,11 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     @leaves_out_rows
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 3, "a query, its positive, and one or more negatives")
-        is_margin = len(y_true.shape) == 1 and not differ(y_pred.shape[1], 3)
-        wanted = y_true[:, None] if is_margin else _margins(reshape_scores(self, y_true, y_pred))
-        found = _margins(similarities(y_pred, self.similarity))
+        is_margin = len(y_true.shape) == 1 and not are_different(y_pred.shape[1], 3)
+        wanted = (
+            y_true[:, None] if is_margin else _compute_margins(reshape_scores(self, y_true, y_pred))
+        )
+        found = _compute_margins(similarities(y_pred, self.similarity))
         return ops.mean(ops.square(found - wanted), axis=-1)
 
 
@@ -122,10 +124,10 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
         check_rows(self, y_pred, 3, "a query and two or more documents")
         y_true = reshape_scores(self, y_true, y_pred)
         student = similarities(y_pred, self.similarity)
-        return divergence(student, y_true, self.temperature, self.min_max)
+        return compute_divergence(student, y_true, self.temperature, self.min_max)
 
 
-def divergence(
+def compute_divergence(
     student: keras.KerasTensor, teacher: keras.KerasTensor, temperature: float, min_max: bool
 ) -> keras.KerasTensor:
     """Compute the KL divergence between the scores of a student and a teacher, shape (B,).
@@ -137,23 +139,23 @@ def divergence(
         min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1.
     """
     student, teacher = (
-        ops.log_softmax((_min_max(scores) if min_max else scores) / temperature)
+        ops.log_softmax((_scale_to_unit_range(scores) if min_max else scores) / temperature)
         for scores in (student, teacher)
     )
-    return temperature**2 * kl_divergence(teacher, student)
+    return temperature**2 * compute_kl_divergence(teacher, student)
 
 
-def kl_divergence(true: keras.KerasTensor, found: keras.KerasTensor) -> keras.KerasTensor:
+def compute_kl_divergence(true: keras.KerasTensor, found: keras.KerasTensor) -> keras.KerasTensor:
     """Compute the Kullback-Leibler divergence (...) from log-probabilities (..., K)."""
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
-def _margins(scores):
+def _compute_margins(scores):
     """Subtract the other scores (B, K - 1) in each row from the first score."""
     return scores[:, :1] - scores[:, 1:]
 
 
-def _min_max(scores):
+def _scale_to_unit_range(scores):
     """Scale the scores (B, K) in each row to the range from 0 to 1. Equal scores become 0."""
     least = ops.min(scores, axis=-1, keepdims=True)
     return (scores - least) / ops.maximum(ops.max(scores, axis=-1, keepdims=True) - least, 1e-8)

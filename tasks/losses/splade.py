@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
-from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows, loss_values
+from encoder_zoo.tasks.losses.replicas import compute_loss_values, gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import check_rows
 
 
@@ -83,9 +83,9 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         y_pred = ops.convert_to_tensor(y_pred)
-        of_queries = self.query_weight * _flops(y_pred[:, :1], rows)
-        of_documents = self.document_weight * _flops(y_pred[:, 1:], rows)
-        values = loss_values(self.loss, y_true, y_pred, rows)
+        of_queries = self.query_weight * _compute_flops(y_pred[:, :1], rows)
+        of_documents = self.document_weight * _compute_flops(y_pred[:, 1:], rows)
+        values = compute_loss_values(self.loss, y_true, y_pred, rows)
         return values + self._share * (of_queries + of_documents)
 
     def scaled(self, share) -> SPLADE:
@@ -95,7 +95,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         return loss
 
 
-def _flops(x: keras.KerasTensor, rows: keras.KerasTensor | None) -> keras.KerasTensor:
+def _compute_flops(x: keras.KerasTensor, rows: keras.KerasTensor | None) -> keras.KerasTensor:
     """Compute the FLOPS penalty of vectors (B, K, V)."""
     count = ops.cast(ops.shape(x)[0], x.dtype)
     if rows is not None:

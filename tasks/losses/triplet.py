@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import Distance, check_rows, distances
+from encoder_zoo.tasks.losses.vectors import Distance, check_rows, compute_distances
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -54,5 +54,5 @@ class Triplet(ConfigFromSignature, keras.losses.Loss):
     @leaves_out_rows
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 3, "an anchor, its positive, and one or more negatives")
-        away = distances(y_pred, self.distance)
+        away = compute_distances(y_pred, self.distance)
         return ops.mean(ops.relu(away[:, :1] - away[:, 1:] + self.margin), axis=-1)

@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import differ, unit_vectors
+from encoder_zoo.tasks.losses.vectors import are_different, normalize_vectors
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -56,7 +56,7 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         y_pred, y_true = (x if len(x.shape) > 2 else x[:, None] for x in (y_pred, y_true))
         texts, wanted = y_pred.shape[1], y_true.shape[1]
-        if y_true.shape[-1] != y_pred.shape[-1] or (wanted != 1 and differ(wanted, texts)):
+        if y_true.shape[-1] != y_pred.shape[-1] or (wanted != 1 and are_different(wanted, texts)):
             raise invalid(
                 "VectorDistillation: y_true's shape",
                 tuple(y_true.shape),
@@ -65,5 +65,5 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
             )
         if self.distance == "mse":
             return ops.mean(ops.square(y_pred - y_true), axis=(1, 2))
-        cosines = ops.sum(unit_vectors(y_pred) * unit_vectors(y_true), axis=-1)
+        cosines = ops.sum(normalize_vectors(y_pred) * normalize_vectors(y_true), axis=-1)
         return ops.mean(1 - cosines, axis=-1)

@@ -17,11 +17,12 @@ Distance = Literal["cosine", "euclidean"]
 MIN_SQUARE = 1e-12  # the gradient of shorter vectors is not finite
 
 
-def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
+def normalize_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
     """Normalize vectors (..., D) to unit length. Zero vectors do not change.
 
     Example:
-        >>> unit_vectors(ops.convert_to_tensor([[3.0, 4.0], [0.0, 0.0]])).numpy().round(3).tolist()
+        >>> vectors = ops.convert_to_tensor([[3.0, 4.0], [0.0, 0.0]])
+        >>> normalize_vectors(vectors).numpy().round(3).tolist()
         [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
@@ -30,7 +31,7 @@ def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
 
 def normalize_for_similarity(x: keras.KerasTensor, similarity: LossSimilarity) -> keras.KerasTensor:
     """Normalize vectors (..., D) if `similarity` is "cosine"."""
-    return unit_vectors(x) if similarity == "cosine" else x
+    return normalize_vectors(x) if similarity == "cosine" else x
 
 
 def similarities(y_pred: keras.KerasTensor, similarity: LossSimilarity) -> keras.KerasTensor:
@@ -49,7 +50,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: LossSimilarity) -> keras
     return ops.sum(x[:, :1] * x[:, 1:], axis=-1)
 
 
-def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTensor:
+def compute_distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTensor:
     """Compute the distance of the first text and each other text in a row, shape (B, K).
 
     Args:
@@ -58,9 +59,9 @@ def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTenso
 
     Example:
         >>> y_pred = ops.convert_to_tensor([[[0.0, 2.0], [3.0, 6.0], [1.0, 0.0]]])
-        >>> distances(y_pred, "euclidean").numpy()[:, :1].tolist()
+        >>> compute_distances(y_pred, "euclidean").numpy()[:, :1].tolist()
         [[5.0]]
-        >>> distances(y_pred, "cosine").numpy()[:, 1:].tolist()
+        >>> compute_distances(y_pred, "cosine").numpy()[:, 1:].tolist()
         [[1.0]]
     """
     if distance == "cosine":
@@ -103,7 +104,7 @@ def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor
     check_rows(loss, y_pred, 2, "two texts with a score")
     y_true = y_true if len(y_true.shape) > 1 else y_true[:, None]
     pairs = y_pred.shape[1] and y_pred.shape[1] - 1
-    if len(y_true.shape) != 2 or differ(y_true.shape[1], pairs):
+    if len(y_true.shape) != 2 or are_different(y_true.shape[1], pairs):
         raise invalid(
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),
@@ -113,11 +114,11 @@ def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor
     return y_true
 
 
-def differ(a: int | None, b: int | None) -> bool:
+def are_different(a: int | None, b: int | None) -> bool:
     """Return whether two sizes are both known and different. An unknown size is None.
 
     Example:
-        >>> differ(2, 3), differ(None, 3)
+        >>> are_different(2, 3), are_different(None, 3)
         (True, False)
     """
     return None not in (a, b) and a != b

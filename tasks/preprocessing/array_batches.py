@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 import numpy as np
 
-from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.ragged_array import make_array
 
 
 class ArrayBatches(keras.utils.PyDataset):
@@ -56,7 +56,7 @@ class ArrayBatches(keras.utils.PyDataset):
 
     def __iter__(self):
         # For tasks. Keras uses the ordinary arrays from `__getitem__`.
-        return (keras.tree.map_structure(as_array, self._make(n)) for n in self._numbers)
+        return (keras.tree.map_structure(make_array, self._make(n)) for n in self._numbers)
 
     def take(self, count: int) -> ArrayBatches:
         """Return the first `count` batches."""

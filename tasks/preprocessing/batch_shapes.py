@@ -276,7 +276,7 @@ def take_examples(examples: Mapping, indices) -> dict:
     return array_ops.nest.map_structure(lambda values: array_ops.gather(values, indices), examples)
 
 
-def batches_by_length(
+def iterate_by_length(
     examples: Mapping, batch_size: int, max_padding: float = math.inf
 ) -> Iterator[np.ndarray]:
     """Yield the example indices of each batch, starting with the longest examples.
@@ -291,9 +291,9 @@ def batches_by_length(
     Example:
         >>> from encoder_zoo.common.ragged_array import RaggedArray
         >>> ids = RaggedArray.from_row_lengths(np.arange(10), np.array([1, 5, 4]))
-        >>> [indices.tolist() for indices in batches_by_length({"token_ids": ids}, 3)]
+        >>> [indices.tolist() for indices in iterate_by_length({"token_ids": ids}, 3)]
         [[1, 2, 0]]
-        >>> [indices.tolist() for indices in batches_by_length({"token_ids": ids}, 3, 1)]
+        >>> [indices.tolist() for indices in iterate_by_length({"token_ids": ids}, 3, 1)]
         [[1, 2], [0]]
     """
     lengths = np.asarray(examples["token_ids"].row_lengths())

@@ -36,7 +36,7 @@ NOT_RANDOM = -1
 MEGABATCH = 50  # number of batches
 
 
-def array_batches(
+def make_array_batches(
     collate: Callable, examples: dict, order: np.ndarray, batch_size: int
 ) -> ArrayBatches:
     """Create batches for one pass over encoded examples, in a given order.
@@ -67,18 +67,18 @@ def iterate_epochs(
     """Create the remaining batches of all epochs.
 
     Args:
-        collate, examples: See `array_batches`.
+        collate, examples: See `make_array_batches`.
         packing: Tuple. The plan from `pack_examples`, or empty.
         plan: `Plan`. How to read the examples.
         numbers: A tuple of integers with the seed, the number of batches per pass, the number of
             batches already done, and the total number of batches.
-        mixed: Boolean. See `epoch_order`. This is used when batches are shuffled and grouped by
-            length. Defaults to False.
+        mixed: Boolean. See `shuffle_by_length`. This is used when batches are shuffled and grouped
+            by length. Defaults to False.
     """
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # this imports Keras
 
     seed, steps, done, total = numbers
-    lengths, size = array_ops.cast(example_lengths(examples), array_ops.int32), plan.batch_size
+    lengths, size = array_ops.cast(count_tokens(examples), array_ops.int32), plan.batch_size
 
     @functools.lru_cache(maxsize=1)
     def order_of(epoch: int):
@@ -95,7 +95,7 @@ def iterate_epochs(
     return ArrayBatches(make, range(first + done, first + total))
 
 
-def example_lengths(examples: dict) -> array_ops.Tensor:
+def count_tokens(examples: dict) -> array_ops.Tensor:
     """Return the number of tokens in all texts of each example, int64 (N,).
 
     Prepared examples all have the same length, including padding.
@@ -105,7 +105,7 @@ def example_lengths(examples: dict) -> array_ops.Tensor:
         >>> first = tf.ragged.constant([[2, 7, 3], [2, 3]])
         >>> others = tf.ragged.constant([[[2, 3], [2, 5, 3]], [[2, 3], [2, 3]]])
         >>> examples = {"token_ids": first, "candidate_token_ids": others}
-        >>> example_lengths(examples).numpy().tolist()
+        >>> count_tokens(examples).numpy().tolist()
         [8, 6]
     """
     token_ids = examples["token_ids"]
@@ -118,7 +118,7 @@ def example_lengths(examples: dict) -> array_ops.Tensor:
     return lengths
 
 
-def epoch_order(
+def shuffle_by_length(
     lengths: array_ops.Tensor,
     batch_size: int,
     seed: array_ops.Tensor,
@@ -184,12 +184,12 @@ def make_epoch_order(
         batch_size: Positive integer. Batch size B.
         seed: Integer tensor of shape (2,). Seed for this epoch.
         shuffle, group_lengths: See `Plan`.
-        mixed: See `epoch_order`. Defaults to False.
+        mixed: See `shuffle_by_length`. Defaults to False.
     """
     if packing:
         return make_packed_order(lengths, *packing, seed)
     if shuffle:
-        return epoch_order(lengths, batch_size, seed, group_lengths, mixed)
+        return shuffle_by_length(lengths, batch_size, seed, group_lengths, mixed)
     return array_ops.range(array_ops.size(lengths, array_ops.int64))
 
 
@@ -249,12 +249,12 @@ class Batches:
     order: np.ndarray
 
 
-def bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops.Tensor:
+def find_bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops.Tensor:
     """Return the smallest of `lengths` that is at least `length`, or `length` if it is longer.
 
     Example:
         >>> import tensorflow as tf
-        >>> bucket_length(tf.constant(17), (16, 32, 64)).numpy().item()
+        >>> find_bucket_length(tf.constant(17), (16, 32, 64)).numpy().item()
         32
     """
     buckets = array_ops.constant(lengths)
@@ -285,9 +285,9 @@ class LengthGroupedBatcher:
         self._collate = collate
         self._multiple = multiple
         self._sequence_counts = sequence_counts
-        self._ordered = ShapePolymorphicFunction(self._batch_in_order)
+        self._ordered = ShapePolymorphicFunction(self._make_ordered_batches)
         self._training = {  # keys: whether to shuffle examples, and whether to group them by length
-            order: ShapePolymorphicFunction(functools.partial(self._epochs, *order))
+            order: ShapePolymorphicFunction(functools.partial(self._make_epochs, *order))
             for order in ((True, True), (True, False), (False, False))
         }
 
@@ -304,12 +304,12 @@ class LengthGroupedBatcher:
         Returns:
             `Batches`, with the example index at each position.
         """
-        order = np.argsort(-example_lengths(examples).numpy(), kind="stable")
+        order = np.argsort(-count_tokens(examples).numpy(), kind="stable")
         if self._sequence_counts:
             order = round_robin(order, batch_size)
         if not uses_tensorflow():
-            collate = self._filling(batch_size)
-            return Batches(array_batches(collate, examples, order, batch_size), order)
+            collate = self._make_collate(batch_size)
+            return Batches(make_array_batches(collate, examples, order, batch_size), order)
         return Batches(self._ordered(examples, order, np.int64(batch_size)), order)
 
     def training(
@@ -332,7 +332,7 @@ class LengthGroupedBatcher:
             batches for all epochs and skips the first `done` batches without creating them. The
             seed is used for the order and for masking.
         """
-        lengths = example_lengths(examples).numpy()
+        lengths = count_tokens(examples).numpy()
         packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
         steps = -(-(int(packing[0].nrows()) if packing else len(lengths)) // plan.batch_size)
         total = (plan.steps_per_epoch or steps) * len(plan.epochs)
@@ -342,14 +342,14 @@ class LengthGroupedBatcher:
             if not uses_tensorflow():
                 numbers, mixed = (seed, steps, done, total), self._sequence_counts is not None
                 return iterate_epochs(
-                    self._filling(plan.batch_size), examples, packing, plan, numbers, mixed
+                    self._make_collate(plan.batch_size), examples, packing, plan, numbers, mixed
                 )
             numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
             return graph(examples, packing, tuple(map(np.int64, numbers)))
 
         return steps, batches
 
-    def _filling(self, rows) -> Callable:
+    def _make_collate(self, rows) -> Callable:
         """Return `collate`, followed by filling and packing when this is needed for the batches."""
 
         def collate(examples, seed):
@@ -359,7 +359,7 @@ class LengthGroupedBatcher:
 
         return collate
 
-    def _batch_in_order(self, examples, order, batch_size) -> tf.data.Dataset:
+    def _make_ordered_batches(self, examples, order, batch_size) -> tf.data.Dataset:
         def plan(step):
             rows = order[step * batch_size : (step + 1) * batch_size]
             return rows, array_ops.stack([NOT_RANDOM, step])
@@ -367,11 +367,11 @@ class LengthGroupedBatcher:
         steps = -(-array_ops.size(order, array_ops.int64) // batch_size)
         return self._collate_plan(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
-    def _epochs(
+    def _make_epochs(
         self, shuffle: bool, group_lengths: bool, examples, packing, numbers
     ) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
-        lengths = array_ops.cast(example_lengths(examples), array_ops.int32)
+        lengths = array_ops.cast(count_tokens(examples), array_ops.int32)
 
         def order_of(epoch):
             epoch_seed = array_ops.stack([seed, epoch if shuffle else array_ops.zeros_like(epoch)])
@@ -394,7 +394,7 @@ class LengthGroupedBatcher:
 
     def _collate_plan(self, plan: tf.data.Dataset, examples: dict, batch_size) -> tf.data.Dataset:
         def make(indices, seed):
-            return self._filling(batch_size)(take_examples(examples, indices), seed)
+            return self._make_collate(batch_size)(take_examples(examples, indices), seed)
 
         # No tuning, because padding is fast and it can take half a second to end a tuned pipeline.
         options = tf.data.Options()
@@ -415,8 +415,8 @@ def group_batches(
 
     Args:
         megabatches: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged
-            tensors. Each megabatch has `megabatch_size(batch_size)` raw examples, except for the
-            last one in a pass.
+            tensors. Each megabatch has `get_megabatch_size(batch_size)` raw examples, except for
+            the last one in a pass.
         batch_size: Positive integer. Batch size B.
         seed: Integer. Seed to use for the order inside the megabatches.
         group_lengths: Boolean. Whether to use examples with similar lengths in a batch. If False,
@@ -428,9 +428,9 @@ def group_batches(
     """
 
     def cut(number, megabatch):
-        sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
+        sizes = count_bytes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
         numbers = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
-        order = epoch_order(sizes, batch_size, numbers, group_lengths)
+        order = shuffle_by_length(sizes, batch_size, numbers, group_lengths)
 
         def batch_at(start):
             chosen = order[start : start + batch_size]
@@ -447,12 +447,12 @@ def group_batches(
     return tf.data.Dataset.zip(tf.data.Dataset.counter(), megabatches).flat_map(cut)
 
 
-def megabatch_size(batch_size: int) -> int:
+def get_megabatch_size(batch_size: int) -> int:
     """Return the number of examples in a megabatch, which are grouped by length."""
     return batch_size * MEGABATCH
 
 
-def text_sizes(x) -> array_ops.Tensor:
+def count_bytes(x) -> array_ops.Tensor:
     """Return the number of bytes of each raw input, int32 (N,), to estimate its number of tokens.
 
     Args:
@@ -461,7 +461,7 @@ def text_sizes(x) -> array_ops.Tensor:
     Example:
         >>> import tensorflow as tf
         >>> words = tf.ragged.constant([["a", "cat"], ["it"]])
-        >>> text_sizes((words, tf.constant(["why", "how"]))).numpy().tolist()
+        >>> count_bytes((words, tf.constant(["why", "how"]))).numpy().tolist()
         [7, 5]
     """
     total = 0

@@ -58,11 +58,11 @@ def extend_to_marks(
     """
     first = array_ops.gather(characters.begins, row)
     limit = array_ops.gather(characters.ends, row)
-    found = _next(characters.unmarked, first + array_ops.cast(end, array_ops.int64), limit)
+    found = _find_next(characters.unmarked, first + array_ops.cast(end, array_ops.int64), limit)
     return array_ops.cast(found - first, array_ops.int32)
 
 
-def visible_bounds(
+def trim_to_visible(
     texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     r"""Trim spans to visible characters, and extend them to combining marks of the last character.
@@ -78,7 +78,7 @@ def visible_bounds(
     Example:
         >>> import tensorflow as tf
         >>> texts = tf.constant([" Rome\u200b!"])
-        >>> begin, behind = visible_bounds(texts, *map(tf.constant, ([0], [0], [6])))
+        >>> begin, behind = trim_to_visible(texts, *map(tf.constant, ([0], [0], [6])))
         >>> begin.numpy().tolist(), behind.numpy().tolist()
         ([1], [5])
     """
@@ -89,7 +89,7 @@ def visible_bounds(
 def trim_spans(
     texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Return the starts and ends of `visible_bounds`, and whether a span has visible characters.
+    """Return the starts and ends of `trim_to_visible`, and whether a span has visible characters.
 
     The bounds of a span without visible characters have no meaning.
     """
@@ -97,18 +97,18 @@ def trim_spans(
     first = array_ops.gather(characters.begins, row)
     limit = array_ops.gather(characters.ends, row)
     begin, behind = (first + array_ops.cast(offset, array_ops.int64) for offset in (start, end))
-    begin = _next(characters.visible, begin, limit)
+    begin = _find_next(characters.visible, begin, limit)
     is_seen = begin < behind
     # The last visible character, followed by its marks.
     number = array_ops.searchsorted(characters.visible, behind) - 1
     padded = array_ops.concat([characters.visible, [-1]], axis=0)
     last = array_ops.gather(padded, array_ops.maximum(number, 0))
-    behind = _next(characters.unmarked, last + 1, limit)
+    behind = _find_next(characters.unmarked, last + 1, limit)
     begin, behind = (array_ops.cast(value - first, array_ops.int32) for value in (begin, behind))
     return begin, behind, is_seen
 
 
-def _next(
+def _find_next(
     positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Return the first position (S,) that is at least `begin`, or `limit` if there is none."""

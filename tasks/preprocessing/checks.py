@@ -8,7 +8,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 
 
 def check_each(
@@ -136,14 +136,14 @@ def _first(part: array_ops.Tensor, wrong: array_ops.Tensor) -> array_ops.Tensor:
     return array_ops.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text
 
 
-def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
+def convert_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     """Convert numbers to a float32 tensor with the same shape.
 
     Raises:
         ValueError: If a value is not a number.
     """
     check_no_iterator(values, name)
-    values = plain(values)
+    values = convert_to_plain(values)
     if isinstance(values, list | tuple) and any(value is None for value in values):
         raise ValueError(f"{name} contains None. Expected {expected}.")
     values = array_ops.convert_to_tensor(values)

@@ -12,7 +12,7 @@ from collections.abc import KeysView, Mapping, Sequence, ValuesView
 
 import numpy as np
 
-from encoder_zoo.common.extras import extra
+from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_masked_array, is_missing
 
@@ -24,7 +24,7 @@ def is_doc(value: object) -> bool:
     return hasattr(value, "ents") and hasattr(value, "text") and hasattr(value, "__iter__")
 
 
-def are_documents(values: object) -> bool:
+def has_documents(values: object) -> bool:
     """Return whether a value is a list of spaCy documents."""
     return isinstance(values, list | tuple) and len(values) > 0 and is_doc(values[0])
 
@@ -34,7 +34,7 @@ def get_text(value):
     return value.text if is_doc(value) else value
 
 
-def doc_words(value):
+def list_doc_words(value):
     """Return the words in a document, one per token. Any other value is returned unchanged."""
     return [token.text for token in value] if is_doc(value) else value
 
@@ -108,7 +108,7 @@ ROW_TYPES = (list, tuple, np.ndarray)  # types for a row in a list of rows
 PLAIN_COLUMNS = (str, bytes, list, dict, np.ndarray, type(None))
 
 
-def plain(values):
+def convert_to_plain(values):
     """Convert a column to a list and a table to a dict from names to lists.
 
     Args:
@@ -119,30 +119,30 @@ def plain(values):
     Example:
         >>> import pandas as pd
         >>> table = pd.DataFrame({"text": ["good", "bad"], "stars": [5, 1]})
-        >>> plain(table), plain((table["text"], table["stars"]))
+        >>> convert_to_plain(table), convert_to_plain((table["text"], table["stars"]))
         ({'text': ['good', 'bad'], 'stars': [5, 1]}, (['good', 'bad'], [5, 1]))
 
     Raises:
         ValueError: If there are several columns with the same name in a table.
     """
     if isinstance(values, tuple):
-        return tuple(map(plain, values))
+        return tuple(map(convert_to_plain, values))
     if is_masked_array(values):
         return values.tolist()  # masked values become None
-    if isinstance(values, list) and are_documents(values):
+    if isinstance(values, list) and has_documents(values):
         return [document.text for document in values]
     if isinstance(values, PLAIN_COLUMNS) or array_ops.is_tensor(values):
         return values
     values = remove_format(materialize(values))
     if isinstance(values, list | np.ndarray):
         return values
-    names = table_columns(values)
+    names = list_table_columns(values)
     if names is not None:
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ValueError(
                 f"The table has several columns with the name {twice[0]!r}. Rename them."
             )
-        return {name: plain(values[name]) for name in names}
+        return {name: convert_to_plain(values[name]) for name in names}
     for method in ("to_pylist", "to_list"):  # Arrow, and pandas and polars
         if hasattr(values, method):
             return getattr(values, method)()
@@ -159,7 +159,7 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
     """
     feature = getattr(values, "features", None)
     feature = getattr(feature, "feature", feature)
-    names, values = getattr(feature, "names", None), plain(values)
+    names, values = getattr(feature, "names", None), convert_to_plain(values)
     if names is None or isinstance(feature, Mapping):
         return values
     if classes is not None and not set(names) <= set(classes) and len(names) == len(classes):
@@ -181,7 +181,9 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
     return [name_of(value) for value in values]
 
 
-def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
+def split_texts_and_labels(
+    x: object, y: object, classes: Sequence[str] | None, several: bool
+) -> tuple:
     """Return texts and labels, also if each row contains both.
 
     Args:
@@ -192,20 +194,20 @@ def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, severa
         several: Boolean. Whether to allow several labels per text.
 
     Example:
-        >>> texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
+        >>> split_texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
         (['Hm'], ['up'])
     """
-    if y is None and (rows := extra("read_rows")(x, ("labels",), classes, several)):
+    if y is None and (rows := load_extra("read_rows")(x, ("labels",), classes, several)):
         return tuple(rows)
     return x, name_classes(y, classes) if hasattr(y, "features") else y
 
 
-def table_columns(values) -> list | None:
+def list_table_columns(values) -> list | None:
     """Return the column names of a table, or None for any other value.
 
     Example:
         >>> import pandas as pd
-        >>> table_columns(pd.DataFrame({"text": ["good"]})), table_columns(["good"])
+        >>> list_table_columns(pd.DataFrame({"text": ["good"]})), list_table_columns(["good"])
         (['text'], None)
     """
     for attribute in ("column_names", "columns"):  # Arrow and datasets, pandas and polars
@@ -215,24 +217,24 @@ def table_columns(values) -> list | None:
     return None
 
 
-def categories(values) -> list | None:
+def list_categories(values) -> list | None:
     """Return the ordered categories of a categorical column, or None for any other column.
 
     Example:
         >>> import pandas as pd
-        >>> categories(pd.Series(pd.Categorical(["bad", "good"], categories=["good", "bad"])))
+        >>> list_categories(pd.Series(pd.Categorical(["bad", "good"], categories=["good", "bad"])))
         ['good', 'bad']
     """
     names = getattr(getattr(values, "dtype", None), "categories", None)
     # Categorical columns of polars have no order.
-    return plain(names) if hasattr(names, "__len__") else None
+    return convert_to_plain(names) if hasattr(names, "__len__") else None
 
 
-def single_column(values):
+def flatten_column(values):
     """Convert an array or tensor from shape (n, 1) to (n,). Any other value is returned unchanged.
 
     Example:
-        >>> single_column(np.array([["good"], ["bad"]])).tolist(), single_column([["good"]])
+        >>> flatten_column(np.array([["good"], ["bad"]])).tolist(), flatten_column([["good"]])
         (['good', 'bad'], [['good']])
     """
     if hasattr(values, "shape"):  # an array or a tensor
@@ -253,7 +255,7 @@ LOOKED_AT = 1000  # maximum number of rows to check
 REPEATED = 10  # rows per distinct value to assume that a column contains labels
 
 
-def other_content(name: str, values) -> str | None:
+def describe_other_content(name: str, values) -> str | None:
     """Describe a column that does not contain texts. Return None if it may contain texts.
 
     Args:
@@ -261,9 +263,10 @@ def other_content(name: str, values) -> str | None:
         values: A list or an array. For tensors and specifications, the content is unknown.
 
     Example:
-        >>> other_content("stars", [5, 4]), other_content("second", ["Yes.", "No."])
+        >>> describe = describe_other_content
+        >>> describe("stars", [5, 4]), describe("second", ["Yes.", "No."])
         ('numbers or other values instead of texts, such as 5', None)
-        >>> other_content("label", ["ham", "spam"] * 20)
+        >>> describe_other_content("label", ["ham", "spam"] * 20)
         "2 repeated values instead of texts, such as 'ham'"
     """
     if not _is_known(values) or isinstance(values, str | bytes):
@@ -311,7 +314,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
         ValueError: The column 'source' contains a single value instead of texts, such as 'web', ...
     """
     found = {
-        name: None if _holds_lists(values) else other_content(name, values)
+        name: None if _has_lists(values) else describe_other_content(name, values)
         for name, values in table.items()
     }
     for (name, other), kind in zip(found.items(), kinds, strict=True):
@@ -326,7 +329,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
             )
 
 
-def _holds_lists(values) -> bool:
+def _has_lists(values) -> bool:
     if not _is_known(values) or not len(values) or isinstance(values[0], str | bytes):
         return False
     return hasattr(values[0], "__len__")
@@ -350,23 +353,25 @@ def log_columns(found: Mapping[str, str], y) -> None:
     logger.warning("Using the columns of the table: %s.", ", ".join(shown))
 
 
-def columns_advice(x) -> str:
+def describe_columns(x) -> str:
     """Describe a table's columns, with an example call, for an error about missing labels.
 
     Example:
-        >>> columns_advice({"text": ["a b", "c d"], "label": ["up", "down"]})
+        >>> describe_columns({"text": ["a b", "c d"], "label": ["up", "down"]})
         " The table has the columns 'text', 'label'. Pass fit(x['text'], x['label'])."
-        >>> columns_advice(["a b"])
+        >>> describe_columns(["a b"])
         ''
     """
-    names = list(x) if isinstance(x, Mapping) else table_columns(x)
+    names = list(x) if isinstance(x, Mapping) else list_table_columns(x)
     if not names:
         return ""
     labels = [name for name in names if LABEL_NAME.fullmatch(str(name))]
     texts = []
     for name in names:
-        values = plain(x[name])
-        if name not in labels and (_holds_lists(values) or other_content(name, values) is None):
+        values = convert_to_plain(x[name])
+        if name not in labels and (
+            _has_lists(values) or describe_other_content(name, values) is None
+        ):
             texts.append(name)
     shown = ", ".join(map(repr, names))
     if not texts or not labels:

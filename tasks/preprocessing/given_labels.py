@@ -17,8 +17,12 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_blank, is_masked_array, is_missing, quote_missing
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each, check_no_iterator
-from encoder_zoo.tasks.preprocessing.columns import materialize, plain, table_columns
+from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, convert_numbers
+from encoder_zoo.tasks.preprocessing.columns import (
+    convert_to_plain,
+    list_table_columns,
+    materialize,
+)
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -95,7 +99,7 @@ class Numbers(NamedTuple):
         Raises:
             ValueError: If `y` does not contain one finite number per text.
         """
-        values = as_numbers(check_given(y), "y", f"{self.name}s, numbers")
+        values = convert_numbers(check_given(y), "y", f"{self.name}s, numbers")
         if len(values.shape) == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if len(values.shape) != 1:
@@ -142,7 +146,7 @@ class CandidateIndex(NamedTuple):
             ValueError: If `y` does not contain one valid index per example.
         """
         check_no_iterator(y, "y")
-        labels = array_ops.convert_to_tensor(plain(check_given(y)))
+        labels = array_ops.convert_to_tensor(convert_to_plain(check_given(y)))
         if not array_ops.as_dtype(labels.dtype).is_integer:
             expected = f"{self.expected}, an integer of 0 or more"
             raise invalid("The type of `y`", labels.dtype.name, expected)
@@ -193,12 +197,12 @@ def check_given(y, x=None, none_is_answer: bool = False):
     rows = _rows(y)
     missing = {
         row: found
-        for row, value in _suspects(rows)
+        for row, value in _find_suspects(rows)
         if not (none_is_answer and value is None)
         and (found := _find(value, not none_is_answer)) is not None
     }
     if missing:
-        cure = _cure(given if isinstance(y, np.ndarray) else y, x, rows, missing)
+        cure = _suggest_filter(given if isinstance(y, np.ndarray) else y, x, rows, missing)
         row, (path, value) = next(iter(missing.items()))
         place = "".join(f"[{key!r}]" for key in path)
         place = f", at y[{row}]{place}" if path else ""
@@ -262,7 +266,7 @@ def _rows(y) -> list | np.ndarray:
     if isinstance(y, array_ops.RaggedTensor):
         return y.to_list()
     if not isinstance(y, list | np.ndarray):
-        y = plain(y)
+        y = convert_to_plain(y)
     if array_ops.is_tensor(y):
         y = np.asarray(y)
     if isinstance(y, dict):
@@ -278,7 +282,7 @@ def _rows(y) -> list | np.ndarray:
     return list(y) if isinstance(y, Iterable) else []
 
 
-def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
+def _find_suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
     """Yield rows that may contain a missing value. For arrays of numbers, yield missing values."""
     if isinstance(rows, list):
         yield from enumerate(rows)
@@ -308,9 +312,9 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
     return None
 
 
-def _cure(y, x, rows, missing: dict) -> str:
+def _suggest_filter(y, x, rows, missing: dict) -> str:
     """Return code that removes the rows with missing labels, for the library of the labels."""
-    columns = table_columns(y)
+    columns = list_table_columns(y)
     name = getattr(y, "name", None) or getattr(y, "column_name", None)
     names = columns or ([name] if isinstance(name, str) else [])
     if columns or not any(path for path, _ in missing.values()):
@@ -354,12 +358,16 @@ def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
     whole = [value for path, value in missing.values() if not path]
     inner = [value for path, value in missing.values() if path]
     labels = "labels" if inner else "label"
-    there = [_condition(whole, labels)] * bool(whole)
+    there = [_format_condition(whole, labels)] * bool(whole)
     each, row = f"(*texts, {labels})", f"*texts, {labels}"
     if isinstance(x, tuple) and len(x) > 1:
-        target, source, end = "*x, y", f"zip(*x, {_iterable(y, 'y')})", "; x = tuple(x)"
+        target, source, end = "*x, y", f"zip(*x, {_format_iterable(y, 'y')})", "; x = tuple(x)"
     else:
-        target, source, end = "x, y", f"zip({_iterable(x, 'x')}, {_iterable(y, 'y')})", ""
+        target, source, end = (
+            "x, y",
+            f"zip({_format_iterable(x, 'x')}, {_format_iterable(y, 'y')})",
+            "",
+        )
         each, row = f"(text, {labels})", f"text, {labels}"
     of_lists = any(isinstance(row, list | tuple | dict | np.ndarray) for row in rows)
     blank_rows = of_lists and any(map(is_blank, whole))
@@ -368,7 +376,7 @@ def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
         for path, _ in missing.values()
     )
     if not blank_rows and of_values:
-        there += [f"all({_condition(inner, 'label')} for label in labels)"] * bool(inner)
+        there += [f"all({_format_condition(inner, 'label')} for label in labels)"] * bool(inner)
     else:  # annotations have many formats
         row, source = f"row, ({row})", f"enumerate({source})"
         there = [f"row not in {[*missing]}"]
@@ -376,7 +384,7 @@ def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
     return f"{target} = map(list, zip(*{chosen})){end}"
 
 
-def _condition(missing: list, name: str) -> str:
+def _format_condition(missing: list, name: str) -> str:
     """Return the code of an expression that is true if a label is not missing."""
     others = [v for v in missing if not is_blank(v) and v is not None]
     is_na = [type(value).__name__ == "NAType" for value in others]
@@ -390,9 +398,9 @@ def _condition(missing: list, name: str) -> str:
     return " and ".join(part for part, needed in parts.items() if needed)
 
 
-def _iterable(values, name: str) -> str:
+def _format_iterable(values, name: str) -> str:
     """Return the code of an expression that converts rows to Python values."""
-    columns = table_columns(values) if not isinstance(values, dict) else None
+    columns = list_table_columns(values) if not isinstance(values, dict) else None
     if columns is not None:
         return f"zip(*({name}[column] for column in {columns}))"
     if isinstance(values, dict):
@@ -405,11 +413,11 @@ def _iterable(values, name: str) -> str:
     return f"{name}.numpy().tolist()" if hasattr(values, "numpy") else name
 
 
-def class_name(label: object) -> str:
+def get_class_name(label: object) -> str:
     """Convert a string or number to a class name. The numbers 1.0 and 1 both become "1".
 
     Example:
-        >>> [class_name(label) for label in ("up", b"up", 1.0, True)]
+        >>> [get_class_name(label) for label in ("up", b"up", 1.0, True)]
         ['up', 'up', '1', 'True']
     """
     if isinstance(label, bytes):
@@ -437,7 +445,7 @@ def log_odd_labels(y) -> None:
         if rows.ndim == 1 and rows.size and rows.dtype.kind == "i":
             values, firsts, times = np.unique(rows, return_index=True, return_counts=True)
             first = dict(zip(((int, value) for value in values.tolist()), firsts, strict=True))
-            line = _missing_codes(first, dict(zip(first, times, strict=True)))
+            line = _describe_missing_codes(first, dict(zip(first, times, strict=True)))
             if line:
                 logger.warning(line)
         return
@@ -451,12 +459,12 @@ def log_odd_labels(y) -> None:
             first.setdefault(key, row)
     names = [value for kind, value in first if kind is str]
     for line in (
-        _marks(first, counts),
-        _missing_codes(first, counts),
-        _blank_ends(names),
-        _alike(names),
-        _several_types(first),
-        _whole_numbers(first),
+        _describe_marks(first, counts),
+        _describe_missing_codes(first, counts),
+        _describe_blank_ends(names),
+        _describe_similar_labels(names),
+        _describe_types(first),
+        _describe_integers(first),
     ):
         if line:
             logger.warning(line)
@@ -487,7 +495,7 @@ def _is_span(value) -> bool:
     )
 
 
-def _marks(first: dict, counts: collections.Counter) -> str:
+def _describe_marks(first: dict, counts: collections.Counter) -> str:
     found = [key for key in first if key[0] is str and key[1].strip().lower() in MARKS]
     if not found:
         return ""
@@ -500,7 +508,7 @@ def _marks(first: dict, counts: collections.Counter) -> str:
     )
 
 
-def _missing_codes(first: dict, counts: Mapping) -> str:
+def _describe_missing_codes(first: dict, counts: Mapping) -> str:
     """Return a log line about -1 among class indices, or "" if all labels are -1 or 1."""
     numbers = {key[1] for key in first if key[0] in (int, float)}
     names = {key[1] for key in first if key[0] is str}
@@ -514,7 +522,7 @@ def _missing_codes(first: dict, counts: Mapping) -> str:
     )
 
 
-def _blank_ends(names: list[str]) -> str:
+def _describe_blank_ends(names: list[str]) -> str:
     found = [name for name in names if name != name.strip()]
     if not found:
         return ""
@@ -528,7 +536,7 @@ def _blank_ends(names: list[str]) -> str:
     )
 
 
-def _alike(names: list[str]) -> str:
+def _describe_similar_labels(names: list[str]) -> str:
     groups: dict[str, set[str]] = {}
     for name in names:
         name = name.strip()
@@ -544,14 +552,14 @@ def _alike(names: list[str]) -> str:
     )
 
 
-def _several_types(first: dict) -> str:
+def _describe_types(first: dict) -> str:
     examples = dict(reversed(first))
     if len(examples) < 2:
         return ""
     given = ", ".join(f"{value!r} ({kind.__name__})" for kind, value in reversed(examples.items()))
     same: dict[str, list] = {}
     for _, value in first:
-        same.setdefault(class_name(value), []).append(value)
+        same.setdefault(get_class_name(value), []).append(value)
     merged = [
         f"{_format_values(values)} are one class" for values in same.values() if len(values) > 1
     ]
@@ -569,13 +577,13 @@ def _several_types(first: dict) -> str:
     )
 
 
-def _whole_numbers(first: dict) -> str:
+def _describe_integers(first: dict) -> str:
     kinds, values = {kind for kind, _ in first}, [value for _, value in first]
     if kinds == {bool}:
         return f"Labels are booleans: {_format_values(values)}. The classes are False and True."
     if kinds != {float} or not all(value.is_integer() for value in values):
         return ""
-    whole = ", ".join(map(class_name, values[:MAX_LOGGED]))
+    whole = ", ".join(map(get_class_name, values[:MAX_LOGGED]))
     return (
         f"Labels are floats without decimals: {_format_values(values)}. They are converted to the "
         f"integers {whole}."

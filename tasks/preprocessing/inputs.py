@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.trace import current_trace
+from encoder_zoo.common.trace import get_trace
 from encoder_zoo.common.wording import invalid, quote_with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, has_text
 from encoder_zoo.tasks.preprocessing.columns import (
     ROW_TYPES,
     check_text_columns,
-    plain,
-    single_column,
+    convert_to_plain,
+    flatten_column,
 )
 
 TEXT_ADVICE = "Expected a text. Remove the row, or use a placeholder."
@@ -65,7 +65,7 @@ class Text:
             name: String. Column name to use in error messages.
             owner: String. Description for the first column, to be used in error messages.
         """
-        texts = as_column(values, name)
+        texts = convert_column(values, name)
         return check_filled(texts, name) if self.filled else texts
 
 
@@ -78,7 +78,7 @@ class Texts(Text):
         return f"lists of {self.name}"
 
     def read(self, values, name: str, owner: str) -> array_ops.RaggedTensor:
-        return as_text_lists(values, name, owner)
+        return convert_text_lists(values, name, owner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +86,8 @@ class TextOrTexts(Text):
     """A column with one text per example, or with a list of texts per example."""
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor | array_ops.RaggedTensor:
-        if are_lists(values):
-            return as_text_lists(values, name, owner)
+        if has_text_lists(values):
+            return convert_text_lists(values, name, owner)
         return super().read(values, name, owner)
 
 
@@ -218,7 +218,7 @@ class Inputs:
 
     def _match_columns(self, x, names: Sequence[str] | None) -> list[tuple[Text, str, object]]:
         """Return the declared column, the name and the values for each column in an input."""
-        x = single_column(plain(x))
+        x = flatten_column(convert_to_plain(x))
         # In a list of texts, a dict after the first row is an invalid text.
         looked_at = x[:1] if self._least == 1 and isinstance(x, list) else x
         if isinstance(x, list) and any(isinstance(row, Mapping) for row in looked_at):
@@ -233,7 +233,7 @@ class Inputs:
             names, x = None, tuple([] for _ in range(self._least))
         else:
             names, x = None, self._make_tuple(x)
-        if len(x) > 1 and self._columns[-1].repeated and _holds_rows(x[-1]):
+        if len(x) > 1 and self._columns[-1].repeated and _has_rows(x[-1]):
             x = (*x[:-1], *_transpose_rows(x[-1], "the last column"))
         if not self._least <= len(x) <= self._most:
             raise ValueError(self._describe_expected(f"{len(x)} columns"))
@@ -245,7 +245,7 @@ class Inputs:
         """Return the columns of a tuple, of rows, or of a single column of texts."""
         if isinstance(x, tuple):
             return x
-        if _holds_rows(x) and (self._least > 1 or len(x[0]) != 1):
+        if _has_rows(x) and (self._least > 1 or len(x[0]) != 1):
             return tuple(_transpose_rows(x, "x"))
         if self._least > 1:
             raise ValueError(self._describe_expected(quote_with_type(x)))
@@ -271,7 +271,7 @@ class Inputs:
         return {name: [row[name] for row in rows] for name in names}
 
 
-def _holds_rows(x) -> bool:
+def _has_rows(x) -> bool:
     return isinstance(x, list | np.ndarray) and len(x) > 0 and isinstance(x[0], ROW_TYPES)
 
 
@@ -288,14 +288,14 @@ def _transpose_rows(rows, name: str) -> list[list]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def are_lists(texts) -> bool:
+def has_text_lists(texts) -> bool:
     """Return whether each example has a list of texts instead of a single text.
 
     Args:
         texts: A column, or its specification for a dataset.
 
     Example:
-        >>> are_lists([["a", "b"], ["c"]]), are_lists(["a", "c"])
+        >>> has_text_lists([["a", "b"], ["c"]]), has_text_lists(["a", "c"])
         (True, False)
     """
     if isinstance(texts, list | tuple):
@@ -306,15 +306,15 @@ def are_lists(texts) -> bool:
     return shape is not None and len(shape) > 1
 
 
-def as_column(x, name: str = "texts") -> array_ops.Tensor:
+def convert_column(x, name: str = "texts") -> array_ops.Tensor:
     """Check a list, array, column or tensor of texts, and convert it to a string tensor (N,).
 
     Raises:
         ValueError: If the texts are not a list, array, column or tensor.
     """
-    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
+    from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
 
-    texts = as_text_tensor(single_column(plain(x)), name)
+    texts = make_text_tensor(flatten_column(convert_to_plain(x)), name)
     if len(texts.shape) == 0:
         raise invalid(name, x, "a list, array or tensor of texts")
     return texts
@@ -332,12 +332,12 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 of texts is empty. Expected a text. Remove the row, or use ...
     """
-    if current_trace().serves:
+    if get_trace().serves:
         return texts
     return check_each(texts, has_text(texts), f" of {name} is empty. {TEXT_ADVICE}")
 
 
-def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
+def convert_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     """Check lists of texts, and convert them to ragged strings (N, None).
 
     Args:
@@ -349,12 +349,12 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
         ValueError: If a row is not a list of texts, is an empty list, or contains an empty text.
 
     Example:
-        >>> as_text_lists([["a"], []], "choices", "question")
+        >>> convert_text_lists([["a"], []], "choices", "question")
         Traceback (most recent call last):
         ValueError: Row 1 of choices has no text. Expected at least one text for each question.
     """
     check_no_iterator(lists, name)
-    lists = plain(lists)
+    lists = convert_to_plain(lists)
     if not isinstance(lists, array_ops.RaggedTensor):
         is_tensor = array_ops.is_tensor(lists)
         lists = (
@@ -362,7 +362,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
             if is_tensor
             else _make_ragged(lists, name, owner)
         )
-    if current_trace().serves:
+    if get_trace().serves:
         return lists
     expected = f" of {name} has no text. Expected at least one text for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)
@@ -383,5 +383,5 @@ def _make_ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
                 f"for each {owner}."
             )
     values = [text for row in rows for text in row]
-    values = as_column(values, name) if values else array_ops.constant([], array_ops.string)
+    values = convert_column(values, name) if values else array_ops.constant([], array_ops.string)
     return array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])

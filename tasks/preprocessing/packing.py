@@ -137,7 +137,7 @@ def pack(
     return examples, first_column + kept[0] + 1
 
 
-def segment_numbers(
+def compute_segments(
     columns: array_ops.Tensor,
     first_length: array_ops.Tensor,
     length: array_ops.Tensor,
@@ -153,9 +153,9 @@ def segment_numbers(
 
     Example:
         >>> import tensorflow as tf
-        >>> segment_numbers(tf.range(6), 2, 5).numpy().tolist()
+        >>> compute_segments(tf.range(6), 2, 5).numpy().tolist()
         [0, 0, 1, 1, 1, 0]
-        >>> segment_numbers(tf.range(6), 2, 5, first_column=0).numpy().tolist()
+        >>> compute_segments(tf.range(6), 2, 5, first_column=0).numpy().tolist()
         [0, 0, 1, 1, 2, 0]
     """
     second = array_ops.cast((columns >= first_length) & (columns < length), array_ops.int32)
@@ -181,9 +181,9 @@ def write_tokens(
         >>> ids[:-1].numpy().tolist()
         [1, 2, 0, 4, 0]
     """
-    from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
+    from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids
 
-    row = row_ids(tokens.row_splits, array_ops.size(tokens.values))  # (T,)
+    row = compute_row_ids(tokens.row_splits, array_ops.size(tokens.values))  # (T,)
     moved = begins - begun - array_ops.cast(tokens.row_splits[:-1], array_ops.int32)
     indices = array_ops.range(array_ops.size(row)) + array_ops.gather(moved, row)
     inside = indices < array_ops.gather(begins + kept, row)
@@ -258,7 +258,7 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
         first_length,
         array_ops.gather(lengths, text),
     )
-    result["segment_ids"] = joined.with_values(segment_numbers(*of_text, first_column))
+    result["segment_ids"] = joined.with_values(compute_segments(*of_text, first_column))
     starts = texts.row_starts() - array_ops.gather(joined.row_starts(), token_ids.value_rowids())
     result["text_starts"] = token_ids.with_values(array_ops.cast(starts, array_ops.int32))
     return result

@@ -70,16 +70,16 @@ def check_arrays(task: TakesInputs, x: Mapping) -> dict:
             "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, from preprocessor(texts). "
             "fit, evaluate and predict also accept texts",
         )
-    given = {name: _not_a_list(name, values) for name, values in dict(x).items()}
+    given = {name: _convert_list(name, values) for name, values in dict(x).items()}
     _check_structure(task, given)
     ranges = task.input_ranges(given["token_ids"].shape[1])
     for name, values in given.items():
         if values is not None and name != "soft_weights":
-            _check_array(name, _as_array(values), *ranges[name])
+            _check_array(name, _convert_to_array(values), *ranges[name])
     return given
 
 
-def _not_a_list(name: str, values: object) -> object:
+def _convert_list(name: str, values: object) -> object:
     if not isinstance(values, list | tuple):
         return values
     try:
@@ -90,7 +90,7 @@ def _not_a_list(name: str, values: object) -> object:
         ) from None
 
 
-def _as_array(values: object) -> np.ndarray:
+def _convert_to_array(values: object) -> np.ndarray:
     # NumPy can read most tensors without a copy, but PyTorch tensors can be on a GPU.
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
@@ -104,15 +104,17 @@ def make_prepared_examples(x: Mapping, y, sample_weight) -> dict:
         {'token_ids': 'int64', 'labels': 'float32'}
     """
     given = {**x, **dict(zip(LABEL_INPUTS, (y, sample_weight), strict=True))}
-    return {name: _as_tensors(values) for name, values in given.items() if values is not None}
+    return {
+        name: _convert_to_tensors(values) for name, values in given.items() if values is not None
+    }
 
 
-def _as_tensors(values):
+def _convert_to_tensors(values):
     if isinstance(values, Mapping):
-        return {name: _as_tensors(inner) for name, inner in values.items()}
+        return {name: _convert_to_tensors(inner) for name, inner in values.items()}
     if isinstance(values, tuple) and np.ndim(values[0]):  # labels for several outputs
-        return tuple(map(_as_tensors, values))
-    array = _as_array(values)
+        return tuple(map(_convert_to_tensors, values))
+    array = _convert_to_array(values)
     is_float = np.issubdtype(array.dtype, np.floating)
     return array_ops.convert_to_tensor(array.astype(keras.config.floatx()) if is_float else array)
 
@@ -176,7 +178,7 @@ def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Datase
             assertion
             for name, values in x.items()
             if name != "soft_weights"
-            for assertion in _assertions(name, values, *task.input_ranges(length)[name])
+            for assertion in _make_assertions(name, values, *task.input_ranges(length)[name])
         ]
         with tf.control_dependencies(checks):
             x = {name: array_ops.identity(values) for name, values in x.items()}
@@ -185,7 +187,9 @@ def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Datase
     return dataset.map(check)
 
 
-def _assertions(name: str, values: array_ops.Tensor, least: int, most: int) -> list[tf.Operation]:
+def _make_assertions(
+    name: str, values: array_ops.Tensor, least: int, most: int
+) -> list[tf.Operation]:
     row = array_ops.range(array_ops.shape(values)[0])
     where = ("Row ", row, " of the batch: ", name)
     checks = []

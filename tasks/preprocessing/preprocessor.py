@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
+from encoder_zoo.common.configuration import ConfigFromSignature, make_repr
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.origin import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, Bucketed, pack_batch
-from encoder_zoo.tasks.preprocessing.batching import bucket_length
-from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each, check_no_iterator
+from encoder_zoo.tasks.preprocessing.batching import find_bucket_length
+from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, convert_numbers
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
-from encoder_zoo.tasks.preprocessing.packing import pack, pad, segment_numbers
+from encoder_zoo.tasks.preprocessing.packing import compute_segments, pack, pad
 
 if TYPE_CHECKING:
     from typing import Self
@@ -94,7 +94,7 @@ class Preprocessor(ConfigFromSignature):
         self.max_sequence_length = sequence_length or tokenizer.model_max_length or 512
 
     def __repr__(self) -> str:
-        return repr_from_signature(self, repr(self.tokenizer))
+        return make_repr(self, repr(self.tokenizer))
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
@@ -214,7 +214,7 @@ class Preprocessor(ConfigFromSignature):
             check_no_iterator(y, "y")
             examples["labels"] = self.encode_labels(y)
         if sample_weight is not None:
-            examples["sample_weight"] = as_weights(sample_weight)
+            examples["sample_weight"] = convert_weights(sample_weight)
         check_same_count(examples)
         return examples
 
@@ -286,7 +286,9 @@ class Preprocessor(ConfigFromSignature):
                 array_ops.reduce_max(examples["token_ids"].row_lengths()), "int32"
             )
             lengths = LENGTHS[1:] if bucketed is True else bucketed
-            length = array_ops.minimum(bucket_length(longest, lengths), self.max_sequence_length)
+            length = array_ops.minimum(
+                find_bucket_length(longest, lengths), self.max_sequence_length
+            )
         inputs = pad(examples["token_ids"], self.tokenizer.pad_token_id, length)
         shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
         if self.tokenizer.uses_segments and "segment_ids" in examples:
@@ -297,19 +299,19 @@ class Preprocessor(ConfigFromSignature):
             # Without "first_length", all tokens belong to segment 0.
             first_length = examples.get("first_length", array_ops.fill([shape[0]], 2**30))
             of_rows = first_length[:, None], lengths
-            segments = segment_numbers(columns, *of_rows, self.tokenizer.first_column)
+            segments = compute_segments(columns, *of_rows, self.tokenizer.first_column)
             inputs["segment_ids"] = array_ops.minimum(segments, self.num_segments - 1)
         return inputs
 
 
-def as_weights(sample_weight) -> array_ops.Tensor:
+def convert_weights(sample_weight) -> array_ops.Tensor:
     """Check sample weights with shape (B,) or (B, 1), and convert them to float32 (B,).
 
     Raises:
         ValueError: If the weights are not one non-negative number per text.
     """
     expected = "a number of 0 or more for each text"
-    weights = as_numbers(sample_weight, "sample_weight", expected)
+    weights = convert_numbers(sample_weight, "sample_weight", expected)
     rank = array_ops.TensorShape(weights.shape).rank
     if rank not in (None, 1) and not (rank == 2 and weights.shape[1] == 1):
         raise invalid("The shape of `sample_weight`", tuple(weights.shape), expected)
@@ -319,12 +321,12 @@ def as_weights(sample_weight) -> array_ops.Tensor:
     return check_each(weights, right, " has the weight ", given, expected)
 
 
-def as_valid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
+def replace_invalid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
     """Replace invalid UTF-8 in strings (N,) by U+FFFD, inside a graph.
 
     Example:
         >>> import tensorflow as tf
-        >>> as_valid_text(tf.constant([bytes([97, 255])])).numpy()[0].decode()
+        >>> replace_invalid_text(tf.constant([bytes([97, 255])])).numpy()[0].decode()
         'a\ufffd'
     """
     return array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")

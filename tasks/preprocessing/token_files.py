@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.version import __version__
-from encoder_zoo.presets.files.atomic import replacing_file, write_signed
+from encoder_zoo.presets.files.atomic import replace_file, write_signed
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
-from encoder_zoo.presets.files.manifest import digest
+from encoder_zoo.presets.files.manifest import compute_manifest_digest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 
 NAME, FORMAT = "tokens.json", 2
@@ -33,14 +33,18 @@ class TokenFiles:
 
     def __init__(self, folder: pathlib.Path, settings: Mapping):
         self._folder = folder
-        self._manifest = {"format": FORMAT, "encoder_zoo": __version__, "made_of": digest(settings)}
+        self._manifest = {
+            "format": FORMAT,
+            "encoder_zoo": __version__,
+            "made_of": compute_manifest_digest(settings),
+        }
         path = folder / NAME
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             write_signed(path, {**self._manifest, "sizes": None, "checksums": None})
         with open(path, "rb") as file:
             found = parse_object(file.read(SETTINGS.content + 1), path)
-        if found.get("sha256") != digest(found):
+        if found.get("sha256") != compute_manifest_digest(found):
             raise _make_damage_error(path)
         if {name: found.get(name) for name in self._manifest} != self._manifest:
             raise ValueError(
@@ -62,7 +66,7 @@ class TokenFiles:
         if encode is not None and not path.exists():
             examples = encode()
             arrays = dict(_parts(examples))
-            with replacing_file(path) as new:
+            with replace_file(path) as new:
                 save_file({**arrays, CHECKSUM: self._checksum(number, arrays)}, new)
             return examples
         if not path.exists():

@@ -47,13 +47,13 @@ def is_words(x) -> bool:
     return is_list(x) and len(x) > 0 and is_list(x.iloc[0] if hasattr(x, "iloc") else x[0])
 
 
-def as_word_tensor(x) -> array_ops.RaggedTensor:
+def make_word_tensor(x) -> array_ops.RaggedTensor:
     """Return checked strings, ragged (N, None), from lists of words or a tensor padded with "".
 
     Raises:
         ValueError: If an example is not a list of words.
     """
-    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
+    from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
 
     if isinstance(x, array_ops.RaggedTensor):
         return x
@@ -62,18 +62,18 @@ def as_word_tensor(x) -> array_ops.RaggedTensor:
     for i, row in enumerate(x):
         if not is_list(row):
             raise invalid(f"words[{i}]", row, "a list of words")
-    rows = [as_text_tensor(row, name=f"words[{i}]") for i, row in enumerate(x)]
+    rows = [make_text_tensor(row, name=f"words[{i}]") for i, row in enumerate(x)]
     lengths = array_ops.constant([row.shape[0] for row in rows], array_ops.int64)
     return array_ops.RaggedTensor.from_row_lengths(array_ops.concat(rows, axis=0), lengths)
 
 
-def word_marks(tokenizer) -> np.ndarray:
+def mark_word_tokens(tokenizer) -> np.ndarray:
     """Return whether each vocabulary token begins a word and whether it ends a word, (V, 2) bool.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
         >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "jo", "##sé"]
-        >>> word_marks(BertTokenizer(tokens))[-2:].tolist()
+        >>> mark_word_tokens(BertTokenizer(tokens))[-2:].tolist()
         [[True, False], [False, False]]
     """
     ids = array_ops.range(tokenizer.vocabulary_size)[:, None]
@@ -93,12 +93,12 @@ def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> Tok
     Args:
         tokenizer: Any tokenizer from this package.
         texts: String tensor of shape (N,).
-        marks: The tokenizer's `word_marks`.
+        marks: The tokenizer's `mark_word_tokens`.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     begins, ends_word = array_ops.unstack(array_ops.gather(marks, ids.flat_values), axis=1)
-    begins |= previous(ends_word, False)
-    return TokenizedTexts(texts, ids, starts, ends, numbered(ids, begins))
+    begins |= shift_right(ends_word, False)
+    return TokenizedTexts(texts, ids, starts, ends, number_groups(ids, begins))
 
 
 def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
@@ -117,19 +117,26 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
     lengths = array_ops.strings.length(words.flat_values, unit="UTF8_CHAR") + 1
     offsets = array_ops.cumsum(lengths, exclusive=True)  # (W,)
     offsets -= array_ops.gather(offsets, array_ops.gather(words.row_starts(), words.value_rowids()))
-    number = array_ops.searchsorted(keys(words, offsets), keys(starts), side="right") - 1
+    number = (
+        array_ops.searchsorted(
+            compute_sort_keys(words, offsets), compute_sort_keys(starts), side="right"
+        )
+        - 1
+    )
     word_start, word_end = (array_ops.gather(v, number) for v in (offsets, offsets + lengths - 1))
     number -= array_ops.cast(
         array_ops.gather(words.row_starts(), ids.value_rowids()), array_ops.int32
     )
     tokens = TokenizedTexts(texts, ids, starts, ends, ids.with_flat_values(number))
-    begins = word_begins(tokens)
+    begins = mark_word_starts(tokens)
     starts = array_ops.where(begins, word_start, starts.flat_values)
-    ends = array_ops.where(following(begins, True), word_end, ends.flat_values)
+    ends = array_ops.where(shift_left(begins, True), word_end, ends.flat_values)
     return tokens._replace(starts=ids.with_flat_values(starts), ends=ids.with_flat_values(ends))
 
 
-def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) -> array_ops.Tensor:
+def compute_sort_keys(
+    rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None
+) -> array_ops.Tensor:
     """Combine offsets with the index of their row to int64 keys, which are sorted row by row."""
     offsets = rows.flat_values if offsets is None else offsets
     return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW_STRIDE + array_ops.cast(
@@ -137,7 +144,7 @@ def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) 
     )
 
 
-def numbered(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_ops.RaggedTensor:
+def number_groups(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_ops.RaggedTensor:
     """Number the groups of tokens in each text. The first token of a text always starts a group.
 
     Args:
@@ -147,21 +154,21 @@ def numbered(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_op
     Example:
         >>> import tensorflow as tf
         >>> rows = tf.ragged.constant([[5, 6, 7], [8, 9]])
-        >>> numbered(rows, tf.constant([False, True, False, False, False])).to_list()
+        >>> number_groups(rows, tf.constant([False, True, False, False, False])).to_list()
         [[0, 1, 1], [0, 0]]
     """
-    begins = array_ops.cast(begins | row_begins(rows), array_ops.int32)
+    begins = array_ops.cast(begins | mark_row_starts(rows), array_ops.int32)
     total = array_ops.cumsum(begins)
     first = array_ops.gather(total, array_ops.gather(rows.row_starts(), rows.value_rowids()))
     return rows.with_flat_values(total - first)
 
 
-def previous(values: array_ops.Tensor, first) -> array_ops.Tensor:
+def shift_right(values: array_ops.Tensor, first) -> array_ops.Tensor:
     """Return the value before each token (P,), with a given value before the first.
 
     Example:
         >>> import tensorflow as tf
-        >>> previous(tf.constant([5, 6]), -1).numpy().tolist()
+        >>> shift_right(tf.constant([5, 6]), -1).numpy().tolist()
         [-1, 5]
     """
     return array_ops.concat([array_ops.constant([first], values.dtype), values], 0)[
@@ -169,23 +176,23 @@ def previous(values: array_ops.Tensor, first) -> array_ops.Tensor:
     ]
 
 
-def following(values: array_ops.Tensor, last) -> array_ops.Tensor:
+def shift_left(values: array_ops.Tensor, last) -> array_ops.Tensor:
     """Return the value after each token (P,), with a given value after the last."""
     return array_ops.concat([values[1:], array_ops.constant([last], values.dtype)], 0)[
         : array_ops.size(values)
     ]
 
 
-def row_begins(rows: array_ops.RaggedTensor) -> array_ops.Tensor:
+def mark_row_starts(rows: array_ops.RaggedTensor) -> array_ops.Tensor:
     """Return whether each token is the first token in its text, (P,) bool."""
     row = rows.value_rowids()
-    return row != previous(row, -1)
+    return row != shift_right(row, -1)
 
 
-def word_begins(tokens: TokenizedTexts) -> array_ops.Tensor:
+def mark_word_starts(tokens: TokenizedTexts) -> array_ops.Tensor:
     """Return whether each token is the first token in its word, (P,) bool."""
     words = tokens.words.flat_values
-    return (words != previous(words, -1)) | row_begins(tokens.words)
+    return (words != shift_right(words, -1)) | mark_row_starts(tokens.words)
 
 
 def cut_texts(

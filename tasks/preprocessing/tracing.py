@@ -36,17 +36,17 @@ class ShapePolymorphicFunction:
     def __call__(self, *arguments):
         if not uses_tensorflow():
             return self._function(*arguments)
-        arguments = array_ops.nest.map_structure(_as_tensor, arguments)
+        arguments = array_ops.nest.map_structure(_convert_to_tensor, arguments)
         if tf.config.functions_run_eagerly():
             return self._function(*arguments)
-        signature = array_ops.nest.map_structure(self._spec, arguments)
+        signature = array_ops.nest.map_structure(self._make_spec, arguments)
         key = str(signature)
         if key not in self._graphs:
             graph = tf.function(self._function, input_signature=signature, autograph=False)
             self._graphs[key] = graph.get_concrete_function()
         return self._graphs[key](*arguments)
 
-    def _spec(self, value) -> tf.TypeSpec:
+    def _make_spec(self, value) -> tf.TypeSpec:
         if isinstance(value, array_ops.RaggedTensor):
             inner = value.flat_values.shape[1:]
             shape = [None] * (value.ragged_rank + 1) + inner.as_list()
@@ -56,7 +56,7 @@ class ShapePolymorphicFunction:
         return tf.TensorSpec([None] * open_axes + sizes[open_axes:], value.dtype)
 
 
-def _as_tensor(value):
+def _convert_to_tensor(value):
     return (
         value if isinstance(value, array_ops.RaggedTensor) else array_ops.convert_to_tensor(value)
     )

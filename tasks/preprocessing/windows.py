@@ -149,7 +149,7 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
     return array_ops.boolean_mask(values.flat_values, mask_owned(windows).flat_values)
 
 
-def full_windows(
+def make_full_windows(
     lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
     """Split texts into windows, like `make_windows`, but the last window is full, too.
@@ -161,7 +161,7 @@ def full_windows(
 
     Example:
         >>> import tensorflow as tf
-        >>> windows = full_windows(tf.constant([3, 9], tf.int64), capacity=4, doc_stride=0)
+        >>> windows = make_full_windows(tf.constant([3, 9], tf.int64), capacity=4, doc_stride=0)
         >>> [field.numpy().tolist() for field in windows[:3]]
         [[0, 1, 1, 1], [0, 0, 4, 5], [3, 4, 4, 4]]
     """

@@ -12,15 +12,15 @@ from typing import Any, Literal, TypedDict, overload
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import pad_columns, records
+from encoder_zoo.tasks.base.records import make_records, pad_columns
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
-from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.preprocessing.packing import truncate_tokens
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
 )
@@ -75,13 +75,13 @@ class DetectionAnswers(Answers):
         """
         if isinstance(texts, str):
             return self.detect([texts], batch_size)[0]
-        tensor = as_column(texts)
+        tensor = convert_column(texts)
         if not tensor.shape[0]:
             return []
         examples, tokens = self._encode(tensor)
         inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
         logits = array_ops.constant(self.runner.predict(inputs, batch_size, verbose=0))
-        return records(_add_scores(tokens, self._inner(logits, examples)))
+        return make_records(_add_scores(tokens, self._inner(logits, examples)))
 
     def trace_tokens(self, run: Callable) -> Callable:
         """Make the function of texts (N,) for an export.
@@ -94,7 +94,7 @@ class DetectionAnswers(Answers):
             return self._inner(run(examples), examples)[:, None]
 
         def detect(text):
-            examples, tokens = self._encode(as_valid_text(text))
+            examples, tokens = self._encode(replace_invalid_text(text))
             logits = map_graph_batches(inner, examples, tokens["start"].row_lengths(), 1)
             return pad_columns(_add_scores(tokens, logits.flat_values[:, 0]))
 
@@ -114,7 +114,7 @@ class DetectionAnswers(Answers):
     @functools.cached_property
     def _names(self) -> np.ndarray:
         """The names of all tokens, strings in UTF-8 of shape (V,)."""
-        return as_array(self.preprocessor.tokenizer.get_vocabulary())
+        return make_array(self.preprocessor.tokenizer.get_vocabulary())
 
     def _inner(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
         """Select the logits (T,) for tokens that are not special tokens, from logits (N, L)."""

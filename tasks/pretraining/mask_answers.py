@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import pad_columns, records
-from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.base.records import make_records, pad_columns
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.preprocessing.packing import keep_tokens
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.tokenized_texts import following, row_begins
+from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
+from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_row_starts, shift_left
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 
 if TYPE_CHECKING:
@@ -141,16 +141,16 @@ class MaskAnswers(Answers):
         if isinstance(texts, str):
             return self.fill_mask([texts], top_k, batch_size, targets=targets)[0]
         chosen = None if targets is None else self._find_tokens(targets)
-        tensor = as_column(texts)
+        tensor = convert_column(texts)
         if not tensor.shape[0]:
             return []
         tokens = self.tokenizer.tokenize_with_offsets(tensor)
         self._check_masks(tokens[0])
-        examples, masks = self._examples_with_masks(*tokens)
+        examples, masks = self._make_examples(*tokens)
         inputs, real = self.mask_inputs(examples)
         inputs = {name: values.numpy() for name, values in inputs.items()}
         logits = self.runner.predict(inputs, batch_size, verbose=0)  # (B, M, V)
-        fills = records(self._fill_masks(tensor, masks, logits[real.numpy()], top_k, chosen))
+        fills = make_records(self._fill_masks(tensor, masks, logits[real.numpy()], top_k, chosen))
         by_text = [fills[i:j] for i, j in itertools.pairwise(masks.starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
@@ -163,9 +163,9 @@ class MaskAnswers(Answers):
         """
 
         def fill(text):
-            text = as_valid_text(text)
+            text = replace_invalid_text(text)
             tokens = self.tokenizer.tokenize_with_offsets(text)
-            examples, masks = self._examples_with_masks(*tokens)
+            examples, masks = self._make_examples(*tokens)
             filled = self._fill_masks(text, masks, run(examples, masks.starts.row_lengths()), top_k)
             return pad_columns({n: masks.starts.with_values(v) for n, v in filled.items()})
 
@@ -197,7 +197,7 @@ class MaskAnswers(Answers):
     def _most_tokens(self) -> int:
         return self.preprocessor.max_sequence_length - 2
 
-    def _examples_with_masks(self, ids, starts, ends) -> tuple[dict, Masks]:
+    def _make_examples(self, ids, starts, ends) -> tuple[dict, Masks]:
         """Return encoded examples with mask positions, and the masks in the texts."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
         [(begin, count)] = keep_tokens([ids], 1, longest, tokenizer.truncation_side)
@@ -207,10 +207,10 @@ class MaskAnswers(Answers):
         is_mask = (ids.values == tokenizer.mask_token_id) & (column >= 0)
         is_mask = ids.with_values(is_mask & (column < array_ops.gather(count, row)))
         begins = array_ops.gather(array_ops.constant(self._spellings.begins), ids.values)
-        begins &= (ids.values != tokenizer.mask_token_id) & ~row_begins(ids)
+        begins &= (ids.values != tokenizer.mask_token_id) & ~mark_row_starts(ids)
         columns, *found = (
             array_ops.ragged.boolean_mask(ids.with_values(values), is_mask)
-            for values in (column, starts.values, ends.values, following(begins, False))
+            for values in (column, starts.values, ends.values, shift_left(begins, False))
         )
         positions = array_ops.cast(columns + tokenizer.first_column, array_ops.int32)
         return {**self.preprocessor.pack([ids]), "mask_positions": positions}, Masks(*found)
@@ -294,7 +294,7 @@ class MaskAnswers(Answers):
             b" " in text and (tokenizer.starts_word(token) or tokenizer.ends_word(token))
             for token, text in zip(tokens, spelled, strict=True)
         ]
-        return Spellings(*map(as_array, (tokens, words, begins)))
+        return Spellings(*map(make_array, (tokens, words, begins)))
 
     @functools.cached_property
     def _detokenized(self) -> list[str]:

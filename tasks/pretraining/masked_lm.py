@@ -21,7 +21,7 @@ from encoder_zoo.common.validation import Fraction, PositiveInt, validate_argume
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.encoders.layers import Activation, initializer
+from encoder_zoo.encoders.layers import Activation, make_initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
@@ -94,7 +94,7 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
             self.output_dense = keras.layers.Dense(
                 self.vocabulary_size,
                 use_bias=False,
-                kernel_initializer=initializer(),
+                kernel_initializer=make_initializer(),
                 name="output",
                 dtype=self.dtype_policy,
             )
@@ -141,7 +141,7 @@ def make_masked_lm_head(
     return head
 
 
-def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
+def compute_token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
     """Compute float32 logits for all tokens (B, L, V), or at given positions (B, M, V).
 
     Args:
@@ -193,14 +193,14 @@ def check_head_representable(task: keras.Model) -> None:
             )
 
 
-def masked_lm_loss() -> keras.losses.Loss:
+def make_masked_lm_loss() -> keras.losses.Loss:
     """Return the cross-entropy loss for masked tokens. Padding is ignored."""
     return keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     )
 
 
-def token_metrics() -> list[keras.metrics.Metric]:
+def make_token_metrics() -> list[keras.metrics.Metric]:
     """Return loss and accuracy metrics for a single output."""
     loss = keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)
     return [loss, keras.metrics.SparseCategoricalAccuracy("accuracy")]
@@ -285,7 +285,7 @@ class MaskedLM(Task):
         predicts_tokens=True,
     )
     objective = Objective(
-        masked_lm_loss,
+        make_masked_lm_loss,
         lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         "softmax",
         of_tokens=True,
@@ -345,7 +345,9 @@ class MaskedLM(Task):
                 f"A MaskedLM of {self.backbone.family.name} predicts with a separate stream, which "
                 "Distillation does not support. Use another objective or family."
             )
-        return token_logits(self.backbone, self.head, encoded[name], inputs.get("mask_positions"))
+        return compute_token_logits(
+            self.backbone, self.head, encoded[name], inputs.get("mask_positions")
+        )
 
     def compute_output_spec(self, inputs, training=None):
         positions = inputs.get("mask_positions", inputs["token_ids"])

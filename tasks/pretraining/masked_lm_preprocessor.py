@@ -140,7 +140,7 @@ class MaskedLMPreprocessor(Preprocessor):
             shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
             draws = examples["draws"].to_tensor(shape=shape)
         else:
-            draws = make_draws(token_ids, inputs["padding_mask"], self._next_seed(seed))
+            draws = make_draws(token_ids, inputs["padding_mask"], self._make_seed(seed))
 
         order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
         count = array_ops.maximum(
@@ -155,7 +155,7 @@ class MaskedLMPreprocessor(Preprocessor):
         positions, weights = (order[:, :count], array_ops.cast(selected[:, :count], "float32"))
 
         if self.predicts_in_order:
-            inputs["prediction_order"] = prediction_order(order, selected, draws[..., 1])
+            inputs["prediction_order"] = rank_selected_tokens(order, selected, draws[..., 1])
         else:
             inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
         inputs["mask_positions"] = positions
@@ -166,9 +166,11 @@ class MaskedLMPreprocessor(Preprocessor):
 
     def _weigh_masks(self, weights, given, positions, token_ids):
         """Multiply the weights (B, M) of masked tokens by the weights of their texts."""
-        return weights * array_ops.gather(token_weights(given, token_ids), positions, batch_dims=1)
+        return weights * array_ops.gather(
+            repeat_text_weights(given, token_ids), positions, batch_dims=1
+        )
 
-    def _next_seed(self, seed):
+    def _make_seed(self, seed):
         if seed is not None:
             return seed
         self._calls += 1
@@ -315,7 +317,7 @@ def _scramble(numbers: array_ops.Tensor) -> array_ops.Tensor:
     return numbers
 
 
-def prediction_order(
+def rank_selected_tokens(
     order: array_ops.Tensor, selected: array_ops.Tensor, draws: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Return the ranks of the selected tokens in a random order, and 0 for other tokens.
@@ -334,7 +336,7 @@ def prediction_order(
     Example:
         >>> import tensorflow as tf
         >>> order, selected = tf.constant([[1, 2, 0]]), tf.constant([[True, True, False]])
-        >>> prediction_order(order, selected, tf.constant([[0.1, 0.9, 0.5]])).numpy().tolist()
+        >>> rank_selected_tokens(order, selected, tf.constant([[0.1, 0.9, 0.5]])).numpy().tolist()
         [[0, 2, 1]]
     """
     drawn = array_ops.where(selected, array_ops.gather(draws, order, batch_dims=1), 2.0)
@@ -365,7 +367,7 @@ def replace_tokens(
     )
 
 
-def token_weights(weights, token_ids: array_ops.Tensor) -> array_ops.Tensor:
+def repeat_text_weights(weights, token_ids: array_ops.Tensor) -> array_ops.Tensor:
     """Repeat the weight of each text for its tokens, (B, L).
 
     Args:

@@ -18,19 +18,19 @@ from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, 
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.head import TaskHead, head_dropout
+from encoder_zoo.tasks.base.head import TaskHead, get_head_dropout
 from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.classification.class_labels import class_indices
+from encoder_zoo.tasks.classification.class_labels import convert_class_indices
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import is_list
 from encoder_zoo.tasks.pretraining.masked_lm import (
     MaskingPresetArguments,
+    compute_token_logits,
     make_masked_lm_head,
-    masked_lm_loss,
-    token_logits,
-    token_metrics,
+    make_masked_lm_loss,
+    make_token_metrics,
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.metrics import flatten_tokens
@@ -115,7 +115,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
 
     def encode_labels(self, y) -> array_ops.Tensor:
         names = list(ORDER_LABELS) if self.objective == "sentence_order" else None
-        labels = class_indices(y, names, 2)
+        labels = convert_class_indices(y, names, 2)
         if len(labels.shape) == 2:
             expected = "one label per pair: 0 if the second segment follows the first one, else 1"
             raise invalid("The shape of `y`", tuple(labels.shape), expected)
@@ -272,7 +272,7 @@ class Pretraining(Task):
                 "Pretraining reads the pooler's output. Build the backbone with pooler=True."
             )
         self.pair_objective = record.pair.objective
-        self.dropout = head_dropout(record, backbone, dropout)
+        self.dropout = get_head_dropout(record, backbone, dropout)
         self.head = make_masked_lm_head(record, backbone, self.dtype_policy)
         self.pair_head = TaskHead(2, self.dropout, name="pair_head", dtype=self.dtype_policy)
         self.pair_head.build((None, backbone.hidden_dim))
@@ -295,7 +295,7 @@ class Pretraining(Task):
         outputs = self.encoded(inputs, training)
         x, positions = outputs["sequence_output"], inputs.get("mask_positions")
         return {
-            "masked_lm": token_logits(self.backbone, self.head, x, positions),
+            "masked_lm": compute_token_logits(self.backbone, self.head, x, positions),
             self.pair_objective: self.pair_head(outputs["pooled_output"], training=training),
         }
 
@@ -316,8 +316,8 @@ class Pretraining(Task):
     def objective(self) -> Objective:
         """The objective for masked tokens. The pair loss is added in `compute_loss`."""
         return Objective(
-            masked_lm_loss,
-            lambda: {name: token_metrics() for name in ("masked_lm", self.pair_objective)},
+            make_masked_lm_loss,
+            lambda: {name: make_token_metrics() for name in ("masked_lm", self.pair_objective)},
             "softmax",
             of_tokens=True,
             fills_batches=False,
@@ -331,7 +331,7 @@ class Pretraining(Task):
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)
         labels, logits, each = (v[self.pair_objective] for v in (y, y_pred, weights))
-        return loss + BatchLoss(masked_lm_loss())(labels, logits, each)[0]
+        return loss + BatchLoss(make_masked_lm_loss())(labels, logits, each)[0]
 
 
 def _flatten_masked_tokens(x, y, y_pred, sample_weight) -> tuple:

@@ -30,8 +30,8 @@ from encoder_zoo.tasks.pretraining.detection_answers import DetectionAnswers, Re
 from encoder_zoo.tasks.pretraining.masked_lm import (
     MaskedLM,
     MaskingPresetArguments,
-    masked_lm_loss,
-    token_metrics,
+    make_masked_lm_loss,
+    make_token_metrics,
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
@@ -146,7 +146,7 @@ class ReplacedTokenDetection(Task):
         self.generator_depth = default.depth if generator_depth is None else generator_depth
         self.detection_weight = detection_weight
         self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)
-        smaller = generator_backbone(backbone, self.generator_size, self.generator_depth)
+        smaller = make_generator_backbone(backbone, self.generator_size, self.generator_depth)
         settings = preprocessor and MaskedLMPreprocessor(**preprocessor.get_config())
         self.generator = MaskedLM(smaller, settings)
         share_weights_lock(self.generator, self)
@@ -226,8 +226,8 @@ class ReplacedTokenDetection(Task):
     def objective(self) -> Objective:
         """The objective of the generator. `compute_loss` adds the loss of the discriminator."""
         return Objective(
-            masked_lm_loss,
-            _metrics,
+            make_masked_lm_loss,
+            _make_metrics,
             "softmax",
             of_tokens=True,
             fills_batches=False,
@@ -312,10 +312,10 @@ def find_replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
     return replaced, real if weights is None else real * ops.cast(weights, "float32")
 
 
-def _metrics() -> dict:
+def _make_metrics() -> dict:
     """Return metrics for both outputs."""
     return {
-        "generator": token_metrics(),
+        "generator": make_token_metrics(),
         "detection": [
             keras.metrics.BinaryCrossentropy("loss"),
             keras.metrics.BinaryAccuracy("accuracy"),
@@ -337,7 +337,7 @@ def _flatten_outputs(x: dict, y, y_pred: dict, sample_weight) -> tuple:
     return tuple({name: values[i] for name, values in parts.items()} for i in range(3))
 
 
-def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:
+def make_generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:
     """Create a smaller generator for a discriminator, with the same embeddings.
 
     Args:

@@ -10,8 +10,8 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor,
+    repeat_text_weights,
     replace_tokens,
-    token_weights,
 )
 
 
@@ -54,7 +54,7 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
 
     def _weigh_masks(self, weights, given, positions, token_ids):
         masked = super()._weigh_masks(weights, given, positions, token_ids)
-        return {"generator": masked, "detection": token_weights(given, token_ids)}
+        return {"generator": masked, "detection": repeat_text_weights(given, token_ids)}
 
     def replacements(
         self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor

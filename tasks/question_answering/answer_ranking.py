@@ -55,7 +55,7 @@ class RankedSpans(NamedTuple):
             a beam. If fewer answers were found, the remaining scores will be `IMPOSSIBLE` or less.
         total: Float32 tensor of shape (N,). Log-sum-exp over all span scores in all windows.
         null: Float32 tensor of shape (N,). Score for "no answer", as the minimum over all windows.
-            For a beam, see `null_beside_best`.
+            For a beam, see `add_best_score`.
         context: Int32 tensor of shape (N, n). Context index for each answer, or -1 for "no answer".
     """
 
@@ -67,7 +67,7 @@ class RankedSpans(NamedTuple):
     context: array_ops.Tensor
 
 
-def best_answers(
+def find_best_answers(
     found: AnswerCandidates, contexts: QuestionContexts, columns: array_ops.Tensor, n_best: int
 ) -> RankedSpans:
     """Return the best answers per question. Spans found in two windows are only counted once.
@@ -79,7 +79,7 @@ def best_answers(
         n_best: Integer. Number of spans n to return.
     """
     example = contexts.windows.example
-    spans, scores = _distinct(*_spans(found, contexts, columns))
+    spans, scores = _remove_duplicates(*_collect_spans(found, contexts, columns))
     question, *offsets = array_ops.unstack(spans, 3, axis=1)
     index = _find_best_in_groups(scores, question, contexts.ids.nrows(), n_best)
 
@@ -122,7 +122,7 @@ def _find_best_in_groups(
     )
 
 
-def _spans(
+def _collect_spans(
     found: AnswerCandidates, contexts: QuestionContexts, columns: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return int64 spans (K, 3) with question, start and end offset, and span scores (K,)."""
@@ -146,7 +146,7 @@ def _spans(
     )
 
 
-def _distinct(
+def _remove_duplicates(
     spans: array_ops.Tensor, scores: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Remove duplicate spans and return the best score for each span, in the same order."""
@@ -184,7 +184,7 @@ def rank_passages(found: RankedSpans) -> RankedSpans:
     return RankedSpans(start, end, score, total, null, context)
 
 
-def null_beside_best(found: RankedSpans) -> RankedSpans:
+def add_best_score(found: RankedSpans) -> RankedSpans:
     """Add the score of the best span to the relative "no answer" score from a beam.
 
     Args:
@@ -194,7 +194,7 @@ def null_beside_best(found: RankedSpans) -> RankedSpans:
         >>> import tensorflow as tf
         >>> one, score = tf.constant([[1]]), tf.constant([[-5.0]])
         >>> found = RankedSpans(one, one + 2, score, score[0], tf.constant([2.0]), one - 1)
-        >>> null_beside_best(found).null.numpy().tolist()
+        >>> add_best_score(found).null.numpy().tolist()
         [-3.0]
     """
     return found._replace(null=found.score[:, 0] + found.null)
@@ -236,13 +236,13 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
     return RankedSpans(start, end, score, total, found.null, context)
 
 
-def answer_scores(found: RankedSpans) -> array_ops.Tensor:
+def compute_answer_scores(found: RankedSpans) -> array_ops.Tensor:
     """Compute answer probabilities over all allowed answers, float32 (N, n), with 0 for no span."""
     share = array_ops.exp(found.score - found.total[:, None])
     return array_ops.where(found.score > IMPOSSIBLE / 2, share, 0.0)
 
 
-def answer_dicts(
+def make_answer_dicts(
     found: RankedSpans, texts: list[str], count: int, passages: bool = False
 ) -> list[list[Answer]] | list[list[PassageAnswer]]:
     """Convert answers to lists of `{"text", "start", "end", "score"}` per question.
@@ -261,13 +261,13 @@ def answer_dicts(
         >>> import tensorflow as tf
         >>> one, score = tf.constant([[1]]), tf.constant([[5.0]])
         >>> found = RankedSpans(one, one + 2, score, score[0], tf.zeros([1]), one - 1)
-        >>> answer_dicts(found, ["a cat"], 1)
+        >>> make_answer_dicts(found, ["a cat"], 1)
         [[{'text': ' c', 'start': 1, 'end': 3, 'score': 1.0}]]
     """
     nothing = {"text": "", "start": 0, "end": 0, "score": 0.0}
     nothing |= {"passage": None} if passages else {}
     exists = found.score > IMPOSSIBLE / 2
-    fields = (found.start, found.end, answer_scores(found), found.context, exists)
+    fields = (found.start, found.end, compute_answer_scores(found), found.context, exists)
     return [
         [
             {"text": texts[context][start:end], "start": start, "end": end, "score": score}

@@ -16,7 +16,7 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.family import MAX_TOP, TOP
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import is_span, plain
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_span
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
@@ -24,11 +24,11 @@ COLUMNS = 4  # of a candidate: its start and end position, and the log-probabili
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 
 
-def holds_answers(x) -> bool:
+def has_answers(x) -> bool:
     """Return whether the examples contain answers, e.g. when read from a dataset."""
     if hasattr(x, "element_spec"):
         return True
-    x = plain(x)
+    x = convert_to_plain(x)
     rows = x if isinstance(x, list) else [x]
     return any(isinstance(row, dict) and "answers" in row for row in rows)
 
@@ -38,7 +38,7 @@ ANSWER_LABELS = Labels(
     "'answers'",
     "answer",
     none_is_answer=True,
-    are_in=holds_answers,
+    are_in=has_answers,
 )
 NO_LABELS = f"The answers are missing. Expected y: {ANSWER_LABELS.expected}."
 NullThreshold = Annotated[
@@ -134,7 +134,7 @@ def find_spans(
     return AnswerCandidates(best, first, first + index % max_answer_length, total, null)
 
 
-def context_mask(
+def make_context_mask(
     column: array_ops.Tensor, tokens: array_ops.Tensor, positions: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Compute a boolean mask (W, n) for positions that can be used in answers.
@@ -148,7 +148,7 @@ def context_mask(
     Example:
         >>> import tensorflow as tf
         >>> tokens = tf.constant([[True, False]])
-        >>> context_mask(tf.constant([2]), tokens, tf.range(5)).numpy().tolist()
+        >>> make_context_mask(tf.constant([2]), tokens, tf.range(5)).numpy().tolist()
         [[False, False, True, False, False]]
     """
     index = positions - column[:, None]
@@ -174,11 +174,11 @@ def split_inputs(x, y) -> tuple:
     Raises:
         ValueError: If a row has no answers. See `Inputs.read` for other errors.
     """
-    x, y = plain(x), y if isinstance(y, list) else plain(y)
+    x, y = convert_to_plain(x), y if isinstance(y, list) else convert_to_plain(y)
     texts = INPUTS.read(x)
     if y is None and isinstance(x, dict):
         y = x.get("answers")
-    elif y is None and holds_answers(x):
+    elif y is None and has_answers(x):
         for i, example in enumerate(x):
             if "answers" not in example:
                 raise ValueError(
@@ -189,7 +189,7 @@ def split_inputs(x, y) -> tuple:
     return (*texts, y)
 
 
-def answer_lists(y) -> list[list[dict]]:
+def list_answers(y) -> list[list[dict]]:
     """Convert the answers to a list of `{"text", "answer_start"}` per question.
 
     Args:
@@ -200,16 +200,16 @@ def answer_lists(y) -> list[list[dict]]:
         ValueError: If answers are missing, or if an answer has no text or start.
 
     Example:
-        >>> answer_lists([{"text": ["a", "b"], "answer_start": [3, 7]}, None])
+        >>> list_answers([{"text": ["a", "b"], "answer_start": [3, 7]}, None])
         [[{'text': 'a', 'answer_start': 3}, {'text': 'b', 'answer_start': 7}], []]
     """
     if y is None:
         raise ValueError(NO_LABELS)
     check_given(y, none_is_answer=True)
-    return [_answers(answers, i) for i, answers in enumerate(y)]
+    return [_list_answers_at(answers, i) for i, answers in enumerate(y)]
 
 
-def _answers(answers, number: int) -> list[dict]:
+def _list_answers_at(answers, number: int) -> list[dict]:
     if isinstance(answers, dict):
         columns = isinstance(answers.get("text"), list | tuple | np.ndarray)
         answers = _rows(answers, number) if columns else [answers]
@@ -218,7 +218,7 @@ def _answers(answers, number: int) -> list[dict]:
     elif is_span(answers):
         answers = [answers]
     if isinstance(answers, list | tuple):
-        answers = [_as_dict(answer) for answer in answers]
+        answers = [_convert_span(answer) for answer in answers]
     for answer in answers if isinstance(answers, list | tuple | np.ndarray) else [answers]:
         if (
             not isinstance(answer, dict)
@@ -233,7 +233,7 @@ def _answers(answers, number: int) -> list[dict]:
     return list(answers)
 
 
-def _as_dict(answer):
+def _convert_span(answer):
     """Convert a `Span` to an answer. All other values are returned unchanged."""
     return {"text": answer.text, "answer_start": answer.start_char} if is_span(answer) else answer
 
@@ -253,7 +253,7 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
     """Validate answers and return the first per question, in memory or inside `tf.data`.
 
     Args:
-        y: The answers (see `answer_lists`). Inside `tf.data`, this should be a dict of tensors
+        y: The answers (see `list_answers`). Inside `tf.data`, this should be a dict of tensors
             {"text", "answer_start"}. Use shape (N,) for a single answer per question, with "" for
             no answer. Use ragged or padded tensors of shape (N, None) for several answers.
         contexts: String tensor of shape (N,).
@@ -267,7 +267,7 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
         tf.errors.InvalidArgumentError: If an answer is invalid inside `tf.data`.
     """
     as_tensors = isinstance(y, dict) and array_ops.is_tensor(y["text"])
-    answers = _answer_tensors(y) if as_tensors else _answer_columns(y, contexts)
+    answers = _make_answer_tensors(y) if as_tensors else _make_answer_columns(y, contexts)
     index, text, start = answers[0].value_rowids(), *(column.flat_values for column in answers)
     context = array_ops.gather(contexts, index)
     length, size = (array_ops.strings.length(v, unit="UTF8_CHAR") for v in (text, context))
@@ -301,11 +301,11 @@ def _find_answer(text: str, context: str) -> str:
     return f" It starts at {context.index(text)}." if text and text in context else ""
 
 
-def _answer_columns(
+def _make_answer_columns(
     y, contexts: array_ops.Tensor
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
     """Return ragged (N, None) answer texts and start offsets from lists."""
-    answers = answer_lists(y)
+    answers = list_answers(y)
     if len(answers) != len(contexts):
         raise ValueError(
             f"Received {len(contexts)} questions, but answers for {len(answers)}. Expected a list "
@@ -319,7 +319,7 @@ def _answer_columns(
     return tuple(array_ops.RaggedTensor.from_row_lengths(column, counts) for column in columns)
 
 
-def _answer_tensors(y: dict) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+def _make_answer_tensors(y: dict) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
     """Return ragged (N, None) answer texts and start offsets from tensors."""
     text, start = y["text"], array_ops.cast(y["answer_start"], array_ops.int32)
     if len(text.shape) == 1:
@@ -357,7 +357,7 @@ def strip_white_space(
     return start, start + array_ops.strings.length(answer, unit="UTF8_CHAR")
 
 
-def beam_spans(
+def find_beam_spans(
     outputs: array_ops.Tensor,
     columns: array_ops.Tensor,
     tokens: array_ops.Tensor,
@@ -383,13 +383,13 @@ def beam_spans(
         >>> import tensorflow as tf
         >>> spans = [[0.0, 0.0, -1.5, 0.0], [2.0, 1.0, -0.1, -0.2], [1.0, 2.0, -2.0, -0.25]]
         >>> tokens = tf.ones([1, 3], tf.bool)
-        >>> found = beam_spans(tf.constant([spans]), tf.constant([0]), tokens, 9, 1)
+        >>> found = find_beam_spans(tf.constant([spans]), tf.constant([0]), tokens, 9, 1)
         >>> [field.numpy().tolist() for field in found]
         [[[-2.25]], [[1]], [[2]], [-2.25], [-1.5]]
     """
     no_answer, spans = outputs[:, 0, 2], outputs[:, 1:]
     first, last = (array_ops.cast(spans[:, :, i], array_ops.int32) for i in (0, 1))  # (W, n m)
-    inside = context_mask(columns, tokens, first) & context_mask(columns, tokens, last)
+    inside = make_context_mask(columns, tokens, first) & make_context_mask(columns, tokens, last)
     right = inside & (first <= last) & (last - first < max_answer_length)
     scores = array_ops.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
     total = array_ops.reduce_logsumexp(scores, axis=1)

@@ -12,7 +12,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import INITIALIZER_RANGE, BeamHead
-from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.layers import make_initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer
 from encoder_zoo.tasks.question_answering.answers import COLUMNS, IMPOSSIBLE
@@ -32,7 +32,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         beam: Tuple of integers (start_n_top, end_n_top). The number n of start positions, and the
             number m of end positions for each start position.
         layer_norm_epsilon: Float. Epsilon of the LayerNorm for end positions. Defaults to 1e-12.
-        stddev: Float. Standard deviation of new weights. See `layers.initializer`. Defaults to
+        stddev: Float. Standard deviation of new weights. See `layers.make_initializer`. Defaults to
             0.02.
 
     Call arguments:
@@ -94,7 +94,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return keras.layers.Dense(
             1,
             use_bias=use_bias,
-            kernel_initializer=initializer(self.stddev),
+            kernel_initializer=make_initializer(self.stddev),
             name=name,
             dtype="float32",
         )
@@ -112,32 +112,34 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
 
     def call(self, x, no_answer_vector, answer_mask, answer_start=None):
         starts = log_probabilities(self.start_dense(x), answer_mask)  # (B, L)
-        no_answer = self._no_answer(x, starts, no_answer_vector)  # (B, 1)
+        no_answer = self._score_no_answer(x, starts, no_answer_vector)  # (B, 1)
         if answer_start is None:
             row = ops.pad(no_answer[:, None], [[0, 0], [0, 0], [2, COLUMNS - 3]])  # (B, 1, 4)
-            return ops.concatenate([row, self._spans(x, starts, answer_mask)], axis=1)
+            return ops.concatenate([row, self._find_spans(x, starts, answer_mask)], axis=1)
         first = take_positions(x, answer_start)[:, 0]  # (B, D)
         no_answer = no_answer + ops.zeros_like(starts)  # (B, L)
-        return ops.stack([starts, self._ends(x, first, answer_mask), no_answer], axis=1)
+        return ops.stack([starts, self._score_ends(x, first, answer_mask), no_answer], axis=1)
 
-    def _spans(self, x, starts, answer_mask):
+    def _find_spans(self, x, starts, answer_mask):
         """Compute the best spans, sorted by start positions, (B, n m, 4)."""
         n, m = self.beam
-        start, first = best_positions(starts, n)  # (B, n)
+        start, first = find_best_positions(starts, n)  # (B, n)
         vectors = take_positions(x, ops.minimum(first, ops.shape(x)[1] - 1))  # (B, n, D)
         # Process start positions one by one. All together would need memory for (B, n, L, 2 D).
-        ends = ops.stack([self._ends(x, vectors[:, i], answer_mask) for i in range(n)], axis=1)
-        end, last = best_positions(ends, m)  # (B, n, m)
+        ends = ops.stack(
+            [self._score_ends(x, vectors[:, i], answer_mask) for i in range(n)], axis=1
+        )
+        end, last = find_best_positions(ends, m)  # (B, n, m)
         first, start = (ops.repeat(value[..., None], m, axis=-1) for value in (first, start))
         columns = [ops.cast(value, "float32") for value in (first, last, start, end)]
         return ops.reshape(ops.stack(columns, axis=-1), (-1, n * m, COLUMNS))
 
-    def _ends(self, x, first, answer_mask):
+    def _score_ends(self, x, first, answer_mask):
         """Compute log-probabilities (B, L) of end positions after the start vector (B, D)."""
         both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
         return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 
-    def _no_answer(self, x, starts, vector):
+    def _score_no_answer(self, x, starts, vector):
         """Compute the logit of "no answer" from the expected start vector, (B, 1)."""
         shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
         expected = ops.matmul(shares, x)[:, 0]  # (B, D)
@@ -161,7 +163,7 @@ def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> ker
     return ops.log_softmax(logits, axis=-1)
 
 
-def best_positions(values: keras.KerasTensor, count: int) -> tuple:
+def find_best_positions(values: keras.KerasTensor, count: int) -> tuple:
     """Find the largest values on the last axis and their positions.
 
     Args:
@@ -171,7 +173,7 @@ def best_positions(values: keras.KerasTensor, count: int) -> tuple:
 
     Example:
         >>> import numpy as np
-        >>> best, index = best_positions(np.array([[1.0, 3.0]], "float32"), 3)
+        >>> best, index = find_best_positions(np.array([[1.0, 3.0]], "float32"), 3)
         >>> best.numpy().tolist(), index.numpy().tolist()
         ([[3.0, 1.0, -2000000000.0]], [[1, 0, 2]])
     """

@@ -18,8 +18,8 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.preprocessing.columns import get_text, plain
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, get_text
+from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering import answer_ranking
 from encoder_zoo.tasks.question_answering.answer_ranking import (
@@ -32,9 +32,9 @@ from encoder_zoo.tasks.question_answering.answers import (
     AnswerCandidates,
     Beam,
     NullThreshold,
-    beam_spans,
-    context_mask,
+    find_beam_spans,
     find_spans,
+    make_context_mask,
     split_inputs,
 )
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import (
@@ -184,7 +184,10 @@ class QuestionAnswers(Answers):
         2018, Simple and Effective Multi-Paragraph Reading Comprehension, section 3.2. For a beam,
         scores are log-probabilities, normalized for each window.
         """
-        question, context = plain(get_text(question)), plain(get_text(context))
+        question, context = (
+            convert_to_plain(get_text(question)),
+            convert_to_plain(get_text(context)),
+        )
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several and not len(context):
             raise invalid("context", context, "at least one passage")
@@ -199,7 +202,7 @@ class QuestionAnswers(Answers):
         found = self.find_spans(questions, contexts, count, max_answer_length, batch_size)
         found = answer_ranking.rank_passages(found) if single and several else found
         found = self._insert_null_answers(found, null_threshold)
-        answers = answer_ranking.answer_dicts(found, texts, count, passages=single and several)
+        answers = answer_ranking.make_answer_dicts(found, texts, count, passages=single and several)
         answers = [row[0] for row in answers] if top_k is None else answers
         return answers[0] if single else answers
 
@@ -215,15 +218,15 @@ class QuestionAnswers(Answers):
         """
 
         def answer(question, context):
-            context = as_valid_text(context)
+            context = replace_invalid_text(context)
             contexts = self.preprocessor.contexts(question, context, allow_empty=True)
             examples = self.preprocessor.examples(contexts)
-            columns = self._context_columns(contexts, examples)
+            columns = self._find_context_columns(contexts, examples)
             found = self._candidates(run(examples), columns, max_answer_length, 1)
-            found = answer_ranking.best_answers(found, contexts, columns.first, 1)
+            found = answer_ranking.find_best_answers(found, contexts, columns.first, 1)
             found = self._insert_null_answers(found, null_threshold)
             start, end = found.start[:, 0], found.end[:, 0]
-            score = answer_ranking.answer_scores(found)[:, 0]
+            score = answer_ranking.compute_answer_scores(found)[:, 0]
             text = array_ops.strings.substr(context, start, end - start, unit="UTF8_CHAR")
             return {"text": text, "start": start, "end": end, "score": score}
 
@@ -248,7 +251,7 @@ class QuestionAnswers(Answers):
         """
         contexts = self.preprocessor.contexts(questions, texts)
         examples = self.preprocessor.examples(contexts)
-        columns, order, parts = self._context_columns(contexts, examples), [], []
+        columns, order, parts = self._find_context_columns(contexts, examples), [], []
         wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
         for numbers, outputs in self.runner.run_examples(examples, batch_size):
             chosen = ContextColumns(*(array_ops.gather(values, numbers) for values in columns))
@@ -259,17 +262,19 @@ class QuestionAnswers(Answers):
             array_ops.gather(array_ops.concat(field, 0), np.argsort(order))
             for field in zip(*parts, strict=True)
         )
-        return answer_ranking.best_answers(AnswerCandidates(*found), contexts, columns.first, top_k)
+        return answer_ranking.find_best_answers(
+            AnswerCandidates(*found), contexts, columns.first, top_k
+        )
 
     def _insert_null_answers(self, found: RankedSpans, given: float | None) -> RankedSpans:
         """Insert "no answer" based on the given null threshold, or on the threshold in the
         settings."""
-        found = answer_ranking.null_beside_best(found) if self.beam else found
+        found = answer_ranking.add_best_score(found) if self.beam else found
         threshold = self.null_threshold if given is None else given
         threshold = None if threshold == float("inf") else threshold
         return answer_ranking.insert_null_answers(found, threshold)
 
-    def _context_columns(self, contexts: QuestionContexts, examples: dict) -> ContextColumns:
+    def _find_context_columns(self, contexts: QuestionContexts, examples: dict) -> ContextColumns:
         tokens = take(contexts.has_characters, contexts.windows).to_tensor()
         first = self.preprocessor.context_column(examples)
         return ContextColumns(first, tokens, self.preprocessor.null_column(examples))
@@ -279,6 +284,6 @@ class QuestionAnswers(Answers):
     ) -> AnswerCandidates:
         first, tokens, null = columns
         if self.beam:
-            return beam_spans(outputs, first, tokens, max_answer_length, n_best)
-        is_context = context_mask(first, tokens, array_ops.range(array_ops.shape(outputs)[2]))
+            return find_beam_spans(outputs, first, tokens, max_answer_length, n_best)
+        is_context = make_context_mask(first, tokens, array_ops.range(array_ops.shape(outputs)[2]))
         return find_spans(outputs, is_context, max_answer_length, n_best, null)

@@ -14,23 +14,23 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.extras import extra
+from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.positions import last_positions
+from encoder_zoo.encoders.positions import find_last_positions
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.explanation import Method
-from encoder_zoo.tasks.base.head import head_dropout, make_head
-from encoder_zoo.tasks.base.inference import token_outputs_in_graph
+from encoder_zoo.tasks.base.head import get_head_dropout, make_head
+from encoder_zoo.tasks.base.inference import compute_token_outputs_in_graph
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
-from encoder_zoo.tasks.preprocessing.columns import get_text, plain
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, get_text
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     AnswerExplanation,
@@ -40,13 +40,13 @@ from encoder_zoo.tasks.question_answering.answers import (
     NO_LABELS,
     Beam,
     NullThreshold,
-    answer_lists,
+    list_answers,
     split_inputs,
 )
 from encoder_zoo.tasks.question_answering.beam import NO_START, make_span_beam
 from encoder_zoo.tasks.question_answering.question_answers import QuestionAnswers
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
-from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
+from encoder_zoo.tasks.question_answering.squad import compute_squad_scores, compute_squad_v2_scores
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class SpanQA(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         self.null_threshold = null_threshold
         self.beam = beam and tuple(beam)
-        self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.dropout = get_head_dropout(self.head_record, backbone, dropout)
         self._finish_building()
 
     def build_head(self) -> keras.layers.Layer:
@@ -239,7 +239,9 @@ class SpanQA(Task):
         """Return half of the mean cross-entropy of "no answer", as in the code of XLNet."""
         mean = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True))
         logits = y_pred[:, 2, :1]
-        last = last_positions(add_padding_mask(x)["padding_mask"])  # (B, 1), of the start token
+        last = find_last_positions(
+            add_padding_mask(x)["padding_mask"]
+        )  # (B, 1), of the start token
         none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
         return 0.5 * mean(none, logits, sample_weight)[0]
 
@@ -316,7 +318,10 @@ class SpanQA(Task):
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
-        question, context = plain(get_text(question)), plain(get_text(context))
+        question, context = (
+            convert_to_plain(get_text(question)),
+            convert_to_plain(get_text(context)),
+        )
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several:
             raise ValueError(
@@ -327,7 +332,9 @@ class SpanQA(Task):
         contexts = context if several else [context] * len(questions)
         options = None, max_answer_length, null_threshold, batch_size
         answers = self.answer(questions, contexts, *options)
-        found = extra("explain_answers")(self, questions, contexts, answers, method, batch_size)
+        found = load_extra("explain_answers")(
+            self, questions, contexts, answers, method, batch_size
+        )
         return found[0] if single else found
 
     @validate_arguments
@@ -355,7 +362,7 @@ class SpanQA(Task):
 
         Returns:
             `{"exact_match", "f1", "total"}` if all questions have an answer (v1.1). Otherwise, the
-            metrics from `squad_v2_scores`. The `best_..._thresh` values can be used for
+            metrics from `compute_squad_v2_scores`. The `best_..._thresh` values can be used for
             `null_threshold`.
 
         Raises:
@@ -365,7 +372,7 @@ class SpanQA(Task):
         texts = [text.decode() for text in contexts.numpy()]
         if not texts:
             raise ValueError("x is empty. Expected at least one question.")
-        right = [[a["text"] for a in given] for given in answer_lists(answers)]
+        right = [[a["text"] for a in given] for given in list_answers(answers)]
         if len(right) != len(texts):
             raise ValueError(
                 f"Received {len(texts)} questions, but answers for {len(right)}. Expected a list "
@@ -373,18 +380,21 @@ class SpanQA(Task):
             )
         options = (1, max_answer_length, batch_size)
         found = self._answers_to(x).find_spans(questions, contexts, *options)
-        found = answer_ranking.null_beside_best(found) if self.beam else found
+        found = answer_ranking.add_best_score(found) if self.beam else found
         best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
         guesses = [text[start:end] for text, start, end in best]
         differences = (found.null - found.score[:, 0]).numpy().tolist()
         if all(right) and null_threshold is None:
-            return squad_scores(guesses, right)
+            return compute_squad_scores(guesses, right)
         kept = self.null_threshold
         threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
-        scores = squad_v2_scores(guesses, right, differences, threshold)
+        scores = compute_squad_v2_scores(guesses, right, differences, threshold)
         if null_threshold is None and kept is None:
             found = scores["best_f1_thresh"]
-            holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
+            holds = (
+                compute_squad_v2_scores(guesses, right, differences, found)["f1"]
+                == scores["best_f1"]
+            )
             self.null_threshold = found if holds else min(differences) - 1.0
         return scores
 
@@ -414,7 +424,7 @@ class SpanQA(Task):
             def by_token(inputs: dict) -> array_ops.Tensor:
                 return array_ops.transpose(self(inputs, training=False), (0, 2, 1))
 
-            outputs = token_outputs_in_graph(self, by_token, examples)
+            outputs = compute_token_outputs_in_graph(self, by_token, examples)
             return array_ops.transpose(outputs.to_tensor(), (0, 2, 1))
 
         def rows(examples: dict) -> array_ops.Tensor:

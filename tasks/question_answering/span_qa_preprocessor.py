@@ -18,8 +18,12 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, keys
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    check_same_count,
+    convert_weights,
+)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, compute_sort_keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
 from encoder_zoo.tasks.question_answering.answers import (
     ANSWER_LABELS,
@@ -188,13 +192,13 @@ class SpanQAPreprocessor(Preprocessor):
 
     def context_column(self, examples: dict) -> array_ops.Tensor:
         """Return the position of the first context token, int32 (W,)."""
-        return self._text_columns(examples)[0 if self.context_first else 1]
+        return self._find_text_columns(examples)[0 if self.context_first else 1]
 
     def question_column(self, examples: dict) -> array_ops.Tensor:
         """Return the position of the first question token, int32 (W,)."""
-        return self._text_columns(examples)[1 if self.context_first else 0]
+        return self._find_text_columns(examples)[1 if self.context_first else 0]
 
-    def _text_columns(self, examples: dict) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    def _find_text_columns(self, examples: dict) -> tuple[array_ops.Tensor, array_ops.Tensor]:
         """Return the start positions for the first and second text."""
         lengths = examples["first_length"]
         first = array_ops.zeros_like(lengths) + self.tokenizer.first_column
@@ -211,16 +215,18 @@ class SpanQAPreprocessor(Preprocessor):
         examples = self.examples(contexts)
         if y is None:
             return examples
-        examples["labels"] = self._labels(contexts, examples, *check_answers(y, texts))
+        examples["labels"] = self._find_labels(contexts, examples, *check_answers(y, texts))
         if sample_weight is not None:
-            weight = as_weights(sample_weight)
+            weight = convert_weights(sample_weight)
             check_same_count({"token_ids": contexts.ids, "sample_weight": weight})
             examples["sample_weight"] = array_ops.gather(weight, contexts.windows.example)
         return examples
 
-    def _labels(self, contexts: QuestionContexts, examples: dict, start, end) -> array_ops.Tensor:
+    def _find_labels(
+        self, contexts: QuestionContexts, examples: dict, start, end
+    ) -> array_ops.Tensor:
         """Convert start and end offsets to token positions, int32 (W, 2)."""
-        first, last = _answer_tokens(contexts, start, end)
+        first, last = _find_answer_tokens(contexts, start, end)
         windows = contexts.windows
         begin = array_ops.cast(windows.begin, array_ops.int32)
         first, last, known = (
@@ -261,7 +267,7 @@ class SpanQAPreprocessor(Preprocessor):
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
-def _answer_tokens(
+def _find_answer_tokens(
     contexts: QuestionContexts, start, end
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return the index of the first and last answer tokens, int32 (N,).
@@ -276,8 +282,14 @@ def _answer_tokens(
         row + array_ops.cast(stop, array_ops.int64),
     )
     # The first token that ends after the answer's start, the last that starts before its end.
-    first = array_ops.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
-    last = array_ops.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
+    first = (
+        array_ops.searchsorted(compute_sort_keys(contexts.ends), start_keys, side="right") - begins
+    )
+    last = (
+        array_ops.searchsorted(compute_sort_keys(contexts.starts), end_keys, side="left")
+        - 1
+        - begins
+    )
     empty = (start >= 0) & ((first_character == stop) | (first > last))
     answer = array_ops.strings.substr(
         contexts.texts,

@@ -31,17 +31,17 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, answer: str) -> float:
+def compute_exact_match(prediction: str, answer: str) -> float:
     """Return 1.0 if both texts are equal after normalization, and 0.0 otherwise.
 
     Example:
-        >>> exact_match("the cat", "Cat.")
+        >>> compute_exact_match("the cat", "Cat.")
         1.0
     """
     return float(normalize_answer(prediction) == normalize_answer(answer))
 
 
-def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
+def compute_word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
     """Compute the F1 of the words that two normalized texts share.
 
     Args:
@@ -51,7 +51,7 @@ def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
             is 0. Defaults to True.
 
     Example:
-        >>> word_f1("a big black cat", "black cat")
+        >>> compute_word_f1("a big black cat", "black cat")
         0.8
     """
     guess, right = normalize_answer(prediction).split(), normalize_answer(answer).split()
@@ -61,7 +61,9 @@ def word_f1(prediction: str, answer: str, empty_matches: bool = True) -> float:
     return 2 * shared / (len(guess) + len(right))
 
 
-def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
+def compute_squad_scores(
+    predictions: Sequence[str], answers: Sequence[Sequence[str]]
+) -> dict[str, float]:
     """Compute the exact match and F1 of SQuAD v1.1 in percent, for the best answer of each
     question.
 
@@ -73,16 +75,22 @@ def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
         `{"exact_match", "f1", "total"}`.
 
     Example:
-        >>> squad_scores(["the cat", "red"], [["cat", "a dog"], ["blue"]])
+        >>> compute_squad_scores(["the cat", "red"], [["cat", "a dog"], ["blue"]])
         {'exact_match': 50.0, 'f1': 50.0, 'total': 2}
     """
     _check_count(predictions, answers)
-    exact = _best(exact_match, predictions, answers)
-    overlap = _best(lambda p, a: word_f1(p, a, empty_matches=False), predictions, answers)
-    return {"exact_match": _percent(exact), "f1": _percent(overlap), "total": len(exact)}
+    exact = _find_best(compute_exact_match, predictions, answers)
+    overlap = _find_best(
+        lambda p, a: compute_word_f1(p, a, empty_matches=False), predictions, answers
+    )
+    return {
+        "exact_match": _compute_percent(exact),
+        "f1": _compute_percent(overlap),
+        "total": len(exact),
+    }
 
 
-def squad_v2_scores(
+def compute_squad_v2_scores(
     predictions: Sequence[str],
     answers: Sequence[Sequence[str]],
     null_scores: Sequence[float] | None = None,
@@ -107,7 +115,7 @@ def squad_v2_scores(
         "exact" for "exact_match".
 
     Example:
-        >>> scores = squad_v2_scores(["cat", "dog"], [["cat"], []], null_scores=[-3.0, 2.0])
+        >>> scores = compute_squad_v2_scores(["cat", "dog"], [["cat"], []], null_scores=[-3.0, 2.0])
         >>> scores["exact_match"], scores["best_f1"], scores["best_f1_thresh"]
         (100.0, 100.0, -3.0)
     """
@@ -116,8 +124,8 @@ def squad_v2_scores(
     # Ignore answers that are empty after normalization. If no answer is left, "" is correct.
     answers = [[t for t in texts if normalize_answer(t)] or [""] for texts in answers]
     raw = {
-        "exact_match": _best(exact_match, predictions, answers),
-        "f1": _best(word_f1, predictions, answers),
+        "exact_match": _find_best(compute_exact_match, predictions, answers),
+        "f1": _find_best(compute_word_f1, predictions, answers),
     }
     silent = [False] * len(answers)
     if null_scores is not None:
@@ -129,11 +137,13 @@ def squad_v2_scores(
         ]
         for name, values in raw.items()
     }
-    result = _summary(scores, range(len(answerable)))
+    result = _average_scores(scores, range(len(answerable)))
     for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
         rows = [i for i, has in enumerate(answerable) if has == wanted]
         if rows:
-            result |= {prefix + name: value for name, value in _summary(scores, rows).items()}
+            result |= {
+                prefix + name: value for name, value in _average_scores(scores, rows).items()
+            }
     if null_scores is not None:
         for name, values in raw.items():
             best, threshold = best_threshold(values, predictions, null_scores, answerable)
@@ -169,21 +179,21 @@ def best_threshold(
     return 100.0 * best / len(scores), threshold
 
 
-def _best(score: Callable, predictions: Sequence[str], answers: Sequence) -> list[float]:
+def _find_best(score: Callable, predictions: Sequence[str], answers: Sequence) -> list[float]:
     return [
         max((score(prediction, answer) for answer in texts), default=0.0)
         for prediction, texts in zip(predictions, answers, strict=True)
     ]
 
 
-def _summary(scores: dict[str, list[float]], rows: Sequence[int]) -> dict:
+def _average_scores(scores: dict[str, list[float]], rows: Sequence[int]) -> dict:
     return {
-        **{name: _percent([values[i] for i in rows]) for name, values in scores.items()},
+        **{name: _compute_percent([values[i] for i in rows]) for name, values in scores.items()},
         "total": len(rows),
     }
 
 
-def _percent(values: Sequence[float]) -> float:
+def _compute_percent(values: Sequence[float]) -> float:
     return 100.0 * sum(values) / max(1, len(values))
 
 

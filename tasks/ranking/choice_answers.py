@@ -16,10 +16,10 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
-from encoder_zoo.tasks.base.classes import softmax
+from encoder_zoo.tasks.base.classes import compute_softmax
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.window_pooling import WindowPooling, predict_pooled
-from encoder_zoo.tasks.preprocessing.inputs import as_text_lists, has_text
+from encoder_zoo.tasks.preprocessing.inputs import convert_text_lists, has_text
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import MultipleChoicePreprocessor
 
 
@@ -148,7 +148,7 @@ class ChoiceAnswers(Answers):
             return self.choose([questions], [choices], given, batch_size, top_k)[0]
         x = (questions, choices) if contexts is None else (questions, choices, contexts)
         logits = self.predict_texts(x, batch_size)
-        texts = as_text_lists(choices, "choices", "question").to_list()
+        texts = convert_text_lists(choices, "choices", "question").to_list()
         rows = [_rank_choices(*row) for row in zip(logits, texts, strict=True)]
         return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
 
@@ -189,6 +189,6 @@ def _has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
 
 def _rank_choices(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
     """Return a question's choices, sorted by probability in descending order."""
-    scores = softmax(logits)
+    scores = compute_softmax(logits)
     order = np.argsort(-logits, kind="stable").tolist()
     return [{"index": i, "text": texts[i].decode(), "score": scores[i].item()} for i in order]

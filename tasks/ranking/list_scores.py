@@ -9,7 +9,12 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
-from encoder_zoo.tasks.base.head import check_pooler, head_dropout, make_head, text_logits
+from encoder_zoo.tasks.base.head import (
+    check_pooler,
+    compute_text_logits,
+    get_head_dropout,
+    make_head,
+)
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 
@@ -24,7 +29,7 @@ class ListScores(Task):
     def _add_head(self, name: str, dropout: float | None) -> None:
         """Add a head with a single output, and finish building the task."""
         check_pooler(self, name)
-        self.dropout = head_dropout(self.head_record, self.backbone, dropout)
+        self.dropout = get_head_dropout(self.head_record, self.backbone, dropout)
         self._finish_building()
 
     def build_head(self) -> keras.layers.Layer:
@@ -38,7 +43,7 @@ class ListScores(Task):
         return ops.reshape(logits, (-1, count))  # (B, K)
 
     def logits_of(self, encoded, inputs, training=None):
-        return text_logits(self, encoded, inputs, training)  # (B, 1)
+        return compute_text_logits(self, encoded, inputs, training)  # (B, 1)
 
     def compute_output_spec(self, inputs, training=None):
         batch, count = inputs["token_ids"].shape[0], 1

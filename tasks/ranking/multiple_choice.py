@@ -22,7 +22,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
-from encoder_zoo.tasks.base.inference import text_outputs_in_graph
+from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pool_windows
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy
@@ -190,7 +190,7 @@ class MultipleChoice(ListScores):
         """Compute the logits (T,) of all choices inside a `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")
-        logits = text_outputs_in_graph(self, examples, 1)
+        logits = compute_text_outputs_in_graph(self, examples, 1)
         return pool_windows(logits, index, self.window_pooling)[:, 0]
 
 

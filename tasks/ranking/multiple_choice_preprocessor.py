@@ -42,7 +42,7 @@ class ChoicePairs(NamedTuple):
     counts: array_ops.Tensor
 
 
-def choice_pairs(
+def make_choice_pairs(
     questions: array_ops.Tensor,
     choices: array_ops.RaggedTensor,
     contexts: array_ops.Tensor | None = None,
@@ -61,7 +61,7 @@ def choice_pairs(
     Example:
         >>> import tensorflow as tf
         >>> choices = tf.ragged.constant([["She.", "He."]])
-        >>> pairs = choice_pairs(tf.constant(["Who?"]), choices, tf.constant(["She sings."]))
+        >>> pairs = make_choice_pairs(tf.constant(["Who?"]), choices, tf.constant(["She sings."]))
         >>> pairs.first.numpy().tolist(), pairs.second.numpy().tolist()
         ([b'She sings.', b'She sings.'], [b'Who? She.', b'Who? He.'])
     """
@@ -190,7 +190,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             (N,) with the number of choices per question. "text_index" (W,) is the index of each
             window's choice among all T choices.
         """
-        pairs = choice_pairs(*self.read_texts(x))
+        pairs = make_choice_pairs(*self.read_texts(x))
         tokens = [self.tokenizer.tokenize(text) for text in (pairs.first, pairs.second)]
         if self.pools_windows:
             return self._encode_windows(tokens), pairs.counts

@@ -14,9 +14,9 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
-from encoder_zoo.tasks.base.classes import sigmoid
+from encoder_zoo.tasks.base.classes import compute_sigmoid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.ranking.reranker_preprocessor import RerankerPreprocessor
 from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
@@ -167,7 +167,7 @@ class RankAnswers(Answers):
     def find_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
         """Compute the logits (N,) of pairs. Texts with equal scores can be sorted by logits."""
         if isinstance(queries, str | bytes):
-            queries = [queries] * as_column(texts).shape[0]
+            queries = [queries] * convert_column(texts).shape[0]
         columns = self.preprocessor.read_texts((queries, texts))
         if not columns[0].shape[0]:
             return np.zeros(0, "float32")
@@ -176,4 +176,4 @@ class RankAnswers(Answers):
     _score_texts = find_logits
 
     def _activate(self, logits: np.ndarray) -> np.ndarray:
-        return sigmoid(logits) if self.activation == "sigmoid" else logits
+        return compute_sigmoid(logits) if self.activation == "sigmoid" else logits

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
-from encoder_zoo.tasks.base.inference import text_outputs_in_graph
+from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import (
     CATEGORICAL_LOSSES,
@@ -42,10 +42,10 @@ from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     CANDIDATE,
     ExpectedScores,
     RerankerPreprocessor,
+    is_list_input,
     list_scores,
-    takes_lists,
 )
-from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
+from encoder_zoo.tasks.retrieval.evaluation import compute_ranking_metrics
 from encoder_zoo.tasks.training.objective import Objective, find_loss
 from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import check_preprocessor
@@ -241,7 +241,7 @@ class Reranker(ListScores):
     def objective(self) -> Relevance:
         if self.form == LISTS:
             return Relevance(LambdaLoss, lambda: [NDCG()], self.activation)
-        return Relevance(_crossentropy, activation=self.activation)
+        return Relevance(_make_crossentropy, activation=self.activation)
 
     @validate_arguments
     def compile(
@@ -275,7 +275,7 @@ class Reranker(ListScores):
     def _adapt(self, given, training=True) -> None:
         """Choose the default loss and metrics for pairs or for lists."""
         x = given.element[0]
-        of_lists = CANDIDATE + "token_ids" in x if given.is_prepared else takes_lists(x)
+        of_lists = CANDIDATE + "token_ids" in x if given.is_prepared else is_list_input(x)
         self._check_loss(of_lists)
         form = LISTS if of_lists else None
         if form != self.form:
@@ -312,7 +312,7 @@ class Reranker(ListScores):
 
         def run(query, text):
             examples = self.preprocessor.encode((query, text))
-            return text_outputs_in_graph(self, examples, 1)[:, 0]
+            return compute_text_outputs_in_graph(self, examples, 1)[:, 0]
 
         return self._answers.trace_scores(run)
 
@@ -395,11 +395,11 @@ class Reranker(ListScores):
         grades = [
             dict(enumerate(gains)) for gains, counts in zip(grades, useful, strict=True) if counts
         ]
-        found = ranking_metrics(orders, grades, cutoffs=[10], scores=scores)
+        found = compute_ranking_metrics(orders, grades, cutoffs=[10], scores=scores)
         return {name: found[name] for name in MEASURES}
 
 
-def _crossentropy() -> keras.losses.Loss:
+def _make_crossentropy() -> keras.losses.Loss:
     return keras.losses.BinaryCrossentropy(from_logits=True)
 
 
@@ -416,7 +416,7 @@ class Relevance(Objective):
         if get_keras_function(found) not in OF_ACTIVATION:
             return super().resolve_loss(loss)
         # Cross-entropy is computed on logits, even for models without an activation.
-        return Objective(_crossentropy, activation="sigmoid").resolve_loss(loss)
+        return Objective(_make_crossentropy, activation="sigmoid").resolve_loss(loss)
 
     def make_metrics(self, loss) -> list:
         found = super().make_metrics(loss)  # metrics for lists

@@ -20,10 +20,10 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
     pack_batch,
     pad_candidates,
 )
-from encoder_zoo.tasks.preprocessing.checks import as_numbers, check_each, check_no_iterator
-from encoder_zoo.tasks.preprocessing.columns import ROW_TYPES, plain
+from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, convert_numbers
+from encoder_zoo.tasks.preprocessing.columns import ROW_TYPES, convert_to_plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
-from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, are_lists
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, has_text_lists
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ EXPECTED_SCORES = "scores, numbers"  # expected values in `y`
 HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that all other scores have no effect
 
 
-def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
+def convert_pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
     """Check the scores of pairs, and convert them to float32 of shape (N,).
 
     Args:
@@ -47,7 +47,7 @@ def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
             between 0 and 1.
 
     Example:
-        >>> pair_scores([0.5, 5.0], probabilities=True)
+        >>> convert_pair_scores([0.5, 5.0], probabilities=True)
         Traceback (most recent call last):
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
@@ -74,16 +74,16 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
         ValueError: Row 1 has 1 scores for 2 texts. Expected one for each text.
     """
     check_no_iterator(y, "y")
-    y = plain(check_given(y))
+    y = convert_to_plain(check_given(y))
     if isinstance(y, array_ops.RaggedTensor):
-        scores = y.with_values(as_numbers(y.values, "y", EXPECTED_SCORES))
+        scores = y.with_values(convert_numbers(y.values, "y", EXPECTED_SCORES))
     elif array_ops.is_tensor(y):
-        scores = array_ops.RaggedTensor.from_tensor(as_numbers(y, "y", EXPECTED_SCORES))
+        scores = array_ops.RaggedTensor.from_tensor(convert_numbers(y, "y", EXPECTED_SCORES))
     else:
         for i, row in enumerate(y):
             if not isinstance(row, ROW_TYPES):
                 raise invalid(f"Row {i} of `y`", row, "a list of scores, one for each text")
-        values = as_numbers([score for row in y for score in row], "y", EXPECTED_SCORES)
+        values = convert_numbers([score for row in y for score in row], "y", EXPECTED_SCORES)
         scores = array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
     counts = scores.row_lengths(), lengths
     if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
@@ -219,9 +219,9 @@ class RerankerPreprocessor(Preprocessor):
             tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
             examples = self.pack(tokens)
             if y is not None:
-                examples["labels"] = pair_scores(y, self.expected_scores == "probabilities")[
-                    :, None
-                ]
+                examples["labels"] = convert_pair_scores(
+                    y, self.expected_scores == "probabilities"
+                )[:, None]
         return self.add_labels(examples, None, sample_weight)
 
     def _encode_lists(self, queries: array_ops.Tensor, texts: array_ops.RaggedTensor, y) -> dict:
@@ -249,13 +249,13 @@ class RerankerPreprocessor(Preprocessor):
         return pack_batch(x, labels, examples.get("sample_weight"))
 
 
-def takes_lists(x) -> bool:
+def is_list_input(x) -> bool:
     """Return whether each query has a list of texts, from raw inputs or a dataset's specification.
 
     Example:
-        >>> takes_lists((["q"], [["a", "b"]])), takes_lists([("q", "a")])
+        >>> is_list_input((["q"], [["a", "b"]])), is_list_input([("q", "a")])
         (True, False)
     """
     queries, texts = RerankerPreprocessor.inputs.columns(x)
     single = getattr(queries, "shape", None) is not None and not len(queries.shape)
-    return (len(texts.shape) == 1) if single else are_lists(texts)
+    return (len(texts.shape) == 1) if single else has_text_lists(texts)

@@ -23,8 +23,8 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.wording import close_names, did_you_mean, invalid, quote, quote_with_type
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.common.wording import close_names, invalid, quote, quote_with_type, suggest_names
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 from encoder_zoo.tasks.retrieval.ranking import check_texts
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ CHUNKED_AT_ONCE = 1000  # documents
 DIGITS_OF_SINGLES = 14  # A float32 such as 0.10000000149011612 has more digits than people write.
 
 
-def _contains(values: np.ndarray, wanted: list) -> Iterator[bool]:
+def _mark_contained(values: np.ndarray, wanted: list) -> Iterator[bool]:
     return map(set(wanted).__contains__, values)
 
 
 # Functions that return a mask of the values that meet a condition. "$ne" and "$nin" are negated
 # later.
 OPERATORS = {
-    **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _contains),
+    **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _mark_contained),
     "$gt": lambda values, wanted: values > wanted[0],
     "$gte": lambda values, wanted: values >= wanted[0],
     "$lt": lambda values, wanted: values < wanted[0],
@@ -89,7 +89,7 @@ class Column:
         This is assumed if float32 can represent all values, and some values have more digits than
         people would write.
         """
-        if _kind(self.values[0]) is not float:
+        if _get_kind(self.values[0]) is not float:
             return False
         found = self.values.astype("float64")
         with np.errstate(over="ignore"):
@@ -103,13 +103,13 @@ class Column:
             name: String. Name of the field for error messages.
             given: List of values to convert.
         """
-        kind, values = _kind(self.values[0]), []
+        kind, values = _get_kind(self.values[0]), []
         for value in given:
             if is_missing(value):
                 cure = "a value. To find missing values, use lambda fields: NAME not in fields"
                 raise invalid(name, value, cure)
-            value = _plain_scalar(value)
-            if _kind(value) is not kind:
+            value = _convert_scalar(value)
+            if _get_kind(value) is not kind:
                 raise invalid(name, value, f"{kind.__name__}, as in the documents")
             if isinstance(value, int):
                 _check_size(value, name)
@@ -194,7 +194,7 @@ class Documents:
         if isinstance(documents, os.PathLike | str):
             cure = "a list of strings or a table. To load a saved index, use load_index(folder)"
             raise invalid("documents", documents, cure)
-        documents = plain(documents)
+        documents = convert_to_plain(documents)
         if _is_beir(documents, text_column):
             documents = [_read_beir_row(*item, text_column) for item in documents.items()]
         if isinstance(documents, list | tuple) and documents and isinstance(documents[0], Mapping):
@@ -225,7 +225,7 @@ class Documents:
 
     @classmethod
     def _from_columns(cls, texts, ids, metadata, count: int, name: str) -> Documents:
-        ids, metadata = plain(ids), plain(metadata)
+        ids, metadata = convert_to_plain(ids), convert_to_plain(metadata)
         if isinstance(metadata, Mapping):
             metadata = _rows(metadata)
         for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
@@ -321,7 +321,7 @@ class Documents:
         if self.ids is None:
             raise ValueError("The documents of this index have no ids. Build it with ids=[...].")
         kind, found = type(self.ids[0]), []
-        for one in map(_plain_scalar, _several(ids, "ids")):
+        for one in map(_convert_scalar, _wrap_in_list(ids, "ids")):
             parts = self.chunks_of.get(one) if type(one) in (str, int) else None
             if type(one) is kind and one in self._index_of:  # True is not the id 1
                 found.append(self._index_of[one])
@@ -329,11 +329,12 @@ class Documents:
                 found += parts
             else:
                 raise ValueError(
-                    f"The index has no document with the id {quote(one)}.{self._near(one, parts)}"
+                    f"The index has no document with the id {quote(one)}."
+                    f"{self._suggest_ids(one, parts)}"
                 )
         return found
 
-    def _near(self, one: object, parts: list[int] | None) -> str:
+    def _suggest_ids(self, one: object, parts: list[int] | None) -> str:
         """Return a hint for the error message about an unknown id."""
         kind = type(self.ids[0])
         if parts:
@@ -343,7 +344,7 @@ class Documents:
             )
         if type(one) is not kind:
             return f" The ids have the type {kind.__name__}, such as {self.ids[0]!r:.40}."
-        return did_you_mean(close_names(one, self.ids)) if kind is str else ""
+        return suggest_names(close_names(one, self.ids)) if kind is str else ""
 
     @functools.cached_property
     def _index_of(self) -> dict[Id, int]:
@@ -396,10 +397,10 @@ class Documents:
             )
         found = np.ones(len(self), bool)
         for field, wanted in condition.items():
-            found &= self._meets(field, wanted)
+            found &= self._mark_matches(field, wanted)
         return np.flatnonzero(found)
 
-    def _meets(self, field: str, wanted: object) -> np.ndarray:
+    def _mark_matches(self, field: str, wanted: object) -> np.ndarray:
         """Return a mask (N,) of the documents that match the condition on a field."""
         if field not in self._columns:
             cure = ""
@@ -407,12 +408,12 @@ class Documents:
                 cure = " For other logic, pass a function of a document's fields instead of a dict."
             raise ValueError(
                 "`where`: the documents have no field "
-                f"{field!r:.{MAX_SHOWN}}.{did_you_mean(close_names(str(field), self._columns))} "
+                f"{field!r:.{MAX_SHOWN}}.{suggest_names(close_names(str(field), self._columns))} "
                 f"Their fields are {', '.join(self._columns)}.{cure}"
             )
         column = self._columns[field]
         if callable(wanted):
-            return self._have(column, (bool(wanted(value)) for value in column.values))
+            return self._mark_values(column, (bool(wanted(value)) for value in column.values))
         if not isinstance(wanted, Mapping):
             wanted = {"$in": _list_values(wanted)}
         elif not wanted or wanted.keys() - set(OPERATORS):
@@ -421,19 +422,19 @@ class Documents:
         met = np.ones(len(self), bool)
         for operator, value in wanted.items():
             several = operator in ("$in", "$nin")
-            if several != _are_several(value):
+            if several != _is_list(value):
                 expected = "a list of values" if several else "one value"
                 raise invalid(
                     f"`where`: the operand of {operator} for the field {field!r}", value, expected
                 )
             values = column.convert_values(f"where: {field!r}", _list_values(value))
-            found = self._have(column, OPERATORS[operator](column.values, values))
+            found = self._mark_values(column, OPERATORS[operator](column.values, values))
             if operator in ("$ne", "$nin"):
-                found = self._have(column, np.ones(len(column.rows))) & ~found
+                found = self._mark_values(column, np.ones(len(column.rows))) & ~found
             met &= found
         return met
 
-    def _have(self, column: Column, met: Iterable[object]) -> np.ndarray:
+    def _mark_values(self, column: Column, met: Iterable[object]) -> np.ndarray:
         """Return a mask (N,) of the documents with at least one value that matches."""
         found = np.zeros(len(self), bool)
         found[column.rows[np.fromiter(met, bool, len(column.rows))]] = True
@@ -484,11 +485,11 @@ class Documents:
             ValueError: If a value occurs in no document.
         """
         firsts = self.find_group_starts(field)
-        values = [_plain_scalar(value) for value in _several(values, field)]
+        values = [_convert_scalar(value) for value in _wrap_in_list(values, field)]
         for value in values:
             if value not in firsts:
                 known = firsts if isinstance(value, str) else ()
-                near = did_you_mean(close_names(str(value), known))
+                near = suggest_names(close_names(str(value), known))
                 raise ValueError(
                     f"The index has no document with {field}={value!r:.{MAX_SHOWN}}.{near}"
                 )
@@ -503,7 +504,7 @@ class Documents:
                 known = list(dict.fromkeys(name for row in rows for name in row))
                 raise ValueError(
                     "`group_by`: the documents have no field "
-                    f"{field!r:.{MAX_SHOWN}}.{did_you_mean(close_names(field, known))}"
+                    f"{field!r:.{MAX_SHOWN}}.{suggest_names(close_names(field, known))}"
                 )
             without = np.flatnonzero([isinstance(value, list | None) for value in values])
             self._grouped[field] = values, without
@@ -555,7 +556,7 @@ class Documents:
             _, starts, ends = tokenizer.tokenize_with_offsets(some)
             rows = zip(some, starts.to_list(), ends.to_list(), strict=True)
             for i, (text, begins, stops) in enumerate(rows, first):
-                cuts = list(_cuts(begins, stops, length, overlap)) if begins else []
+                cuts = list(_find_cuts(begins, stops, length, overlap)) if begins else []
                 cuts = [(start, end) for start, end in cuts if text[start:end].strip()]
                 cuts = cuts or [(0, len(text))]  # the tokenizer returns no tokens
                 owner = i if self.ids is None else self.ids[i]
@@ -618,7 +619,7 @@ class Documents:
             raise ValueError(f"{path}: {error}") from None
 
 
-def _cuts(
+def _find_cuts(
     starts: list[int], ends: list[int], length: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the start and the end offset of each chunk.
@@ -655,11 +656,12 @@ def _cuts(
         end = end_of(begin)
 
 
-def beir_text(document: str | Mapping[str, str]) -> str:
+def join_title_and_text(document: str | Mapping[str, str]) -> str:
     """Join the title and the text of a document in the BEIR format.
 
     Example:
-        >>> beir_text({"title": "Cats", "text": "They sleep."}), beir_text({"text": "Tax."})
+        >>> documents = {"title": "Cats", "text": "They sleep."}, {"text": "Tax."}
+        >>> tuple(map(join_title_and_text, documents))
         ('Cats They sleep.', 'Tax.')
     """
     if not isinstance(document, Mapping):
@@ -679,7 +681,11 @@ def _is_beir(documents: object, text_column: str | None) -> bool:
 
 def _read_beir_row(key: Id, row: str | Mapping, text_column: str | None) -> dict:
     fields = row if isinstance(row, Mapping) else {}
-    return {**fields, "id": key} if text_column else {**fields, "id": key, "text": beir_text(row)}
+    return (
+        {**fields, "id": key}
+        if text_column
+        else {**fields, "id": key, "text": join_title_and_text(row)}
+    )
 
 
 def _read_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
@@ -693,7 +699,7 @@ def _read_table(table: Mapping, ids: object, metadata: object, text_column: str 
         )
     of_ids = "id" if ids is None and "id" in table else ids if isinstance(ids, str) else None
     others = [column for column in table if column not in (name, of_ids)]
-    metadata = plain(metadata)
+    metadata = convert_to_plain(metadata)
     if isinstance(metadata, str):
         raise invalid("metadata", metadata, f"a list of names, [{metadata!r}]")
     is_list = isinstance(metadata, list | tuple | np.ndarray)
@@ -712,7 +718,7 @@ def _read_table(table: Mapping, ids: object, metadata: object, text_column: str 
 def _rows(columns: Mapping) -> list[dict]:
     """Convert a table to a list of dicts."""
     lists = {
-        str(name): _check_ordered(plain(values), f"The column {name!r}")
+        str(name): _check_ordered(convert_to_plain(values), f"The column {name!r}")
         for name, values in columns.items()
     }
     count = len(next(iter(lists.values()), []))
@@ -742,8 +748,8 @@ def _make_table(rows: Sequence) -> dict[str, list]:
 def _convert_ids(ids: Sequence) -> list[Id]:
     """Convert ids to strings or integers, and check that they are unique and have the same type."""
     found = []
-    for i, one in enumerate(plain(ids)):
-        one = _plain_scalar(one)
+    for i, one in enumerate(convert_to_plain(ids)):
+        one = _convert_scalar(one)
         if not isinstance(one, Id) or isinstance(one, bool):
             raise invalid(f"ids[{i}]", one, "a string or an integer")
         if isinstance(one, str):
@@ -784,7 +790,7 @@ def _check_metadata(metadata: Sequence) -> list[dict[str, Any]]:
                     f"metadata[{i}] has the field {field!r}. Expected strings as field names."
                 )
             check_writable(field, f"metadata[{i}]: the field {field!a}")
-            value = _plain_value(value, f"metadata[{i}]: the field {field!r}")
+            value = _convert_value(value, f"metadata[{i}]: the field {field!r}")
             if value is not None:
                 plain_row[field] = value
         rows.append(plain_row)
@@ -798,8 +804,8 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
     for i, row in enumerate(rows):
         for field, value in row.items():
             for one in value if isinstance(value, list) else [value]:
-                first, kind = kinds.setdefault(field, (i, _kind(one)))
-                if _kind(one) is not kind:
+                first, kind = kinds.setdefault(field, (i, _get_kind(one)))
+                if _get_kind(one) is not kind:
                     raise ValueError(
                         f"metadata[{i}]: the field {field!r} is "
                         f"{quote_with_type(one):.{MAX_SHOWN}}, but in metadata[{first}] it is "
@@ -807,20 +813,20 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
                     )
 
 
-def _plain_value(value: object, name: str):
+def _convert_value(value: object, name: str):
     """Convert a value to a JSON type, or to None for missing values."""
     if isinstance(value, np.ndarray):
         value = value.tolist()  # an array without axes is a scalar
     if isinstance(value, tuple | set | frozenset):
         value = list(value)
     if isinstance(value, list):
-        values = [_plain_value(one, name) for one in value]
+        values = [_convert_value(one, name) for one in value]
         if any(isinstance(one, list | None) for one in values):
             raise invalid(name, value, "a list of single values")
         return values
     if is_missing(value):
         return None
-    value = _plain_scalar(value)
+    value = _convert_scalar(value)
     if not isinstance(value, SCALARS):
         raise invalid(
             name,
@@ -842,7 +848,7 @@ def _check_size(value: int, name: str) -> None:
         raise invalid(name, value, f"at most {MOST_BITS} bits. Use a string for larger numbers")
 
 
-def _plain_scalar(value: Any):
+def _convert_scalar(value: Any):
     """Convert a scalar to a plain Python value.
 
     NumPy scalars and subclasses of `str` and `int` are converted. Dates become strings in the ISO
@@ -855,17 +861,18 @@ def _plain_scalar(value: Any):
     elif isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
         value = value.item()
     if isinstance(value, datetime.date):
-        return _date_text(value)
+        return _format_date(value)
     if isinstance(value, str):
         return str.__str__(value)  # str() would return the name of an enum member
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _date_text(value: datetime.date) -> str:
+def _format_date(value: datetime.date) -> str:
     """Format a date or a datetime in the ISO 8601 format. Midnight is omitted.
 
     Example:
-        >>> _date_text(datetime.datetime(2024, 5, 1, 12, 30)), _date_text(datetime.date(2024, 5, 1))
+        >>> dates = datetime.datetime(2024, 5, 1, 12, 30), datetime.date(2024, 5, 1)
+        >>> tuple(map(_format_date, dates))
         ('2024-05-01T12:30:00', '2024-05-01')
     """
     if not isinstance(value, datetime.datetime):
@@ -882,15 +889,15 @@ def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _several(values: object, name: str) -> Iterable:
+def _wrap_in_list(values: object, name: str) -> Iterable:
     """Return an iterable of values. A single value is wrapped in a list."""
-    values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
+    values = [values] if isinstance(values, Id | bytes | np.generic) else convert_to_plain(values)
     if not isinstance(values, Iterable):
         raise invalid(name, values, "a single value or a list")
     return values
 
 
-def _are_several(wanted: object) -> bool:
+def _is_list(wanted: object) -> bool:
     """Return whether a condition lists several values, instead of a single value."""
     if isinstance(wanted, np.ndarray):
         return wanted.ndim > 0
@@ -899,11 +906,11 @@ def _are_several(wanted: object) -> bool:
 
 def _list_values(wanted: object) -> list:
     """Return the values in a condition as a list."""
-    if not _are_several(wanted):
+    if not _is_list(wanted):
         return [wanted[()] if isinstance(wanted, np.ndarray) else wanted]
-    return list(wanted if isinstance(wanted, np.ndarray) else plain(wanted))
+    return list(wanted if isinstance(wanted, np.ndarray) else convert_to_plain(wanted))
 
 
-def _kind(value: object) -> type:
+def _get_kind(value: object) -> type:
     """Return a value's type. It is float for all numbers, because 1 and 1.0 are equal."""
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)

@@ -296,19 +296,19 @@ def _build_graph(base: Float32Vectors, links: np.ndarray | None, levels: np.ndar
 
 
 def _set_graph(hnsw: Any, links: np.ndarray, levels: np.ndarray) -> None:
-    faiss.copy_array_to_vector(_starts(levels).astype("uint64"), hnsw.offsets)
+    faiss.copy_array_to_vector(_find_starts(levels).astype("uint64"), hnsw.offsets)
     faiss.copy_array_to_vector(np.asarray(levels, "int32"), hnsw.levels)
     hnsw.neighbors.resize(len(links))
     faiss.rev_swig_ptr(hnsw.neighbors.data(), len(links))[:] = links
     hnsw.entry_point, hnsw.max_level = int(np.argmax(levels)), int(levels.max()) - 1
 
 
-def _starts(levels: np.ndarray) -> np.ndarray:
+def _find_starts(levels: np.ndarray) -> np.ndarray:
     """Return where the links of each vector start, and the total number of links, (N + 1,)."""
     return np.concatenate([[0], np.cumsum(LINKS * (levels.astype("int64") + 1))])
 
 
-def _slots(starts: np.ndarray, level: int) -> np.ndarray:
+def _find_slots(starts: np.ndarray, level: int) -> np.ndarray:
     """Return the link positions (R, W) in one level, for vectors that are all part of the level."""
     first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
     return starts[:, None] + np.arange(first, first + width)
@@ -327,12 +327,14 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
         raise ValueError(
             f"{path}: `levels` contains values outside of 1 to {MAX_LEVELS}. Build the index again."
         )
-    starts = _starts(levels)
+    starts = _find_starts(levels)
     check_shape(path, "links", links.shape, (int(starts[-1]),))
     for level in range(int(levels.max())):
         of_level = np.flatnonzero(levels > level)
         for first in range(0, len(of_level), VECTOR_BLOCK // LINKS):
-            found = links[_slots(starts[of_level[first : first + VECTOR_BLOCK // LINKS]], level)]
+            found = links[
+                _find_slots(starts[of_level[first : first + VECTOR_BLOCK // LINKS]], level)
+            ]
             fits = (found >= -1) & (found < count)
             if not fits.all() or (levels[found[found >= 0]] <= level).any():
                 raise ValueError(
@@ -363,20 +365,20 @@ def take_from_graph(
     numbers = np.full(len(levels) + 1, -1, "int32")  # the last item is for the link -1
     numbers[indices] = np.arange(len(indices), dtype="int32")
     new_levels = levels[indices]
-    starts, new_starts = _starts(levels), _starts(new_levels)
+    starts, new_starts = _find_starts(levels), _find_starts(new_levels)
     new_links = np.full(new_starts[-1], -1, "int32")
     for level in range(int(new_levels.max())):
         of_level = np.flatnonzero(new_levels > level)
         for first in range(0, len(of_level), VECTOR_BLOCK // LINKS):
             part = of_level[first : first + VECTOR_BLOCK // LINKS]
-            found = links[_slots(starts[indices[part]], level)]  # (R, W)
+            found = links[_find_slots(starts[indices[part]], level)]  # (R, W)
             renumbered = numbers[found]
             rows, columns = np.nonzero((found >= 0) & (renumbered < 0))  # links to removed vectors
             if len(rows):
-                beyond = numbers[links[_slots(starts[found[rows, columns]], level)]]
+                beyond = numbers[links[_find_slots(starts[found[rows, columns]], level)]]
                 beyond[beyond == part[rows, None]] = -1  # the vector itself
                 renumbered[rows, columns] = _choose_links(beyond, rows + columns)
-            new_links[_slots(new_starts[part], level)] = _once(renumbered)
+            new_links[_find_slots(new_starts[part], level)] = _remove_duplicates(renumbered)
     return new_links, new_levels
 
 
@@ -387,7 +389,7 @@ def _choose_links(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
     return links[np.arange(len(links)), draws % np.maximum(counts, 1)]
 
 
-def _once(links: np.ndarray) -> np.ndarray:
+def _remove_duplicates(links: np.ndarray) -> np.ndarray:
     """Remove duplicate links in each row, and move -1 to the end, where the search stops."""
     order = np.argsort(links, axis=1, kind="stable")
     ranked = np.take_along_axis(links, order, axis=1)

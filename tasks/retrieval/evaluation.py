@@ -16,11 +16,11 @@ import numpy as np
 
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.retrieval.documents import beir_text
+from encoder_zoo.tasks.retrieval.documents import join_title_and_text
 from encoder_zoo.tasks.retrieval.ranking import check_texts
 
 MAP_CUTOFF = 100
-RANK_WIDTH = 5  # number of statistics per rank, see `_ranks`
+RANK_WIDTH = 5  # number of statistics per rank, see `_compute_ranks`
 DOCUMENTS_AT_ONCE = 2**20  # finds documents for some queries
 
 
@@ -65,18 +65,18 @@ def convert_to_columns(
             "`queries` is a dict. Expected dicts for `documents` and `relevant`, too: {query: "
             "text}, {document: text}, {query: {document: grade}}."
         )
-    grades = {query: _grades_by_id(entry) for query, entry in relevant.items()}
+    grades = {query: _map_grades(entry) for query, entry in relevant.items()}
     _check_known(grades, queries, "query")
     if documents is not None:
         number_of = {document: number for number, document in enumerate(documents)}
         _check_known(itertools.chain.from_iterable(grades.values()), number_of, "document")
         for query, entry in grades.items():
             grades[query] = {number_of[document]: grade for document, grade in entry.items()}
-        documents = [beir_text(document) for document in documents.values()]
+        documents = [join_title_and_text(document) for document in documents.values()]
     return [queries[query] for query in grades], list(grades.values()), documents
 
 
-def _grades_by_id(entry: object) -> dict:
+def _map_grades(entry: object) -> dict:
     if isinstance(entry, Mapping):
         return dict(entry)
     single = isinstance(entry, str) or not isinstance(entry, Iterable)
@@ -129,7 +129,7 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
     merged = []
     for i, entry in enumerate(relevant):
         grades: dict[int, float] = {}
-        for document, grade in _grades(entry, i, len(texts)).items():
+        for document, grade in _check_grades(entry, i, len(texts)).items():
             number = number_of[texts[document]]
             grades[number] = max(grade, grades.get(number, 0.0))
         merged.append(grades)
@@ -150,7 +150,7 @@ def check_by_query(relevant: object) -> None:
         )
 
 
-def _grades(entry, i: int, count: int) -> dict[int, float]:
+def _check_grades(entry, i: int, count: int) -> dict[int, float]:
     """Convert an entry of `relevant` to a dict {index: grade}, and check it."""
     if isinstance(entry, Mapping):
         pairs = list(entry.items())
@@ -212,7 +212,7 @@ def check_scores(scores, first: int, second: int) -> np.ndarray:
     return scores
 
 
-def ranking_metrics(
+def compute_ranking_metrics(
     rankings: Iterable[Sequence[int]],
     relevant: Sequence[Mapping[int, float]],
     cutoffs: Sequence[int],
@@ -245,10 +245,10 @@ def ranking_metrics(
     Efficiently in the Presence of Tied Scores. nDCG as in `ndcg_score` of scikit-learn.
 
     Example:
-        >>> found = ranking_metrics([[4, 1, 0]], [{1: 1.0, 7: 1.0}], cutoffs=[3])
+        >>> found = compute_ranking_metrics([[4, 1, 0]], [{1: 1.0, 7: 1.0}], cutoffs=[3])
         >>> {name: round(value, 3) for name, value in found.items()}
         {'ndcg@3': 0.387, 'mrr@3': 0.5, 'recall@3': 0.5, 'accuracy@3': 1.0, 'map@100': 0.25}
-        >>> found = ranking_metrics([[4, 1, 0]], [{1: 1.0}], [1], scores=[[0.5, 0.5, 0.5]])
+        >>> found = compute_ranking_metrics([[4, 1, 0]], [{1: 1.0}], [1], scores=[[0.5, 0.5, 0.5]])
         >>> round(found["mrr@1"], 3)
         0.333
     """
@@ -257,7 +257,9 @@ def ranking_metrics(
         scores = [range(0, -len(ranking), -1) for ranking in rankings]
     depth = max(*cutoffs, MAP_CUTOFF)
     rows = zip(rankings, scores, relevant, strict=True)
-    return _metrics(np.stack([_ranks(*row, depth) for row in rows]), relevant, cutoffs)
+    return _compute_metrics(
+        np.stack([_compute_ranks(*row, depth) for row in rows]), relevant, cutoffs
+    )
 
 
 def search_metrics(
@@ -267,13 +269,13 @@ def search_metrics(
     documents: int,
     deepest: int | None = None,
 ) -> dict[str, float]:
-    """Compute `ranking_metrics` for a search function.
+    """Compute `compute_ranking_metrics` for a search function.
 
     Args:
         search: Function that finds the k nearest documents. It is called with query indices and k,
             and returns document indices and scores for each query. It can return fewer documents.
             For ties at the last cutoff, it is called again with a larger k.
-        relevant, cutoffs: See `ranking_metrics`.
+        relevant, cutoffs: See `compute_ranking_metrics`.
         documents: Integer. Number of unique documents.
         deepest: Optional integer. Number of documents with duplicates. If None, there are no
             duplicates. Defaults to None.
@@ -293,7 +295,7 @@ def search_metrics(
         for start in range(0, len(left), step):
             part = left[start : start + step]
             for i, (found, scores) in zip(part, search(part, depth), strict=True):
-                ranks[i] = _ranks(found, scores, relevant[i], wanted)
+                ranks[i] = _compute_ranks(found, scores, relevant[i], wanted)
                 if depth < deepest and len(found) >= depth:
                     different = dict(zip(reversed(found), reversed(scores), strict=True))
                     best = sorted(different.values(), reverse=True)[:wanted]
@@ -301,10 +303,10 @@ def search_metrics(
                     if not cut and len(different) < documents:
                         deeper.append(i)
         left, depth = deeper, min(4 * depth, deepest)
-    return _metrics(ranks, relevant, cutoffs)
+    return _compute_metrics(ranks, relevant, cutoffs)
 
 
-def _ranks(
+def _compute_ranks(
     ranking: Sequence[int], scores: Sequence[float], grades: Mapping[int, float], depth: int
 ) -> np.ndarray:
     """Compute statistics of the documents at each rank, shape (RANK_WIDTH, depth).
@@ -336,7 +338,7 @@ def _ranks(
     return ranks
 
 
-def _metrics(
+def _compute_metrics(
     ranks: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
 ) -> dict[str, float]:
     """Compute the mean metrics of queries from the statistics of ranks, (Q, RANK_WIDTH, R)."""
@@ -368,32 +370,32 @@ def _discount_gains(gains: np.ndarray) -> np.ndarray:
     return (gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(axis=-1)
 
 
-def pearson(a: np.ndarray, b: np.ndarray) -> float:
+def compute_pearson(a: np.ndarray, b: np.ndarray) -> float:
     """Compute the Pearson correlation of two columns (N,). No column may be constant.
 
     Example:
-        >>> round(pearson(np.array([1, 2, 3]), np.array([2, 4, 9])), 3)
+        >>> round(compute_pearson(np.array([1, 2, 3]), np.array([2, 4, 9])), 3)
         0.971
     """
     a, b = (x - np.mean(x, dtype="float64") for x in (a, b))
     return float((a @ b) / np.sqrt((a @ a) * (b @ b)))
 
 
-def spearman(a: np.ndarray, b: np.ndarray) -> float:
+def compute_spearman(a: np.ndarray, b: np.ndarray) -> float:
     """Compute the Spearman rank correlation of two columns (N,).
 
     Example:
-        >>> spearman(np.array([1, 2, 3]), np.array([2, 4, 90]))
+        >>> compute_spearman(np.array([1, 2, 3]), np.array([2, 4, 90]))
         1.0
     """
-    return pearson(average_ranks(a), average_ranks(b))
+    return compute_pearson(compute_average_ranks(a), compute_average_ranks(b))
 
 
-def average_ranks(values: np.ndarray) -> np.ndarray:
+def compute_average_ranks(values: np.ndarray) -> np.ndarray:
     """Compute the ranks of values (N,), starting at 1. Equal values get their mean rank.
 
     Example:
-        >>> average_ranks(np.array([7.0, 3.0, 7.0])).tolist()
+        >>> compute_average_ranks(np.array([7.0, 3.0, 7.0])).tolist()
         [2.5, 1.0, 2.5]
     """
     _, index, counts = np.unique(values, return_inverse=True, return_counts=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Unpack
 
 import numpy as np
 
-from encoder_zoo.common.reading import loading
+from encoder_zoo.common.reading import convert_load_errors
 from encoder_zoo.common.validation import (
     PositiveInt,
     Rule,
@@ -22,7 +22,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import replace_folder
 from encoder_zoo.presets.files.manifest import MANIFEST_NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-def _are_weights(value: object) -> bool:
+def _has_weights(value: object) -> bool:
     is_list = isinstance(value, list | tuple)
     return value is None or (is_list and all(is_number(v) and v >= 0 for v in value))
 
 
 IndexWeights = Annotated[
-    Sequence[float] | None, Rule(_are_weights, "a number of 0 or more for each index, or None")
+    Sequence[float] | None, Rule(_has_weights, "a number of 0 or more for each index, or None")
 ]
 
 
@@ -157,11 +157,13 @@ class HybridIndex(Index):
             known = vars(self)["_documents"] = Documents(*columns)
         return known
 
-    def _snapshot(self) -> Self:
+    def _copy_for_search(self) -> Self:
         with self._lock:
             _ = self.documents  # snapshots share the documents and the caches of the documents
             now = copy.copy(self)
-            now.indexes = [i._snapshot() if isinstance(i, Index) else i for i in self.indexes]
+            now.indexes = [
+                i._copy_for_search() if isinstance(i, Index) else i for i in self.indexes
+            ]
             return now
 
     def _check_unchanged(self) -> None:
@@ -204,7 +206,7 @@ class HybridIndex(Index):
                 continue
             most = min(depth, len(index) if among is None else len(among))
             rankings = index._find(queries, most, among, **options)
-            found.append([index._hits(*ranking) for ranking in rankings])
+            found.append([index._make_hits(*ranking) for ranking in rankings])
         for rankings in zip(*found, strict=True):
             best = fuse(*rankings, k=self.rank_constant)[:top_k]
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
@@ -245,7 +247,7 @@ class HybridIndex(Index):
                     f"{type(index).__name__}."
                 )
 
-    def _putting(
+    def _prepare_update(
         self,
         new: Documents,
         batch_size: int | None = None,
@@ -265,7 +267,7 @@ class HybridIndex(Index):
         steps = [functools.partial(index.add, new.texts) for index in others]
         own = [index for index in self.indexes if isinstance(index, Index)]
         parts = [(index, new.match_columns(index.documents)) for index in own]
-        steps += [index._putting(some, batch_size, indices, chunks) for index, some in parts]
+        steps += [index._prepare_update(some, batch_size, indices, chunks) for index, some in parts]
         return self._together(steps)
 
     def _keep(self, indices: np.ndarray) -> None:
@@ -299,10 +301,10 @@ class HybridIndex(Index):
                     "a HybridIndex. Save the other indexes separately, and combine them after "
                     "loading."
                 )
-        now = self._snapshot()
+        now = self._copy_for_search()
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
         settings = {name: getattr(self, name) for name in self.rules}
-        with replacing(folder, INDEX_KIND) as new:
+        with replace_folder(folder, INDEX_KIND) as new:
             for name, index in zip(names, now.indexes, strict=True):
                 index.save(new / name)
             write_manifest(new, {"task": self.kind, "indexes": names, **settings})
@@ -413,7 +415,7 @@ def load_index(
         >>> load_index(folder, embedder).search("Tax law.", top_k=1)[0]["text"]
         'Tax law.'
     """
-    with loading(folder):
+    with convert_load_errors(folder):
         return _load_index(folder, embedder, options)
 
 

@@ -23,15 +23,15 @@ from encoder_zoo.common.validation import (
     Rule,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.documents import Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
     check_by_query,
     check_cutoffs,
+    compute_ranking_metrics,
     convert_to_columns,
     merge_judgements,
-    ranking_metrics,
     search_metrics,
 )
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
@@ -117,11 +117,11 @@ class GivenVectors(NamedTuple):
     single: bool
 
 
-def are_numbers(values: object) -> bool:
+def has_numbers(values: object) -> bool:
     """Return whether the values are numbers, or lists or arrays of numbers.
 
     Example:
-        >>> are_numbers([0.5, 1.0]), are_numbers(np.zeros((2, 3))), are_numbers(["a"])
+        >>> has_numbers([0.5, 1.0]), has_numbers(np.zeros((2, 3))), has_numbers(["a"])
         (True, True, False)
     """
     while isinstance(values, list | tuple) and len(values):
@@ -179,7 +179,7 @@ class Index:
     documents: Documents
     prompt: str | None
 
-    @reads_weights
+    @lock_weights
     def __init__(
         self,
         embedder: Any,
@@ -210,7 +210,7 @@ class Index:
         """The lock for changes and copies."""
         return vars(self).setdefault("_changing", threading.RLock())
 
-    def _snapshot(self) -> Self:
+    def _copy_for_search(self) -> Self:
         """Return a copy for a search. Changes in other threads do not affect the copy."""
         with self._lock:
             return copy.copy(self)
@@ -251,7 +251,7 @@ class Index:
         self, queries: object, top_k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> list[list[Hit]]: ...
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def search(
         self,
         queries: object,
@@ -330,12 +330,12 @@ class Index:
         else:
             single, texts, options = given.single, [""] * given.count, {"vectors": given.vectors}
         self._check_unchanged()
-        now, last = self._snapshot(), offset + (top_k or len(self))
+        now, last = self._copy_for_search(), offset + (top_k or len(self))
         among = None if where is None else now.documents.where(where)
         hits: list[list[Hit]] = [[] for _ in texts]
         if texts and (among is None or len(among)):
             wanted = last if reranker is None else max(last, candidates or RERANKED)
-            hits = now._best_hits(texts, wanted, among, group_by, options)
+            hits = now._find_best_hits(texts, wanted, among, group_by, options)
         if reranker is not None:
             pairs = zip(texts, hits, strict=True)
             hits = [rerank(reranker, *one, last) if one[1] else [] for one in pairs]
@@ -346,7 +346,7 @@ class Index:
 
     def _read_vectors(self, queries: object) -> GivenVectors | None:
         """Return queries that were passed as vectors, or None if the queries are texts."""
-        if are_numbers(queries):
+        if has_numbers(queries):
             raise invalid(
                 "queries",
                 queries,
@@ -354,7 +354,7 @@ class Index:
             )
         return None
 
-    def _best_hits(
+    def _find_best_hits(
         self,
         texts: list[str],
         wanted: int,
@@ -373,11 +373,13 @@ class Index:
         count = len(self) if among is None else len(among)
         options = options if among is None else {**options, "among": among}
         if group_by is None:
-            return [self._hits(*one) for one in self._find(texts, min(wanted, count), **options)]
+            return [
+                self._make_hits(*one) for one in self._find(texts, min(wanted, count), **options)
+            ]
         groups, depth = self.documents.groups(group_by, among), wanted
         while True:  # search for more documents until there are enough groups
             depth = min(GROUPED * depth, count)
-            found = [self._hits(*one) for one in self._find(texts, depth, **options)]
+            found = [self._make_hits(*one) for one in self._find(texts, depth, **options)]
             best = []
             for hits in found:
                 firsts = {}
@@ -429,12 +431,12 @@ class Index:
         vectors = self._embed_queries(queries, **options) if vectors is None else vectors
         return zip(*self._store.nearest(vectors, top_k, among), strict=True)
 
-    def _hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
+    def _make_hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
         pairs = zip(np.asarray(indices).tolist(), np.asarray(scores).tolist(), strict=True)
         return [{"index": i, "score": s, **self.documents.described(i)} for i, s in pairs]
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def evaluate(
         self,
         queries: object,
@@ -504,7 +506,7 @@ class Index:
         if group_by is not None:  # the reranker reads the best document of each group
             found = search(every, candidates, reranker=reranker, candidates=candidates)
             rankings, scores = zip(*found, strict=True)
-            return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
+            return compute_ranking_metrics(rankings, texts.relevant, cutoffs, scores)
         read = search(every, candidates)
         rankings, scores = [], []
         for query, (numbers, _) in zip(texts.queries, read, strict=True):
@@ -512,7 +514,7 @@ class Index:
             order, ordering = order_and_scores(reranker, query, documents)
             rankings.append([numbers[i] for i in order])
             scores.append(ordering)
-        return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
+        return compute_ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
     def _find_relevant(self, relevant: object, group_by: str | None) -> object:
         """Convert the ids or group values in an entry of `relevant` to indices."""
@@ -567,7 +569,7 @@ class Index:
         now = self._compute_fingerprint(self.embedder, self._store.width)
         # After training, even small differences are no rounding errors.
         most = MAX_APART if version == self._known[0] else SAME
-        if not are_close(now, self._known[1], most):
+        if not is_close(now, self._known[1], most):
             raise ValueError(
                 "The embedder has changed since the index was built, for example by training. "
                 "Build the index again."
@@ -577,7 +579,7 @@ class Index:
     # -- changes and files ---------------------------------------------------------------------
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def add(
         self,
         documents: object,
@@ -613,10 +615,10 @@ class Index:
         """
         new = Documents.create(documents, **columns)
         self.documents.join(new)  # raises errors before the documents are embedded
-        self._putting(new, batch_size)()
+        self._prepare_update(new, batch_size)()
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def update(
         self,
         documents: object,
@@ -638,9 +640,9 @@ class Index:
             raise invalid("ids", None, "the ids of the documents to replace")
         owners = new.chunks_of if self.documents.chunks_of else ()
         indices = self.documents.find_indices(owners or new.ids, chunks=bool(owners))
-        self._putting(new, batch_size, indices, bool(owners))()
+        self._prepare_update(new, batch_size, indices, bool(owners))()
 
-    def _putting(
+    def _prepare_update(
         self,
         new: Documents,
         batch_size: int | None = None,
@@ -731,7 +733,7 @@ class Index:
             documents = self.documents.take(indices)
             self._store, self.documents = self._store.take(indices), documents
 
-    @reads_weights
+    @lock_weights
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save the index to a folder. Use `load_index` to load it again.
 
@@ -746,7 +748,7 @@ class Index:
             OSError: If writing to a file fails, for example because the disk is full.
         """
         self._check_embedder()
-        now = self._snapshot()
+        now = self._copy_for_search()
         settings, arrays = {name: getattr(now, name) for name in self.rules}, now._store.arrays
         if self.embedder is not None:
             settings["prompt"] = self.prompt
@@ -756,7 +758,7 @@ class Index:
 
     @classmethod
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
         """Load an index from a folder, as written by `save`. The vectors are memory-mapped.
 
@@ -788,7 +790,7 @@ class Index:
             dims = f"{store.width} dimensions, but this embedder has {embedder.embedding_dim}"
             raise _make_embedder_error(folder, f"its vectors have {dims}")
         now = cls._compute_fingerprint(embedder, store.width)
-        if not are_close(now, arrays["fingerprint"]):
+        if not is_close(now, arrays["fingerprint"]):
             raise _make_embedder_error(folder, "its vectors of the same texts are different")
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
@@ -815,7 +817,7 @@ class Index:
         raise NotImplementedError
 
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
         """Export the embedder and the documents to a SavedModel for search.
 
@@ -847,7 +849,7 @@ class Index:
         """
         from encoder_zoo.tasks.retrieval.index_export import export_index
 
-        export_index(self._snapshot(), path, top_k)
+        export_index(self._copy_for_search(), path, top_k)
 
 
 def _make_embedder_error(folder: str | os.PathLike[str], reason: str) -> ValueError:
@@ -862,7 +864,7 @@ def weights_version(embedder: object) -> int:
     return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
 
 
-def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART) -> bool:
+def is_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART) -> bool:
     """Return whether vectors are equal to the expected vectors, up to a tolerance.
 
     Args:
@@ -871,9 +873,9 @@ def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART
         most: Float. Maximum distance, relative to the norm of the vector. Defaults to 0.05.
 
     Example:
-        >>> are_close(np.array([[1.02, 0.0]]), np.array([[1.0, 0.0]]))
+        >>> is_close(np.array([[1.02, 0.0]]), np.array([[1.0, 0.0]]))
         True
-        >>> are_close(np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]))
+        >>> is_close(np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]))
         False
     """
     if vectors.shape != expected.shape:

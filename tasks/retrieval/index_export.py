@@ -42,7 +42,11 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
     )  # imported here, because it needs Keras
 
     store, model = getattr(index, "_store", None), index.embedder
-    kinds = {Float32Vectors: _vectors, TokenVectors: _tokens, Postings: _terms}
+    kinds = {
+        Float32Vectors: _make_vector_search,
+        TokenVectors: _make_token_search,
+        Postings: _make_term_search,
+    }
     making = next((make for kind, make in kinds.items() if isinstance(store, kind)), None)
     if making is None:
         raise ValueError(
@@ -56,9 +60,9 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
     k = min(top_k, len(index))
     columns = {}
     if index.texts is not None:
-        columns["text"] = _variable(index.texts, "texts")
+        columns["text"] = _make_variable(index.texts, "texts")
     if index.ids is not None:
-        columns["id"] = _variable(_id_array(index.ids), "ids")
+        columns["id"] = _make_variable(_convert_ids(index.ids), "ids")
 
     def search(query):
         score, found = scores_of(embed(query), k)
@@ -71,13 +75,13 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
     write_saved_model(path, {"serving_default": search}, model.served_tokenizers, variables)
 
 
-def _id_array(ids: list[str | int]) -> np.ndarray:
+def _convert_ids(ids: list[str | int]) -> np.ndarray:
     """Convert ids to an int64 array, or to an array of strings if they are not integers."""
     fits = isinstance(ids[0], int) and all(abs(one) < 2**63 for one in ids)
     return np.array(ids, "int64") if fits else np.array([str(one).encode() for one in ids], object)
 
 
-def _variable(values: Any, name: str) -> tf.Variable:
+def _make_variable(values: Any, name: str) -> tf.Variable:
     return tf.Variable(values, trainable=False, name=name)
 
 
@@ -106,7 +110,7 @@ def _check_size(size: int, what: str, advice: str) -> None:
         )
 
 
-def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], Callable]:
+def _make_vector_search(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], Callable]:
     """Return the variables for vectors (N, D) and a function to search in them.
 
     The function takes the output of the embedder and k, and returns scores (Q, K) and indices (Q,
@@ -118,7 +122,7 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
     center = np.zeros(store.width, "float32")
     if function == "euclidean":
         center = rows.mean(axis=0, dtype="float64").astype("float32")
-    corpus = _variable(rows - center, "vectors")
+    corpus = _make_variable(rows - center, "vectors")
     count, spare = len(store), SPARE_VECTORS if function == "euclidean" else 0
 
     def ordering(vectors):
@@ -153,12 +157,14 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
     return [corpus], nearest
 
 
-def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Return the variables and the search function, like `_vectors`, for token vectors (T, D)."""
+def _make_token_search(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Callable]:
+    """Return the variables and the search function for token vectors (T, D)."""
     _check_size(4 * len(store.store) * store.width, "vectors in float32", "larger pool_factor")
-    corpus = _variable(store.store.rows(slice(None)), "vectors")
+    corpus = _make_variable(store.store.rows(slice(None)), "vectors")
     counts = np.diff(store.ends, prepend=0)
-    owners = _variable(np.repeat(np.arange(len(store), dtype="int32"), counts), "documents")  # (T,)
+    owners = _make_variable(
+        np.repeat(np.arange(len(store), dtype="int32"), counts), "documents"
+    )  # (T,)
 
     def max_sim(query):
         """Compute the MaxSim scores (N,) for a query (L, D)."""
@@ -176,13 +182,13 @@ def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Call
     return [corpus, owners], nearest
 
 
-def _terms(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Return the variables and the search function, like `_vectors`, for sparse vectors."""
+def _make_term_search(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]:
+    """Return the variables and the search function for sparse vectors."""
     postings, count = store.weights, len(store)
     _check_size(8 * postings.nnz, f"{postings.nnz:,} terms of all documents", "smaller max_terms")
-    weights = _variable(postings.data, "weights")  # (P,)
-    documents = _variable(postings.indices.astype("int32"), "documents")  # (P,)
-    starts = _variable(postings.indptr.astype("int64"), "starts")  # (V + 1,)
+    weights = _make_variable(postings.data, "weights")  # (P,)
+    documents = _make_variable(postings.indices.astype("int32"), "documents")  # (P,)
+    starts = _make_variable(postings.indptr.astype("int64"), "starts")  # (V + 1,)
 
     def scores_of(terms, values):
         """Compute the scores (Q, N). Documents that share no term with the query have the score 0.

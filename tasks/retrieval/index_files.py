@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.validation import Rule, check_argument, one_of
-from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.presets.files.atomic import Kind, replace_folder
 from encoder_zoo.presets.files.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -73,7 +73,7 @@ def write_index(
     Raises:
         ValueError: If the folder contains files that are not from an index.
     """
-    with replacing(folder, INDEX_KIND) as new:
+    with replace_folder(folder, INDEX_KIND) as new:
         if arrays:
             save_file(
                 {n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS_FILE
@@ -96,11 +96,11 @@ def read_kind(folder: str | os.PathLike) -> str:
     with OpenFolder(folder, [MANIFEST_NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
         if not kind.endswith("_index"):
-            raise _holds_none(files)
+            raise _make_missing_error(files)
     return kind
 
 
-def _holds_none(files: OpenFolder) -> ValueError:
+def _make_missing_error(files: OpenFolder) -> ValueError:
     return ValueError(
         f"{files.path} does not contain an index. Expected a folder with {MANIFEST_NAME}, as "
         "written by `save`."
@@ -163,7 +163,7 @@ def check_manifest(
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:
-        raise _holds_none(files)
+        raise _make_missing_error(files)
     for name, rule in (rules or {}).items():
         try:
             check_argument(name, manifest.get(name), rule)

@@ -22,8 +22,8 @@ from encoder_zoo.common.validation import (
     one_of,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import invalid, unknown_argument
+from encoder_zoo.common.weights_lock import lock_weights
+from encoder_zoo.common.wording import describe_unknown_argument, invalid
 from encoder_zoo.presets.files.manifest import MANIFEST_NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
@@ -39,7 +39,7 @@ from encoder_zoo.tasks.retrieval.index import (
     GivenVectors,
     Index,
     Store,
-    are_numbers,
+    has_numbers,
 )
 from encoder_zoo.tasks.retrieval.index_files import (
     DOCUMENTS,
@@ -94,7 +94,7 @@ class EmbeddedIndex(Index):
 
     @classmethod
     @validate_arguments
-    @reads_weights
+    @lock_weights
     def build(
         cls,
         embedder: Embedder,
@@ -203,7 +203,9 @@ class EmbeddedIndex(Index):
             options = {**options, "precision": precision}
         for name, value in options.items():
             if name not in cls.defaults:
-                raise TypeError(unknown_argument(f"{cls.__name__}.build", name, cls.defaults))
+                raise TypeError(
+                    describe_unknown_argument(f"{cls.__name__}.build", name, cls.defaults)
+                )
             if rule := OPTION_RULES.get(name):
                 check_argument(name, value, rule)
         found = {**cls.defaults, **options}
@@ -328,7 +330,7 @@ class VectorIndex(EmbeddedIndex):
         return super()._embed_queries(queries, dim=self.dim, **options)
 
     def _read_vectors(self, queries: object) -> GivenVectors | None:
-        if not are_numbers(queries):
+        if not has_numbers(queries):
             return None
         found = np.asarray(queries)
         if not found.size and found.ndim < 2:
@@ -490,7 +492,7 @@ class MultiVectorIndex(EmbeddedIndex):
         return scale_queries(vectors, self.embedder.similarity_function)
 
     def _read_vectors(self, queries: object) -> GivenVectors | None:
-        if not are_numbers(queries):
+        if not has_numbers(queries):
             return None
         single = np.ndim(queries[0]) < 2
         documents = [queries] if single else list(queries)

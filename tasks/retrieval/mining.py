@@ -16,7 +16,7 @@ logger = logging.getLogger("encoder_zoo")
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def hard_negatives(
+def mine_hard_negatives(
     texts: Judged,
     search: Callable[[int], tuple[Sequence, Sequence]],
     score: Score,
@@ -39,7 +39,7 @@ def hard_negatives(
         limits: Tuple of the maximum score, the absolute margin and the relative margin. Each value
             can be None.
     """
-    asked, own = _pairs(texts)
+    asked, own = _list_pairs(texts)
     # Search for more documents, because some results are relevant and therefore no negatives.
     excluded = _find_excluded(texts)
     found, scores = search(top_k + max(map(len, excluded)))
@@ -49,7 +49,7 @@ def hard_negatives(
     ]
     if reranks:
         scores = _score_candidates(score, asked, found, allowed)
-    largest = _limits(score(asked, own), *limits)
+    largest = _compute_limits(score(asked, own), *limits)
     rows = zip(scores, allowed, largest, strict=True)
     chosen = [_choose_negatives(*row, skip_top, num_negatives) for row in rows]
     kept = [i for i, columns in enumerate(chosen) if len(columns) == num_negatives]
@@ -61,7 +61,7 @@ def hard_negatives(
     )
 
 
-def _pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
+def _list_pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of all pairs of a query and a relevant document, both (P,)."""
     rows = [(i, n) for i, grades in enumerate(texts.relevant) for n, g in grades.items() if g > 0]
     return tuple(np.array(rows).T)
@@ -96,7 +96,7 @@ def _score_candidates(
     return scores
 
 
-def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.ndarray:
+def _compute_limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.ndarray:
     """Compute the maximum score of the negatives (P,) from the scores of relevant documents."""
     limits = np.full(own.shape, np.inf if max_score is None else max_score)
     if absolute_margin is not None:

@@ -15,8 +15,8 @@ import numpy as np
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.preprocessing.columns import plain, single_column
-from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, flatten_column
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
 
 INDEX_AND_SCORE = ("index", "score")
 
@@ -136,8 +136,8 @@ def check_texts(values, name: str, least: int = 1) -> list[str]:
             Unicode.
     """
     with use_numpy():
-        values = plain(values)
-        found = as_column(values, name).numpy().tolist()
+        values = convert_to_plain(values)
+        found = convert_column(values, name).numpy().tolist()
     texts = [text.decode("utf-8", "replace") for text in found]
     if len(texts) < least:
         raise ValueError(f"`{name}` is empty. Expected one or more texts.")
@@ -145,5 +145,5 @@ def check_texts(values, name: str, least: int = 1) -> list[str]:
         if not text.strip():
             raise ValueError(f"{name}[{i}] is empty. Remove it, or replace it by a placeholder.")
         if "\ufffd" in text and not array_ops.is_tensor(values):
-            check_writable(list(single_column(values))[i], f"{name}[{i}]")
+            check_writable(list(flatten_column(values))[i], f"{name}[{i}]")
     return texts

@@ -21,7 +21,7 @@ LARGEST_VALUE = (
 )
 
 
-def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
+def compute_similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
     """Compute the similarity of each row of `a` and each row of `b`.
 
     Args:
@@ -35,9 +35,9 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[3.0, 4.0], [0.0, 2.0]])
-        >>> similarity_matrix(a, b, "cosine").round(1).tolist()
+        >>> compute_similarity_matrix(a, b, "cosine").round(1).tolist()
         [[1.0, 0.800000011920929]]
-        >>> similarity_matrix(a, b, "manhattan").tolist()
+        >>> compute_similarity_matrix(a, b, "manhattan").tolist()
         [[0.0, -5.0]]
     """
     a, b = np.asarray(a, "float32"), np.asarray(b, "float32")
@@ -74,12 +74,13 @@ def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
     return found
 
 
-def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> np.ndarray:
+def compute_ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> np.ndarray:
     """Compute scores (Q, B) that sort vectors (B, D) in the same order as their similarity.
 
     Example:
         >>> vectors = np.array([[3.0, 4.0], [1.0, 0.0]], "float32")
-        >>> ordering_scores(np.array([[1.0, 1.0]], "float32"), vectors, "euclidean").tolist()
+        >>> query = np.array([[1.0, 1.0]], "float32")
+        >>> compute_ordering_scores(query, vectors, "euclidean").tolist()
         [[-5.5, 0.5]]
     """
     if function == "manhattan":
@@ -92,7 +93,7 @@ def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> 
     return products
 
 
-def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
+def compute_max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
     """Compute the MaxSim score of each query and each document.
 
     The MaxSim score is the sum over the query tokens of the maximum dot product with a document
@@ -110,7 +111,7 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
     Example:
         >>> queries = [np.array([[1.0, 0.0], [0.0, 2.0]])]
         >>> documents = [np.array([[3.0, -1.0]]), np.array([[4.0, 5.0], [9.0, 0.0]])]
-        >>> max_sim(queries, documents).tolist()
+        >>> compute_max_sim(queries, documents).tolist()
         [[1.0, 19.0]]
     """
     scores = np.zeros((len(queries), len(documents)), "float32")
@@ -158,10 +159,10 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
                [0.6, 0.8],
                [0. , 0. ]], dtype=float32)
     """
-    return vectors / _lengths(vectors)
+    return vectors / _compute_lengths(vectors)
 
 
-def _lengths(vectors: np.ndarray) -> np.ndarray:
+def _compute_lengths(vectors: np.ndarray) -> np.ndarray:
     """Compute the Euclidean norm of each row, (N, 1). The norm of a zero row is set to 1.
 
     Squares are summed in float64, because small values would be rounded to 0 in float32.
@@ -205,16 +206,16 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
     Raises:
         ValueError: If a value is NaN, infinite or too large for float32 products.
     """
-    if found := first_not_held(vectors):
+    if found := find_invalid_row(vectors):
         row, why = found
         raise ValueError(f"{name}[{row}] has a value {why}")
 
 
-def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
+def find_invalid_row(vectors: np.ndarray) -> tuple[int, str] | None:
     """Return the first row of vectors (N, D) with an invalid value, and the reason. Or None.
 
     Example:
-        >>> first_not_held(np.float32([[1, 2], [np.nan, 0]]))
+        >>> find_invalid_row(np.float32([[1, 2], [np.nan, 0]]))
         (1, 'that is NaN or infinite. Expected finite numbers.')
     """
     step = max(1, SIMILARITY_BLOCK // max(vectors.shape[1], 1))
@@ -295,5 +296,5 @@ def check_and_normalize(vectors: np.ndarray, function: str, name: str) -> np.nda
     """
     check_finite(vectors, name)
     if function == "cosine":
-        vectors /= _lengths(vectors)
+        vectors /= _compute_lengths(vectors)
     return vectors

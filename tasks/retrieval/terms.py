@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
-from encoder_zoo.tasks.retrieval.similarity import check_finite, first_not_held
+from encoder_zoo.tasks.retrieval.similarity import check_finite, find_invalid_row
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -35,11 +35,11 @@ UNSPACED = "\u3041-\u3096\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000
 Found = tuple[list[np.ndarray], list[np.ndarray]]  # indices and scores for each query
 
 
-def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
+def convert_to_sparse_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
     """Convert dense weights (N, V) to a sparse matrix with at most `most` weights per row.
 
     Example:
-        >>> as_rows(np.array([[0.0, 2.0, 1.0, 3.0]]), 2).toarray().tolist()
+        >>> convert_to_sparse_rows(np.array([[0.0, 2.0, 1.0, 3.0]]), 2).toarray().tolist()
         [[0.0, 2.0, 0.0, 3.0]]
     """
     if most is not None and most < weights.shape[1]:
@@ -50,11 +50,12 @@ def as_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
     return sparse.csr_array(weights)
 
 
-def sparse_unit_rows(rows: csr_array) -> csr_array:
+def normalize_sparse_rows(rows: csr_array) -> csr_array:
     """Normalize rows (N, V) to unit length. Zero rows are not changed.
 
     Example:
-        >>> sparse_unit_rows(as_rows(np.array([[0.0, 4.0], [0.0, 0.0]]))).toarray().tolist()
+        >>> rows = convert_to_sparse_rows(np.array([[0.0, 4.0], [0.0, 0.0]]))
+        >>> normalize_sparse_rows(rows).toarray().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
     wide = rows.astype("float64")  # in float32, squares of small values are 0
@@ -71,14 +72,14 @@ def normalize_rows(rows, function: str) -> csr_array:
         ValueError: If a weight is NaN, infinite or too large for float32 products.
     """
     rows = sparse.csr_array(rows).astype("float32")
-    if found := first_not_held(rows.data[:, None]):
+    if found := find_invalid_row(rows.data[:, None]):
         number, why = found
         row = int(np.searchsorted(rows.indptr, number, side="right")) - 1
         raise ValueError(f"vectors[{row}] has a weight {why}")
-    return sparse_unit_rows(rows) if function == "cosine" else rows
+    return normalize_sparse_rows(rows) if function == "cosine" else rows
 
 
-def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
+def sort_best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
     """Return the positions of the largest weights. Equal weights are sorted by index.
 
     Args:
@@ -87,7 +88,7 @@ def best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarra
         most: Integer. Number of positions to return, at most P.
 
     Example:
-        >>> best_first(np.array([1.0, 5.0, 1.0]), np.array([7, 3, 2]), 2).tolist()
+        >>> sort_best_first(np.array([1.0, 5.0, 1.0]), np.array([7, 3, 2]), 2).tolist()
         [1, 2]
     """
     candidates = np.arange(len(weights))
@@ -215,7 +216,7 @@ class Postings:
                 if allowed is not None:
                     kept = allowed[documents]
                     found, documents = found[kept], documents[kept]
-                best = best_first(found, documents, min(k, len(found)))
+                best = sort_best_first(found, documents, min(k, len(found)))
                 indices.append(documents[best])
                 scores.append(found[best])
         return indices, scores
@@ -313,11 +314,11 @@ def split_words(text: str) -> list[str]:
         >>> split_words("हिन्दी 東京タワー")
         ['हिन्दी', '東', '京', 'タワー']
     """
-    return word_pattern().findall(unicodedata.normalize("NFC", text.lower()))
+    return compile_word_pattern().findall(unicodedata.normalize("NFC", text.lower()))
 
 
 @functools.cache
-def word_pattern() -> re.Pattern[str]:
+def compile_word_pattern() -> re.Pattern[str]:
     """Create the pattern that matches words. `\\w` does not match marks, such as vowel signs."""
     characters = map(chr, range(sys.maxunicode + 1))
     marks = "".join(c for c in characters if unicodedata.category(c) in ("Mn", "Mc"))

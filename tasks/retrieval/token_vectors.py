@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.machine import usable_cores
+from encoder_zoo.common.machine import count_cores
 from encoder_zoo.tasks.retrieval.options import Precision
 from encoder_zoo.tasks.retrieval.similarity import check_finite, compute_group_means
 from encoder_zoo.tasks.retrieval.vectors import VECTOR_BLOCK, BestPairs, Float32Vectors
@@ -47,7 +47,7 @@ OVERSAMPLED_TOKENS = (
 MIN_TOKEN_CANDIDATES = 512
 TOKEN_QUERIES_AT_ONCE = 2  # number of queries that are compared with a block at a time
 CACHED = 2**18  # number of dot products that are computed at a time, 1 MB
-THREADS = min(8, usable_cores())
+THREADS = min(8, count_cores())
 # OpenBLAS uses a single thread for products with fewer multiplications. For such narrow products,
 # several threads would wait for each other and take twice as long.
 ONE_THREAD = 2**17
@@ -117,8 +117,8 @@ class Int8Residuals(Float32Vectors):
         return self.centroids.shape[1]
 
     def join(self, vectors: np.ndarray) -> Self:
-        codes = nearest_centroids(vectors, self.centroids)
-        packed = [self._pack(part) for part in _residuals(vectors, codes, self.centroids)]
+        codes = find_nearest_centroids(vectors, self.centroids)
+        packed = [self._pack(part) for part in _iterate_residuals(vectors, codes, self.centroids)]
         residuals, scales = (np.concatenate(parts) for parts in zip(*packed, strict=True))
         further = zip(self.of_rows, (residuals, codes, scales), strict=True)
         return self._replace(**{n: np.concatenate([getattr(self, n), new]) for n, new in further})
@@ -190,7 +190,7 @@ class BinaryResiduals(Int8Residuals):
         return np.where(bits, np.float32(1), np.float32(-1))
 
 
-def _residuals(
+def _iterate_residuals(
     vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Yield the differences between vectors (T, D) and their centroids, block by block."""
@@ -220,17 +220,17 @@ def compute_centroids(vectors: np.ndarray) -> np.ndarray:
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), size, replace=False))])
     centroids = sample[draw.choice(size, count, replace=False)]
     for _ in range(ROUNDS):
-        numbers, means = compute_group_means(sample, nearest_centroids(sample, centroids))
+        numbers, means = compute_group_means(sample, find_nearest_centroids(sample, centroids))
         centroids = centroids.copy()
         centroids[numbers] = means  # a centroid without vectors does not change
     return centroids
 
 
-def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
+def find_nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """Find the nearest centroid (K, D) of each vector (T, D). Return uint16 indices (T,).
 
     Example:
-        >>> nearest_centroids(np.array([[0.0, 1.0], [1.0, 0.1]]), np.eye(2)).tolist()
+        >>> find_nearest_centroids(np.array([[0.0, 1.0], [1.0, 0.1]]), np.eye(2)).tolist()
         [1, 0]
     """
     found = np.empty(len(vectors), "uint16")
@@ -272,7 +272,9 @@ class TokenVectors:
     @classmethod
     def create(cls, documents: Sequence[np.ndarray], precision: Precision) -> TokenVectors:
         """Create a store from the float32 token vectors (tokens, D) of each document."""
-        return cls(TOKEN_STORES[precision].create(np.concatenate(documents)), _ends(documents))
+        return cls(
+            TOKEN_STORES[precision].create(np.concatenate(documents)), _compute_ends(documents)
+        )
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -321,7 +323,7 @@ class TokenVectors:
 
     def join(self, documents: Sequence[np.ndarray]) -> TokenVectors:
         """Return a store with additional documents at the end."""
-        ends = np.concatenate([self.ends, self.ends[-1] + _ends(documents)])
+        ends = np.concatenate([self.ends, self.ends[-1] + _compute_ends(documents)])
         return TokenVectors(self.store.join(np.concatenate(documents)), ends)
 
     def take(self, indices: np.ndarray) -> TokenVectors:
@@ -370,24 +372,24 @@ class TokenVectors:
             count = len(self) if among is None else len(among)
             k = min(count, max(OVERSAMPLED_TOKENS * k, MIN_TOKEN_CANDIDATES))
         else:
-            products = functools.partial(_products, self.store, of_queries)
-        starts = np.concatenate([[0], _ends(queries)[:-1]])
+            products = functools.partial(_compute_products, self.store, of_queries)
+        starts = np.concatenate([[0], _compute_ends(queries)[:-1]])
         scores = np.empty((len(queries), len(self)), "float32")
 
         def score(blocks: np.ndarray) -> None:
             for first, last in blocks:
-                best = self._max_over_tokens(products, first, last)
+                best = self._compute_max_over_tokens(products, first, last)
                 scores[:, first:last] = np.add.reduceat(best, starts, axis=1).T
 
         with ThreadPoolExecutor(THREADS) as threads:
-            parts = np.array_split(self._blocks(len(of_queries)), THREADS)
+            parts = np.array_split(self._split_into_blocks(len(of_queries)), THREADS)
             list(threads.map(score, parts))
         best = BestPairs(len(queries), k)
         best.add(scores if among is None else scores[:, among], start=0)
         rows, columns = best.pairs()
         return rows, columns if among is None else among[columns]
 
-    def _blocks(self, made: int) -> np.ndarray:
+    def _split_into_blocks(self, made: int) -> np.ndarray:
         """Split the documents into blocks whose products fit into the cache. Return their bounds.
 
         Args:
@@ -399,7 +401,7 @@ class TokenVectors:
             cuts.append(max(cuts[-1] + 1, int(np.searchsorted(self.ends, most, "right"))))
         return np.stack([cuts[:-1], cuts[1:]], axis=1)
 
-    def _max_over_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
+    def _compute_max_over_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
         """Compute the maximum product of each document and query token, (M, L)."""
         begins = self._begins[first:last]
         part = slice(int(begins[0]), int(self.ends[last - 1]))
@@ -424,7 +426,7 @@ class TokenVectors:
         return np.maximum.reduceat(products, starts, axis=1).sum(axis=0)
 
 
-def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:
+def _compute_products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:
     """Compute the products (B, L) of a slice of the vectors and query tokens (L, D)."""
     tokens, width = store.rows(part), store.width
     rows = max(1, ONE_THREAD // queries.size)
@@ -436,7 +438,7 @@ def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.nda
     return found
 
 
-def _ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _compute_ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Return the end offset of each array in their concatenation."""
     return np.cumsum([len(array) for array in arrays], dtype="int64")
 

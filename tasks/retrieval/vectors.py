@@ -24,7 +24,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.similarity import (
     Similarity,
     check_finite,
-    ordering_scores,
+    compute_ordering_scores,
     pair_scores,
 )
 
@@ -102,7 +102,7 @@ class BestPairs:
         """Drop the pairs that cannot be among the best any more."""
         order = np.lexsort((-self._scores, self._rows))  # equal scores keep their order
         rows, scores = self._rows[order], self._scores[order]
-        ranks = ranks_in_groups(rows)
+        ranks = compute_ranks_in_groups(rows)
         kth = np.full(len(self._least), -np.inf, scores.dtype)
         is_kth = ranks == self.k - 1
         kth[rows[is_kth]] = scores[is_kth]
@@ -115,11 +115,11 @@ class BestPairs:
         self._limit = 2 * len(self._rows)
 
 
-def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
+def compute_ranks_in_groups(groups: np.ndarray) -> np.ndarray:
     """Return the position of each item in its group. The group numbers (P,) must be sorted.
 
     Example:
-        >>> ranks_in_groups(np.array([0, 0, 0, 2, 2])).tolist()
+        >>> compute_ranks_in_groups(np.array([0, 0, 0, 2, 2])).tolist()
         [0, 1, 2, 0, 1]
     """
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
@@ -176,14 +176,16 @@ def scan(
     best = BestPairs(queries, k, rounding)
     step = max(1, VECTOR_BLOCK // max(queries, made))
     starts = range(0, count, step)
-    blocks = _one_ahead(lambda start: scores(start, min(start + step, count)), starts)
+    blocks = _iterate_ahead(lambda start: scores(start, min(start + step, count)), starts)
     for start, block in zip(starts, blocks, strict=True):
         best.add(block, start)
     best.pairs()
     return best
 
 
-def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> Iterator[np.ndarray]:
+def _iterate_ahead(
+    function: Callable[[int], np.ndarray], items: Sequence[int]
+) -> Iterator[np.ndarray]:
     """Yield the function's result for each item. A thread computes the next result in advance."""
     if len(items) == 1:
         yield function(items[0])
@@ -327,10 +329,10 @@ class Float32Vectors:
         """
         step = max(1, min(QUERY_BLOCK, VECTOR_BLOCK // k))
         starts = range(0, len(queries), step)
-        parts = [self._nearest(queries[i : i + step], k, among) for i in starts]
+        parts = [self._find_nearest(queries[i : i + step], k, among) for i in starts]
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
-    def _nearest(
+    def _find_nearest(
         self, queries: np.ndarray, k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         rows, columns = self.candidates(queries, k, among)
@@ -341,7 +343,7 @@ class Float32Vectors:
             vectors = self.rows(columns[part])
             scores[part] = pair_scores(queries[rows[part]], vectors, self.function)
         order = np.lexsort((columns, -scores, rows))
-        order = order[ranks_in_groups(rows) < k]  # `rows` are sorted, before and after
+        order = order[compute_ranks_in_groups(rows) < k]  # `rows` are sorted, before and after
         return columns[order].reshape(-1, k), scores[order].astype("float32").reshape(-1, k)
 
     def candidates(
@@ -419,7 +421,7 @@ class Float32Vectors:
 
     def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
         vectors = self.rows(part).astype(dtype, copy=False)
-        return ordering_scores(queries, vectors, self.function)
+        return compute_ordering_scores(queries, vectors, self.function)
 
 
 class Int8Vectors(Float32Vectors):
@@ -537,19 +539,19 @@ class BinaryVectors(Int8Vectors):
         count = len(self) if among is None else len(among)
         oversampled = min(count, max(OVERSAMPLED * k, MIN_CANDIDATES))
         parts = [
-            (i, self._nearest_signs(words[i : i + QUERIES_AT_ONCE], oversampled, among))
+            (i, self._find_nearest_signs(words[i : i + QUERIES_AT_ONCE], oversampled, among))
             for i in range(0, len(words), QUERIES_AT_ONCE)
         ]
         rows = np.concatenate([i + rows for i, (rows, _) in parts])
         return rows, np.concatenate([columns for _, (_, columns) in parts])
 
-    def _nearest_signs(
+    def _find_nearest_signs(
         self, words: np.ndarray, k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         def scores(start: int, stop: int) -> np.ndarray:
             part = slice(start, stop)
             signs = self.signs[:, part if among is None else among[part]]
-            return -np.stack([hamming(signs, query) for query in words])
+            return -np.stack([count_differences(signs, query) for query in words])
 
         rows, columns = self._scan(scores, len(words), 1, k, among).pairs()
         return rows, columns if among is None else among[columns]
@@ -612,24 +614,25 @@ def pack_signs(vectors: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(words.view("<u8").T)
 
 
-def hamming(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
+def count_differences(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
     """Count the different signs of vectors (W, N) and a query (W,). Return float32 (N,).
 
     Example:
-        >>> hamming(np.array([[0b1011, 0b0000]], "uint64"), np.array([0b0010], "uint64")).tolist()
+        >>> a, b = np.array([[0b1011, 0b0000]], "uint64"), np.array([0b0010], "uint64")
+        >>> count_differences(a, b).tolist()
         [2.0, 1.0]
     """
     count = np.zeros(signs.shape[1], "uint16")
     for word, of_query in zip(signs, query, strict=True):
-        count += bit_count(word ^ of_query)
+        count += count_bits(word ^ of_query)
     return count.astype("float32")
 
 
-def bit_count(words: np.ndarray) -> np.ndarray:
+def count_bits(words: np.ndarray) -> np.ndarray:
     """Count the bits set to 1 in each uint64 value. Return uint8 (N,).
 
     Example:
-        >>> bit_count(np.array([0b1011, 2**64 - 1], "uint64")).tolist()
+        >>> count_bits(np.array([0b1011, 2**64 - 1], "uint64")).tolist()
         [3, 64]
     """
     if hasattr(np, "bitwise_count"):  # NumPy 2

@@ -21,7 +21,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.tasks.serving.engines import (
     LiteRtSession,
     OpenVinoSession,
@@ -29,7 +29,7 @@ from encoder_zoo.tasks.serving.engines import (
     litert,
     openvino,
 )
-from encoder_zoo.tasks.serving.model_files import openvino_model, require_packages, write_model
+from encoder_zoo.tasks.serving.model_files import make_openvino_model, require_packages, write_model
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -80,7 +80,7 @@ class CpuModel:
 
         def compute_outputs(inputs: Mapping, training: bool | None = None):
             task._check_answers_only(training)
-            read = inputs if is_whole else backbone_inputs(inputs)
+            read = inputs if is_whole else select_backbone_inputs(inputs)
             if not self.session.takes(read):
                 return on_keras(inputs, training)
             outputs = self(read)
@@ -115,7 +115,7 @@ class CpuModel:
             )
         step = -(-len(seen) // MAX_CALIBRATED)
         batches = seen[::step]
-        with _quiet_nncf():
+        with _silence_nncf():
             model = nncf.quantize(
                 self.session.model,
                 nncf.Dataset(batches),
@@ -123,7 +123,7 @@ class CpuModel:
                 model_type=nncf.ModelType.TRANSFORMER,
             )
         self.session = OpenVinoSession(model)
-        self.identity = f"openvino int8 {_checksum(batches)}"
+        self.identity = f"openvino int8 {_compute_checksum(batches)}"
 
 
 def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
@@ -180,7 +180,7 @@ def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
     if dtype == "int8":
         _require_nncf()
     require_packages("openvino", "for_cpu(engine='openvino')")
-    model = openvino_model(task, "Use engine='litert' or the model itself")
+    model = make_openvino_model(task, "Use engine='litert' or the model itself")
     session = OpenVinoSession(model, "bf16" if dtype == "bfloat16" else "f32")
     return CpuModel(session, f"openvino {dtype}")
 
@@ -211,7 +211,7 @@ def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "open
     return CONVERTERS[engine](task, dtype)
 
 
-def _checksum(batches: list[dict[str, np.ndarray]]) -> str:
+def _compute_checksum(batches: list[dict[str, np.ndarray]]) -> str:
     found = hashlib.sha256()
     for batch in batches:
         for values in batch.values():
@@ -232,7 +232,7 @@ def _require_nncf() -> None:
 
 
 @contextlib.contextmanager
-def _quiet_nncf() -> Iterator[None]:
+def _silence_nncf() -> Iterator[None]:
     """Silence the progress bars of nncf, and its log messages below warnings."""
     logger = logging.getLogger("nncf")
     level = logger.level

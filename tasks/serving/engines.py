@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
-from encoder_zoo.common.machine import usable_cores
+from encoder_zoo.common.machine import count_cores
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
+from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 
@@ -126,7 +126,7 @@ class OnnxSession(Session):
     def __init__(self, path: pathlib.Path, spinning: bool = True):
         require(onnxruntime)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = usable_cores()
+        options.intra_op_num_threads = count_cores()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         options.log_severity_level = 3  # errors
         # Each new shape of a batch would add a plan of its memory, which is never removed.
@@ -164,7 +164,7 @@ class OpenVinoSession(Session):
         [output] = model.outputs
         shape = output.partial_shape
         self.output_shape = [None if size.is_dynamic else size.get_length() for size in shape]
-        settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": usable_cores()}
+        settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": count_cores()}
         self._request = core.compile_model(model, "CPU", settings).create_infer_request()
         self._lock = threading.Lock()
 
@@ -184,7 +184,7 @@ class LiteRtSession(Session):
         require(litert)
         is_path = isinstance(model, pathlib.Path)
         given = {"model_path": str(model)} if is_path else {"model_content": model}
-        interpreter = litert.Interpreter(**given, num_threads=usable_cores())
+        interpreter = litert.Interpreter(**given, num_threads=count_cores())
         self._runner = interpreter.get_signature_runner()
         inputs = self._runner.get_input_details()
         self.input_names = sorted(inputs)
@@ -277,6 +277,6 @@ class EngineRunner:
         """Yield the example indices (B,) and outputs of each batch, longest examples first."""
         is_fixed = self.session.only_batch or self.preprocessor.sequence_length
         max_padding = math.inf if is_fixed else MAX_PADDING
-        for indices in batches_by_length(examples, batch_size or BATCH_SIZE, max_padding):
+        for indices in iterate_by_length(examples, batch_size or BATCH_SIZE, max_padding):
             inputs = self.preprocessor.collate(take_examples(examples, indices))
             yield indices, self.session.run({n: np.asarray(v) for n, v in inputs.items()})

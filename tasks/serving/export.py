@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.trace import tracing
-from encoder_zoo.common.validation import as_path
+from encoder_zoo.common.trace import use_trace_settings
+from encoder_zoo.common.validation import check_path
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.presets.files.atomic import Kind, replace_folder
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.serving.export_folder import export_folder
-from encoder_zoo.tasks.serving.model_files import EXPORT_PACKAGES, export_ids, warnings_only
+from encoder_zoo.tasks.serving.model_files import EXPORT_PACKAGES, export_ids, silence_messages
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -55,10 +55,10 @@ def write_warm_up(
     extra.mkdir()
     with tf.io.TFRecordWriter(str(extra / "tf_serving_warmup_requests")) as writer:
         for signature, inputs in requests:
-            writer.write(prediction_log(signature, inputs))
+            writer.write(encode_prediction_log(signature, inputs))
 
 
-def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
+def encode_prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
     """Serialize a `PredictionLog` with one request as a protocol buffer.
 
     Args:
@@ -67,25 +67,25 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
 
     Example:
         >>> import tensorflow as tf
-        >>> prediction_log("serving_default", {"text": tf.constant(["hi"])})[:4]
+        >>> encode_prediction_log("serving_default", {"text": tf.constant(["hi"])})[:4]
         b'2+\\n)'
     """
-    request = _field(REQUEST_MODEL, _field(MODEL_SIGNATURE, signature.encode()))
+    request = _encode_field(REQUEST_MODEL, _encode_field(MODEL_SIGNATURE, signature.encode()))
     for name, values in inputs.items():
         tensor = tf.make_tensor_proto(values).SerializeToString()
-        entry = _field(ENTRY_KEY, name.encode()) + _field(ENTRY_VALUE, tensor)
-        request += _field(REQUEST_INPUTS, entry)
-    return _field(LOG_PREDICT, _field(PREDICT_REQUEST, request))
+        entry = _encode_field(ENTRY_KEY, name.encode()) + _encode_field(ENTRY_VALUE, tensor)
+        request += _encode_field(REQUEST_INPUTS, entry)
+    return _encode_field(LOG_PREDICT, _encode_field(PREDICT_REQUEST, request))
 
 
-def _field(number: int, content: bytes) -> bytes:
+def _encode_field(number: int, content: bytes) -> bytes:
     """Serialize a field with wire type 2, which consists of its number, length and bytes."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+    return bytes([low | 0x80]) + _encode_varint(rest) if rest else bytes([low])
 
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}
@@ -109,7 +109,7 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
         ValueError: If the format is unknown, does not match the path suffix, or does not support
             this task.
     """
-    path = as_path(path)
+    path = check_path(path)
     if format is None:
         format = get_format(path)
     elif format not in SUFFIXES:
@@ -230,7 +230,7 @@ def write_saved_model(
     kind = Kind(
         "an export", lambda manifest: manifest["task"] == SAVED_MODEL_KIND, SAVED_MODEL_MANIFEST
     )
-    with replacing(path, kind) as folder, warnings_only():
+    with replace_folder(path, kind) as folder, silence_messages():
         tf.saved_model.save(module, str(folder), {**texts, **ids})
         mask = tokenizers[0].mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
@@ -268,11 +268,11 @@ def _make_text_function(
     @functools.wraps(function)  # to keep the argument names, which are used as input names
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
-        alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
-        with tf.control_dependencies([check(), *alike]), tracing(serves=True):
+        alike = [] if getattr(function, "takes_other_shapes", False) else _assert_same_shapes(texts)
+        with tf.control_dependencies([check(), *alike]), use_trace_settings(serves=True):
             return function(
                 **{
-                    name: _as_batch(text) if text.shape.rank == 1 else tf.identity(text)
+                    name: _convert_to_batch(text) if text.shape.rank == 1 else tf.identity(text)
                     for name, text in texts.items()
                 }
             )
@@ -280,13 +280,13 @@ def _make_text_function(
     return tf.function(answer, input_signature=signature, autograph=False)
 
 
-def _as_batch(text: tf.Tensor) -> tf.Tensor:
+def _convert_to_batch(text: tf.Tensor) -> tf.Tensor:
     """Convert a single text to a batch (N,). A batch is returned unchanged."""
     of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=text, shape=None)
     return tf.reshape(of_any_rank, [-1])  # with a known rank, this would be removed by TensorFlow
 
 
-def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
+def _assert_same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
     """Return graph assertions that all inputs have the same shape as the first input."""
     (first, expected), *others = inputs.items()
     shape = tf.shape(expected)
@@ -303,7 +303,7 @@ def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
     ]
 
 
-def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
+def _assert_valid_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
     """Return graph assertions that values are in range and rows are not too long."""
     length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
     checks = [
@@ -339,7 +339,7 @@ def _make_id_function(
     def logits(**inputs):
         names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)
         by_token = {name: inputs[name] for name in names if name in inputs}
-        checks = [check(), *_same_shapes(by_token), *_right_numbers(inputs, task)]
+        checks = [check(), *_assert_same_shapes(by_token), *_assert_valid_numbers(inputs, task)]
         with tf.control_dependencies(checks):
             inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}

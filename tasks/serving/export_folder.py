@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.lazy import keras, require, tf
 from encoder_zoo.common.validation import get_rules, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
-from encoder_zoo.presets.files.atomic import Kind, replacing
-from encoder_zoo.presets.files.json_data import as_json_value
+from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.json_data import convert_to_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 from encoder_zoo.tasks import ANSWERS
 from encoder_zoo.tasks.serving.engines import EngineRunner, onnxruntime, open_session
-from encoder_zoo.tasks.serving.model_files import custom_operations, tokenizer_json, write_model
+from encoder_zoo.tasks.serving.model_files import (
+    list_custom_operations,
+    make_tokenizer_json,
+    write_model,
+)
 from encoder_zoo.tasks.serving.opened_export import (
     EXPORT_KIND,
     MODEL_FILES,
@@ -74,18 +78,18 @@ def export_folder(
     if isinstance(texts, Sized) and not len(texts):
         raise invalid("texts", texts, "some typical inputs")
     kind = Kind("an export", lambda manifest: manifest["task"] == EXPORT_KIND)
-    with replacing(folder, kind) as new:
+    with replace_folder(folder, kind) as new:
         path = new / MODEL_FILES[format][0]
         if (dtype, format) == ("int8", "litert"):
             options["optimizations"] = [tf.lite.Optimize.DEFAULT]
         write_model(task, path, format, **options)
         if (dtype, format) == ("int8", "onnx"):
             _quantize_onnx(path)
-        if format == "litert" and (lacking := custom_operations(path)):
+        if format == "litert" and (lacking := list_custom_operations(path)):
             raise _make_refusal(task, f"LiteRT does not have {', '.join(lacking)}")
         if texts is not None:
             record = dataclasses.replace(record, agreement=measure(task, path, format, texts))
-        for name, content in _tokenizer_files(task).items():
+        for name, content in _make_tokenizer_files(task).items():
             data = content.encode() if isinstance(content, str) else content
             (new / name).write_bytes(data)
         write_manifest(new, {"task": EXPORT_KIND, EXPORT_KIND: dataclasses.asdict(record)})
@@ -148,8 +152,8 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
         dtype=dtype,
         agreement=None,
         settings=_settings(task, answers),
-        preprocessor=as_json_value(_arguments(preprocessor)),
-        tokenizer=_tokenizer_settings(task, preprocessor.tokenizer),
+        preprocessor=convert_to_json(_collect_arguments(preprocessor)),
+        tokenizer=_make_tokenizer_settings(task, preprocessor.tokenizer),
         backbone={
             "vocabulary_size": backbone.vocabulary_size,
             "max_sequence_length": backbone.max_sequence_length,
@@ -172,7 +176,7 @@ def _settings(task: Task, answers: Answers) -> dict[str, object]:
     for field in dataclasses.fields(answers):
         value = getattr(answers, field.name)
         if field.name in rules:
-            found[field.name] = as_json_value(value)
+            found[field.name] = convert_to_json(value)
         elif field.name not in ("preprocessor", "runner") and value is not None:
             raise _make_refusal(
                 task,
@@ -182,12 +186,12 @@ def _settings(task: Task, answers: Answers) -> dict[str, object]:
     return found
 
 
-def _arguments(preprocessor: Preprocessor) -> dict[str, object]:
-    names = [name for name in argument_names(type(preprocessor)) if name != "tokenizer"]
+def _collect_arguments(preprocessor: Preprocessor) -> dict[str, object]:
+    names = [name for name in get_argument_names(type(preprocessor)) if name != "tokenizer"]
     return {name: getattr(preprocessor, name) for name in names}
 
 
-def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dict[str, object]:
+def _make_tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dict[str, object]:
     """Return the tokenizer class and all arguments that are not stored in its files."""
     name = type(tokenizer).__name__
     if isinstance(tokenizer, FileTokenizer):
@@ -201,7 +205,7 @@ def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dic
     }
 
 
-def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
+def _make_tokenizer_files(task: Task) -> dict[str, str | bytes]:
     """Return the tokenizer's files. tokenizer.json also truncates and pads.
 
     A vocabulary in tokenizer.json is not written again, so that it will not be read twice.
@@ -210,7 +214,7 @@ def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
     files = tokenizer.to_files()
     if isinstance(tokenizer, FileTokenizer) or "tokenizer.json" not in files:
         return files
-    padded = tokenizer_json(task) or files["tokenizer.json"]
+    padded = make_tokenizer_json(task) or files["tokenizer.json"]
     return {name: files[name] for name in TOKENIZER_JSON if name in files} | {
         "tokenizer.json": padded
     }
@@ -231,7 +235,7 @@ def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[
     runner = EngineRunner(open_session(path, format), task.preprocessor)
     answers = dataclasses.replace(task._answers.with_model(), runner=runner)
     pairs = zip(answers.predict_texts(texts), task.predict(texts, verbose=0), strict=True)
-    cosines = [_cosine(found, expected) for found, expected in pairs]
+    cosines = [_compute_cosine(found, expected) for found, expected in pairs]
     agreement = {
         "mean_cosine": round(float(np.mean(cosines)), 6),
         "least_cosine": round(float(np.min(cosines)), 6),
@@ -240,7 +244,7 @@ def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[
     return agreement
 
 
-def _cosine(found: Any, expected: Any) -> float:
+def _compute_cosine(found: Any, expected: Any) -> float:
     a, b = (np.concatenate([np.ravel(part) for part in x]) for x in ([found], [expected]))
     a, b = np.float64(a), np.float64(b)
     return float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-12))

@@ -27,10 +27,10 @@ import numpy as np
 
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.trace import tracing
-from encoder_zoo.common.validation import as_path
+from encoder_zoo.common.trace import use_trace_settings
+from encoder_zoo.common.validation import check_path
 from encoder_zoo.encoders.core import SelfAttention
-from encoder_zoo.presets.files.atomic import replacing_file
+from encoder_zoo.presets.files.atomic import replace_file
 
 if TYPE_CHECKING:
     import openvino
@@ -74,21 +74,21 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
             another export exists next to the file.
         ImportError: If a package needed for the format is not installed.
     """
-    path = as_path(path)
-    tokenizer, description = tokenizer_json(task), DEFAULT_DESCRIPTION
+    path = check_path(path)
+    tokenizer, description = make_tokenizer_json(task), DEFAULT_DESCRIPTION
     if tokenizer is not None:
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
         description += f", for the tokenizer.json with the SHA-256 {digest}"
         _check_other_tokenizer(path, beside, tokenizer)
     with contextlib.ExitStack() as files:  # the first file will be replaced at the end
-        new = files.enter_context(replacing_file(path, _is_marked))
+        new = files.enter_context(replace_file(path, _is_marked))
         weights = path.with_suffix(".bin")
         if format == "openvino":
             is_ours = _is_marked(path)
-            weights = files.enter_context(replacing_file(weights, lambda _: is_ours))
+            weights = files.enter_context(replace_file(weights, lambda _: is_ours))
         write_model(task, new, format, description, weights, **options)
         if tokenizer is not None:
-            files.enter_context(replacing_file(beside, lambda _: True)).write_bytes(tokenizer)
+            files.enter_context(replace_file(beside, lambda _: True)).write_bytes(tokenizer)
 
 
 def write_model(
@@ -137,7 +137,7 @@ def _check_takes(task: Task, format: str) -> None:
             "num_heads is 1, for which the ONNX exporter writes a file that cannot be run. Export "
             "the task as 'openvino' or 'litert', or use an encoder with at least 2 heads."
         )
-    if (backend, format) == ("torch", "litert") and _only_length(task) is None:
+    if (backend, format) == ("torch", "litert") and _get_fixed_length(task) is None:
         raise ValueError(
             "LiteRT files from PyTorch have a fixed shape: one text of `sequence_length` tokens. "
             "Set it with from_preset(..., sequence_length=128), or use the backend tensorflow."
@@ -159,25 +159,25 @@ def require_packages(format: str, what: str) -> None:
             raise ImportError(f"{what} needs the package {name}: `pip install {name}`.")
 
 
-def _only_length(task: Task) -> int | None:
+def _get_fixed_length(task: Task) -> int | None:
     """Return the fixed length that all inputs are padded to, or None."""
     return None if task.preprocessor is None else task.preprocessor.sequence_length
 
 
-def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
+def _make_specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
     """Return the input specifications for the Keras exporters. Dynamic sizes are None."""
     names = task.prepared_inputs()
     return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
 
 
 def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
-    with tracing(is_long=False):
+    with use_trace_settings(is_long=False):
         if keras.config.backend() == "torch":
             _write_onnx_from_torch(task, path, options)
         else:
             _teach_tf2onnx()
             _forget_initialized_tables()
-            specs = _specs(task, None, None)
+            specs = _make_specs(task, None, None)
             keras.Model.export(
                 task, str(path), "onnx", verbose=False, input_signature=specs, **options
             )
@@ -205,7 +205,7 @@ def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> Non
 
     sample = torch.ones((2, 8), dtype=torch.int32, device=task.weights[0].value.device)
     axes = {0: "batch", 1: "length"}
-    with _frozen(task), torch.no_grad(), warnings.catch_warnings():
+    with _freeze_weights(task), torch.no_grad(), warnings.catch_warnings():
         # Warnings that Python numbers become constants, and that a newer exporter exists.
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -220,7 +220,7 @@ def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> Non
 
 
 @contextlib.contextmanager
-def _frozen(task: Task) -> Iterator[None]:
+def _freeze_weights(task: Task) -> Iterator[None]:
     """Context in which no weight has a gradient.
 
     Weights with gradients cannot be used as constants in a trace. When layers are in lists, PyTorch
@@ -238,12 +238,12 @@ def _frozen(task: Task) -> Iterator[None]:
 
 def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
     """Write a LiteRT file. On PyTorch, these files have a fixed shape."""
-    with tracing(is_long=False), warnings.catch_warnings():
+    with use_trace_settings(is_long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if keras.config.backend() == "torch":
             _write_litert_from_torch(task, path, options)
         else:
-            specs = _specs(task, None, None)
+            specs = _make_specs(task, None, None)
             keras.Model.export(
                 task, str(path), "litert", verbose=False, input_signature=specs, **options
             )
@@ -268,12 +268,12 @@ def _write_litert_from_torch(task: Task, path: pathlib.Path, options: dict) -> N
             inputs = {name: values.long() for name, values in inputs.items()}
             return self.task(inputs, training=False)
 
-    shape, device = (1, _only_length(task)), task.weights[0].value.device
+    shape, device = (1, _get_fixed_length(task)), task.weights[0].value.device
     # A separate tensor is needed for each input. A shared tensor would become a single input.
     samples = {
         name: torch.ones(shape, dtype=torch.int32, device=device) for name in task.prepared_inputs()
     }
-    with _frozen(task), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+    with _freeze_weights(task), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         litert_torch.convert(Named().eval(), (), samples, **options).export(str(path))
 
 
@@ -282,15 +282,15 @@ def _write_openvino(
 ) -> None:
     import openvino
 
-    model = openvino_model(task, "Export it as 'onnx'", **options)
-    for name, value in {**_metadata(task), "description": description}.items():
+    model = make_openvino_model(task, "Export it as 'onnx'", **options)
+    for name, value in {**_make_metadata(task), "description": description}.items():
         model.set_rt_info(value, ["encoder_zoo", name])
     openvino.save_model(model, path, compress_to_fp16=False)
     if weights != path.with_suffix(".bin"):
         os.replace(path.with_suffix(".bin"), weights)
 
 
-def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
+def make_openvino_model(task: Task, advice: str, **options) -> openvino.Model:
     """Return the OpenVINO model from prepared inputs to "logits".
 
     The model is read from a file. `convert_model` is not used because it sends telemetry to a
@@ -342,12 +342,12 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
     module = tf.Module()
     module.weights = [variable.value for variable in task.variables]
     specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
-    with tracing(is_long=False), warnings_only():
+    with use_trace_settings(is_long=False), silence_messages():
         function = tf.function(logits, autograph=False).get_concrete_function(**specs)
         tf.saved_model.save(module, str(folder), {"serving_default": function})
 
 
-def tokenizer_json(task: Task) -> bytes | None:
+def make_tokenizer_json(task: Task) -> bytes | None:
     """Return a tokenizer.json to truncate and pad in the same way as the task's preprocessor.
 
     Without a preprocessor, None is returned. If the tokenizer is not supported by the library
@@ -364,7 +364,7 @@ def tokenizer_json(task: Task) -> bytes | None:
             type(tokenizer).__name__,
         )
         return None
-    length = _only_length(task)
+    length = _get_fixed_length(task)
     steps = json.loads(content)
     steps["truncation"] = {
         "direction": tokenizer.truncation_side.capitalize(),
@@ -387,9 +387,9 @@ def _check_other_tokenizer(path: pathlib.Path, beside: pathlib.Path, tokenizer: 
     """Raise a ValueError for an existing tokenizer.json that belongs to another export."""
     if not os.path.lexists(beside):
         return
-    there = _content(beside)
+    there = _read_content(beside)
     digest = hashlib.sha256(there or b"").hexdigest()
-    is_ours = there is not None and digest.encode() in (_content(path) or b"")
+    is_ours = there is not None and digest.encode() in (_read_content(path) or b"")
     if there != tokenizer and not is_ours:
         raise ValueError(
             f"{beside} exists and was not written with {path.name}, so it is not replaced. Export "
@@ -397,23 +397,23 @@ def _check_other_tokenizer(path: pathlib.Path, beside: pathlib.Path, tokenizer: 
         )
 
 
-def _content(path: pathlib.Path) -> bytes | None:
+def _read_content(path: pathlib.Path) -> bytes | None:
     """Read a regular file. Links, pipes and folders are not read and return None."""
     return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
 
 def _is_marked(path: pathlib.Path) -> bool:
-    return DEFAULT_DESCRIPTION.encode() in (_content(path) or b"")
+    return DEFAULT_DESCRIPTION.encode() in (_read_content(path) or b"")
 
 
-def custom_operations(path: pathlib.Path) -> list[str]:
+def list_custom_operations(path: pathlib.Path) -> list[str]:
     """Return the operation names in a LiteRT file that LiteRT does not include."""
-    model = _flatbuffer_utils().read_model(str(path))
+    model = _import_flatbuffer_utils().read_model(str(path))
     names = [operation.customCode for operation in model.operatorCodes]
     return sorted({name.decode() for name in names if name})
 
 
-def _flatbuffer_utils() -> ModuleType:
+def _import_flatbuffer_utils() -> ModuleType:
     if keras.config.backend() == "tensorflow":
         from tensorflow.lite.tools import flatbuffer_utils
     else:
@@ -423,7 +423,7 @@ def _flatbuffer_utils() -> ModuleType:
 
 def _describe_litert(path: pathlib.Path, description: str) -> None:
     """Rename the output "output_0" in a LiteRT file, and set the file description."""
-    flatbuffer_utils = _flatbuffer_utils()
+    flatbuffer_utils = _import_flatbuffer_utils()
     model = flatbuffer_utils.read_model(str(path))
     [signature] = model.signatureDefs
     [output] = signature.outputs
@@ -514,7 +514,7 @@ def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
     _rename(model.graph, model.graph.output[0].name, "logits")
     for value in (*model.graph.input, *model.graph.output):
         _name_axes(value, task)
-    onnx.helper.set_model_props(model, _metadata(task))
+    onnx.helper.set_model_props(model, _make_metadata(task))
     model.doc_string = description
     onnx.save(model, path)
     try:
@@ -543,7 +543,7 @@ def _name_axes(value, task: Task) -> None:
             axis.dim_param = ("masks" if value.name in of_masks else "length") if i else "batch"
 
 
-def _metadata(task: Task) -> dict[str, str]:
+def _make_metadata(task: Task) -> dict[str, str]:
     metadata = {"pipeline_tag": task.record.pipeline_tag}
     if task.labels:
         metadata["id2label"] = json.dumps(dict(enumerate(task.labels)), ensure_ascii=False)
@@ -553,7 +553,7 @@ def _metadata(task: Task) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def warnings_only() -> Iterator[None]:
+def silence_messages() -> Iterator[None]:
     """Suppress the TensorFlow message about the temporary export folder."""
     logger = tf.get_logger()
     level = logger.level

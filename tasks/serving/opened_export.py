@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from encoder_zoo.common.configuration import argument_names, argument_rules
+from encoder_zoo.common.configuration import get_argument_names, get_argument_rules
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.common.validation import (
     FLAG,
@@ -143,13 +143,13 @@ class OpenedExport:
         return f"<OpenedExport of {self.task}: {self.dtype} by {self.engine}>"
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.methods, *_setting_names(type(self._answers))]
+        return [*super().__dir__(), *self.methods, *_list_setting_names(type(self._answers))]
 
     def __getattr__(self, name: str) -> Any:
         answers = vars(self).get("_answers")
         if name in vars(self).get("methods", ()):
             return _run_in_numpy(getattr(answers, name))
-        if answers is not None and name in _setting_names(type(answers)):
+        if answers is not None and name in _list_setting_names(type(answers)):
             return getattr(answers, name)
         raise AttributeError(
             f"An export of {vars(self).get('task')} has no {name!r}. It has "
@@ -181,7 +181,7 @@ def _run_in_numpy(function: Callable) -> Callable:
     return run
 
 
-def _setting_names(cls: type[Answers]) -> list[str]:
+def _list_setting_names(cls: type[Answers]) -> list[str]:
     return list(get_rules(cls.__init__))
 
 
@@ -308,9 +308,9 @@ def check_fields(
     return fields
 
 
-def _argument_rules(cls: type, names: Iterable[str]) -> dict[str, Rule | None]:
+def _get_argument_rules(cls: type, names: Iterable[str]) -> dict[str, Rule | None]:
     """Return the rules for some arguments of a class."""
-    return {name: argument_rules(cls).get(name) for name in names}
+    return {name: get_argument_rules(cls).get(name) for name in names}
 
 
 def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
@@ -320,7 +320,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
         ValueError: If a setting in the manifest has a wrong value.
     """
     where = f"{files.path / MANIFEST}: {EXPORT_KIND}"
-    cls = answers_class(record.answers)
+    cls = load_answers_class(record.answers)
     settings = {name: from_setting(value) for name, value in record.settings.items()}
     settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")
     tokenizer = read_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
@@ -334,7 +334,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     return cls(preprocessor=preprocessor, runner=None, **settings)
 
 
-def answers_class(name: str) -> type[Answers]:
+def load_answers_class(name: str) -> type[Answers]:
     """Import the class with this name from `ANSWERS`."""
     return getattr(importlib.import_module(f"encoder_zoo.tasks.{ANSWERS[name]}"), name)
 
@@ -356,7 +356,7 @@ class ExportedTask:
 
 def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where: str):
     """Make a preprocessor from the arguments in a file, after they are checked by its class."""
-    rules = _argument_rules(cls, argument_names(cls))
+    rules = _get_argument_rules(cls, get_argument_names(cls))
     del rules["tokenizer"]
     arguments = check_fields(settings, rules, where, optional=True)
     try:
@@ -386,7 +386,7 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
         return FileTokenizer(files.read_text(TOKENIZER_JSON[0]), **arguments)
     kind = TOKENIZER_CLASSES[name]
     cls = kind.load()
-    rules = _argument_rules(cls, TOKENIZER_ARGUMENTS)
+    rules = _get_argument_rules(cls, TOKENIZER_ARGUMENTS)
     arguments = check_fields(arguments, rules, where, optional=True)
     return cls.from_files(read_tokenizer_files(files, kind), **arguments)
 

@@ -13,34 +13,34 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.classes import softmax
-from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
+from encoder_zoo.tasks.base.classes import compute_softmax
+from encoder_zoo.tasks.preprocessing.character_bounds import trim_to_visible
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
-    following,
-    keys,
-    numbered,
-    previous,
-    row_begins,
-    word_begins,
+    compute_sort_keys,
+    mark_row_starts,
+    mark_word_starts,
+    number_groups,
+    shift_left,
+    shift_right,
 )
-from encoder_zoo.tasks.tagging.entities import Transitions, best_tags
+from encoder_zoo.tasks.tagging.entities import Transitions, find_best_tags
 from encoder_zoo.tasks.tagging.tags import (
     BEGIN,
     END,
     INSIDE,
     SINGLE,
-    outside_index,
+    find_outside_index,
+    map_subword_tags,
+    map_word_tags,
     parse_tags,
-    subword_tags,
-    word_tags,
 )
 
 logger = logging.getLogger("encoder_zoo")
 
 SPAN_MARKS = "span_marks"  # (B, L) int, an input for the entity metric
 INEXACT, LOST = 1, 2  # Marks of spans that answers cannot match. Each lost span counts LOST once.
-ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
+ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `map_subword_tags`
 
 
 def convert_words(
@@ -66,12 +66,14 @@ def convert_words(
         tokens.words.flat_values, array_ops.int64
     )
     labels = array_ops.gather(array_ops.cast(tags.flat_values, array_ops.int32), index)
-    begins = word_begins(tokens)
+    begins = mark_word_starts(tokens)
     if not all_tokens:
         return labels, begins
     if names is not None:
-        index = array_ops.stack([labels, _span_position(begins, following(begins, True))], axis=1)
-        labels = array_ops.gather_nd(subword_tags(names), index)
+        index = array_ops.stack(
+            [labels, _find_span_position(begins, shift_left(begins, True))], axis=1
+        )
+        labels = array_ops.gather_nd(map_subword_tags(names), index)
     return labels, array_ops.ones_like(begins)
 
 
@@ -98,18 +100,18 @@ def compute_word_tags(
     Returns:
         List of tags per text. A word without tokens has the tag O.
     """
-    outside = names[outside_index(names) or 0]
+    outside = names[find_outside_index(names) or 0]
     tags = [[outside] * count for count in word_counts]
-    begins, row = word_begins(tokens).numpy(), tokens.ids.value_rowids().numpy()
+    begins, row = mark_word_starts(tokens).numpy(), tokens.ids.value_rowids().numpy()
     units = np.ones_like(begins) if by_all_tokens else begins
     best = np.zeros(len(units), "int32")
-    best[units] = best_tags(
-        array_ops.constant(softmax(logits[units])), array_ops.constant(row[units]), allowed
+    best[units] = find_best_tags(
+        array_ops.constant(compute_softmax(logits[units])), array_ops.constant(row[units]), allowed
     )
     found = best[begins]
     if by_all_tokens:
         # The first token of all tokens begins a word, so the last token ends a word.
-        found = word_tags(names)[found, best[np.roll(begins, -1)]]
+        found = map_word_tags(names)[found, best[np.roll(begins, -1)]]
     examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
     for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
         tags[row][word] = names[tag]
@@ -137,27 +139,27 @@ def convert_spans(
 
     Returns:
         Tuple of int32 labels (P,), a boolean mask (P,) of the labelled tokens, and int32 marks (P,)
-        of the spans that answers cannot match (see `_marks`).
+        of the spans that answers cannot match (see `_compute_marks`).
     """
     span = _find_token_spans(tokens, spans)
     # Mark the beginnings of spans and of text outside spans.
-    other = (span != previous(span, -2)) | row_begins(tokens.ids)
-    units = array_ops.ones_like(other) if all_tokens else other | word_begins(tokens)
+    other = (span != shift_right(span, -2)) | mark_row_starts(tokens.ids)
+    units = array_ops.ones_like(other) if all_tokens else other | mark_word_starts(tokens)
     # Only the first token of a unit is labelled, so its tag depends on where the unit ends.
     unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
-    span_ends = array_ops.cast(following(other, True), array_ops.int32)
+    span_ends = array_ops.cast(shift_left(other, True), array_ops.int32)
     ends = array_ops.gather(array_ops.math.segment_max(span_ends, unit), unit) > 0
-    table = array_ops.concat([_index_type_tags(names), [[_outside(names)] * 4]], 0)
+    table = array_ops.concat([_map_type_tags(names), [[_find_outside(names)] * 4]], 0)
     kind = array_ops.cast(spans["label"].flat_values, array_ops.int32)
     kind = array_ops.gather(array_ops.concat([kind, [-1]], 0), array_ops.maximum(span, 0))
     kind = array_ops.where(span < 0, -1, kind) % array_ops.shape(table)[0]
     labels = array_ops.gather_nd(
-        table, array_ops.stack([kind, _span_position(other, ends)], axis=1)
+        table, array_ops.stack([kind, _find_span_position(other, ends)], axis=1)
     )
-    return labels, units, _marks(tokens, spans, span, units)
+    return labels, units, _compute_marks(tokens, spans, span, units)
 
 
-def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]) -> np.ndarray:
+def mark_cut_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]) -> np.ndarray:
     """Return whether each span (S,) starts or ends inside a word, between two tokens.
 
     Args:
@@ -165,7 +167,7 @@ def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor])
         spans: See `convert_spans`.
     """
     span = _find_token_spans(tokens, spans).numpy()
-    inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~word_begins(tokens).numpy())
+    inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~mark_word_starts(tokens).numpy())
     # the last value is for tokens without a span
     cut = np.zeros(len(spans["start"].flat_values) + 1, bool)
     cut[np.concatenate([span[inside], span[inside - 1]])] = True
@@ -176,10 +178,10 @@ def _find_token_spans(
     tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]
 ) -> array_ops.Tensor:
     """Return the index of the span of each token, shape (P,). Tokens without a span have -1."""
-    order = array_ops.argsort(keys(spans["start"]))
-    start_keys = array_ops.gather(keys(spans["start"]), order)
+    order = array_ops.argsort(compute_sort_keys(spans["start"]))
+    start_keys = array_ops.gather(compute_sort_keys(spans["start"]), order)
     # the last span that starts before the end of the token, if it ends after its start
-    span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
+    span = array_ops.searchsorted(start_keys, compute_sort_keys(tokens.ends), side="left") - 1
     none = array_ops.size(order)  # the index of tokens if there are no spans
     index = array_ops.gather(array_ops.concat([order, [none]], 0), array_ops.maximum(span, 0))
     row, end = (
@@ -193,7 +195,7 @@ def _find_token_spans(
     return array_ops.where(inside, index, -1)
 
 
-def _marks(
+def _compute_marks(
     tokens: TokenizedTexts,
     spans: dict[str, array_ops.RaggedTensor],
     span: array_ops.Tensor,
@@ -216,13 +218,13 @@ def _marks(
     count, inside = array_ops.size(start), span >= 0
     segment = array_ops.where(inside, span, count)  # the last segment is for tokens without a span
     ends = array_ops.concat([spans["end"].flat_values, [0]], 0)
-    begin, behind = visible_bounds(
+    begin, behind = trim_to_visible(
         tokens.texts, row, tokens.starts.flat_values, tokens.ends.flat_values
     )
     wrong = begin < array_ops.gather(array_ops.concat([start, [0]], 0), segment)
     wrong |= behind > array_ops.gather(ends, segment)
-    inexact = _any_in_segments(inside & wrong, segment, count)
-    lost = ~_any_in_segments(inside, segment, count)
+    inexact = _reduce_any(inside & wrong, segment, count)
+    lost = ~_reduce_any(inside, segment, count)
     if not array_ops.is_symbolic_tensor(span):
         log_spans(
             "%d of the spans have no token of their own, so they are ignored.",
@@ -239,7 +241,12 @@ def _marks(
         )
 
     # The token in which each span begins, or the token before the span.
-    token = array_ops.searchsorted(keys(tokens.starts), keys(spans["start"]), side="right") - 1
+    token = (
+        array_ops.searchsorted(
+            compute_sort_keys(tokens.starts), compute_sort_keys(spans["start"]), side="right"
+        )
+        - 1
+    )
     token_row = array_ops.gather(array_ops.concat([row, [-1]], 0), array_ops.maximum(token, 0))
     lost &= (token >= 0) & (token_row == span_row)
     unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
@@ -251,7 +258,7 @@ def _marks(
     return array_ops.cast(marked, array_ops.int32) * INEXACT + number * LOST
 
 
-def _any_in_segments(
+def _reduce_any(
     values: array_ops.Tensor, segment: array_ops.Tensor, count: array_ops.Tensor
 ) -> array_ops.Tensor:
     """Return whether each of the first `count` segments of values (P,) contains True."""
@@ -278,14 +285,14 @@ def log_spans(
         )
 
 
-def _span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_ops.Tensor:
+def _find_span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_ops.Tensor:
     """Return the position of each word in its span: ONLY, FIRST, MIDDLE or LAST."""
     return array_ops.where(
         begins, array_ops.where(ends, ONLY, FIRST), array_ops.where(ends, LAST, MIDDLE)
     )
 
 
-def _index_type_tags(names: Sequence[str]) -> np.ndarray:
+def _map_type_tags(names: Sequence[str]) -> np.ndarray:
     """Return the tags (T, 4) of the only, first, middle and last word in spans of each type."""
 
     tags = parse_tags(names)
@@ -305,14 +312,14 @@ def _index_type_tags(names: Sequence[str]) -> np.ndarray:
     return np.array(table, "int32").reshape(-1, 4)
 
 
-def _outside(names: Sequence[str]) -> int:
-    index = outside_index(names)
+def _find_outside(names: Sequence[str]) -> int:
+    index = find_outside_index(names)
     if index is None:
         raise invalid("labels", names, "a list with the tag O, for text outside of spans")
     return index
 
 
-def symbol_table(tokenizer) -> np.ndarray:
+def make_symbol_table(tokenizer) -> np.ndarray:
     """Return a boolean table (vocabulary, 3) that describes the symbols in each token.
 
     The columns are: whether the token begins with a symbol, ends with a symbol, and consists of a
@@ -322,7 +329,7 @@ def symbol_table(tokenizer) -> np.ndarray:
     Example:
         >>> from encoder_zoo import BertTokenizer
         >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        >>> symbol_table(BertTokenizer([*special, "a", "-", "'"]))[-3:].tolist()
+        >>> make_symbol_table(BertTokenizer([*special, "a", "-", "'"]))[-3:].tolist()
         [[False, False, False], [True, True, True], [True, True, False]]
     """
     ids = array_ops.range(tokenizer.vocabulary_size)[:, None]
@@ -333,7 +340,7 @@ def symbol_table(tokenizer) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def words_split_at_symbols(
+def split_words_at_symbols(
     tokens: TokenizedTexts, table: np.ndarray, inside: bool = True
 ) -> TokenizedTexts:
     """Split words at symbols without changing the tokens.
@@ -342,17 +349,17 @@ def words_split_at_symbols(
 
     Args:
         tokens: `TokenizedTexts`.
-        table: Boolean array. `symbol_table` of the tokenizer.
+        table: Boolean array. `make_symbol_table` of the tokenizer.
         inside: Boolean. Whether to split at symbols between letters or digits. If False,
             "Rhein-Main" is one word, even if the vocabulary splits it into three. Defaults to True.
     """
     begins_so, ends_so, joins = array_ops.unstack(
         array_ops.gather(table, tokens.ids.flat_values), axis=1
     )
-    begins = word_begins(tokens) | begins_so | previous(ends_so, False)
+    begins = mark_word_starts(tokens) | begins_so | shift_right(ends_so, False)
     if not inside:
-        touches = tokens.starts.flat_values <= previous(tokens.ends.flat_values, -1)
-        touches &= ~row_begins(tokens.ids)
-        joins &= touches & previous(~ends_so, False) & following(touches & ~begins_so, False)
-        begins &= ~(joins | previous(joins, False))
-    return tokens._replace(words=numbered(tokens.ids, begins))
+        touches = tokens.starts.flat_values <= shift_right(tokens.ends.flat_values, -1)
+        touches &= ~mark_row_starts(tokens.ids)
+        joins &= touches & shift_right(~ends_so, False) & shift_left(touches & ~begins_so, False)
+        begins &= ~(joins | shift_right(joins, False))
+    return tokens._replace(words=number_groups(tokens.ids, begins))

@@ -15,8 +15,8 @@ from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.tagging.entities import LEAST
 
 
-def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
-    """Find the best tag sequences (B, L) int32 with Keras ops, as in `best_tags`.
+def find_best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
+    """Find the best tag sequences (B, L) int32 with Keras ops, as in `find_best_tags`.
 
     Args:
         logits: Float tensor of shape (B, L, C).

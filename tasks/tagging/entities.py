@@ -18,12 +18,20 @@ from encoder_zoo.tasks.preprocessing.character_bounds import trim_spans
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     cut_texts,
-    following,
-    previous,
-    row_begins,
-    word_begins,
+    mark_row_starts,
+    mark_word_starts,
+    shift_left,
+    shift_right,
 )
-from encoder_zoo.tasks.tagging.tags import BEGIN, END, INSIDE, OUTSIDE, SINGLE, TagSet, begins_span
+from encoder_zoo.tasks.tagging.tags import (
+    BEGIN,
+    END,
+    INSIDE,
+    OUTSIDE,
+    SINGLE,
+    TagSet,
+    mark_span_starts,
+)
 
 FORBIDDEN = -1e9  # added to the score of an invalid sequence
 LEAST = 1e-30  # replaces the probability 0, whose logarithm is infinite
@@ -44,7 +52,7 @@ class Transitions(NamedTuple):
     last: np.ndarray
 
 
-def transitions(tags: TagSet) -> Transitions:
+def make_transitions(tags: TagSet) -> Transitions:
     """Return the rules of a tagging scheme: which tags can follow each other.
 
     If a type has a tag B, its tags I and E must continue an entity of this type. If there are tags
@@ -58,7 +66,7 @@ def transitions(tags: TagSet) -> Transitions:
 
     Example:
         >>> from encoder_zoo.tasks.tagging.tags import parse_tags
-        >>> allowed = transitions(parse_tags(["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]))
+        >>> allowed = make_transitions(parse_tags(["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]))
         >>> allowed.between.astype(int).tolist()[1]  # after B-LOC
         [1, 1, 1, 1, 0]
         >>> allowed.first.astype(int).tolist()
@@ -86,11 +94,13 @@ def add_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Tran
 def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bool:
     """Return whether all tags (U,) are valid sequences. `row` is the text of each word."""
     return bool(
-        array_ops.reduce_all(_fits(array_ops.constant(labels), array_ops.constant(row), allowed))
+        array_ops.reduce_all(
+            _mark_valid(array_ops.constant(labels), array_ops.constant(row), allowed)
+        )
     )
 
 
-def best_tags(
+def find_best_tags(
     probabilities: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions | None
 ) -> array_ops.Tensor:
     """Find the most probable valid tag sequence for each text.
@@ -109,33 +119,33 @@ def best_tags(
     Example:
         >>> import tensorflow as tf
         >>> from encoder_zoo.tasks.tagging.tags import parse_tags
-        >>> allowed = transitions(parse_tags(["O", "B-LOC", "I-LOC"]))
+        >>> allowed = make_transitions(parse_tags(["O", "B-LOC", "I-LOC"]))
         >>> probabilities = tf.constant([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
-        >>> best_tags(probabilities, tf.constant([0, 0], tf.int64), None).numpy().tolist()
+        >>> find_best_tags(probabilities, tf.constant([0, 0], tf.int64), None).numpy().tolist()
         [0, 2]
-        >>> best_tags(probabilities, tf.constant([0, 0], tf.int64), allowed).numpy().tolist()
+        >>> find_best_tags(probabilities, tf.constant([0, 0], tf.int64), allowed).numpy().tolist()
         [1, 2]
     """
     best = array_ops.argmax(probabilities, axis=1, output_type=array_ops.int32)
-    if allowed is None or (_are_rules(allowed) and allowed.between.all()):
+    if allowed is None or (_has_rules(allowed) and allowed.between.all()):
         return best
     chosen = array_ops.ones_like(best) > 0
-    if _are_rules(allowed):
+    if _has_rules(allowed):
         # If the most probable tags of a text are a valid sequence, they are the best sequence.
-        number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
-        wrong = array_ops.cast(~_fits(best, row, allowed), array_ops.int32)
+        number = array_ops.cumsum(array_ops.cast(row != shift_right(row, -1), array_ops.int64)) - 1
+        wrong = array_ops.cast(~_mark_valid(best, row, allowed), array_ops.int32)
         chosen = array_ops.gather(array_ops.math.segment_max(wrong, number) > 0, number)  # (U,)
-    scores = _logarithms(
+    scores = _compute_logarithms(
         array_ops.boolean_mask(probabilities, chosen), array_ops.boolean_mask(row, chosen)
     )
     lengths = scores.row_lengths()
     found = array_ops.RaggedTensor.from_tensor(
-        _viterbi(scores.to_tensor(), lengths, allowed), lengths
+        _run_viterbi(scores.to_tensor(), lengths, allowed), lengths
     )
     return array_ops.tensor_scatter_nd_update(best, array_ops.where(chosen), found.flat_values)
 
 
-def marginals(
+def compute_marginals(
     probabilities: array_ops.Tensor, row: array_ops.Tensor, scores: Transitions
 ) -> array_ops.Tensor:
     """Compute the marginal probability (U, C) of each tag over all tag sequences of a text.
@@ -151,11 +161,11 @@ def marginals(
         >>> import tensorflow as tf
         >>> scores = Transitions(np.zeros(2), np.array([[0.0, -9.0], [-9.0, 0.0]]), np.zeros(2))
         >>> alone = tf.constant([[0.5, 0.5], [0.1, 0.9]])
-        >>> found = marginals(alone, tf.constant([0, 0], tf.int64), scores)
+        >>> found = compute_marginals(alone, tf.constant([0, 0], tf.int64), scores)
         >>> [round(float(p), 2) for p in found[0]]
         [0.1, 0.9]
     """
-    rows = _logarithms(probabilities, row)
+    rows = _compute_logarithms(probabilities, row)
     lengths, (first, between, last) = (
         rows.row_lengths(),
         map(array_ops.constant, convert_to_scores(scores)),
@@ -190,39 +200,41 @@ def marginals(
     return array_ops.RaggedTensor.from_tensor(found, lengths).values
 
 
-def _logarithms(probabilities: array_ops.Tensor, row: array_ops.Tensor) -> array_ops.RaggedTensor:
+def _compute_logarithms(
+    probabilities: array_ops.Tensor, row: array_ops.Tensor
+) -> array_ops.RaggedTensor:
     """Convert probabilities (U, C) to ragged log-probabilities (N, None, C)."""
-    number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
+    number = array_ops.cumsum(array_ops.cast(row != shift_right(row, -1), array_ops.int64)) - 1
     values = array_ops.cast(probabilities, array_ops.float32)
     values = array_ops.math.log(array_ops.maximum(values, LEAST))
     return array_ops.RaggedTensor.from_value_rowids(values, number)
 
 
-def _are_rules(allowed: Transitions) -> bool:
+def _has_rules(allowed: Transitions) -> bool:
     return allowed.between.dtype == bool
 
 
 def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
     """Yield float32 scores to add to log-probabilities. Transitions that a rule allows have 0."""
     for part in allowed:
-        scores = np.where(part, 0.0, FORBIDDEN) if _are_rules(allowed) else part
+        scores = np.where(part, 0.0, FORBIDDEN) if _has_rules(allowed) else part
         yield scores.astype("float32")
 
 
-def _fits(
+def _mark_valid(
     labels: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
     """Return whether each tag (U,) is allowed after the previous tag or at an edge."""
-    begins = row != previous(row, -1)
-    ends = following(begins, True)
-    pairs = array_ops.stack([previous(labels, 0), labels], axis=1)
+    begins = row != shift_right(row, -1)
+    ends = shift_left(begins, True)
+    pairs = array_ops.stack([shift_right(labels, 0), labels], axis=1)
     right = array_ops.where(
         begins, array_ops.gather(allowed.first, labels), array_ops.gather_nd(allowed.between, pairs)
     )
     return right & (array_ops.gather(allowed.last, labels) | ~ends)
 
 
-def _viterbi(
+def _run_viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
     """Return the tags (N, L + 1) with the highest sum of the scores (N, L, C)."""
@@ -342,25 +354,25 @@ def find_entities(
 
     Returns:
         `ScoredSpans`. The score is the mean probability of the entity's tokens or words. With
-        scores of pairs of tags, it is the mean of their `marginals`.
+        scores of pairs of tags, it is the mean of their `compute_marginals`.
     """
     row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
-    first = row_begins(tokens.ids)
+    first = mark_row_starts(tokens.ids)
     units = Units(row, starts.flat_values, ends.flat_values, first, probabilities)
     if strategy in ("first", "average", "max"):
-        units = _words(units, tokens, strategy)
-    label = best_tags(units.probabilities, units.row, None if strategy == "none" else allowed)
+        units = _merge_words(units, tokens, strategy)
+    label = find_best_tags(units.probabilities, units.row, None if strategy == "none" else allowed)
     probabilities = units.probabilities
-    if strategy != "none" and allowed is not None and not _are_rules(allowed):
-        probabilities = marginals(probabilities, units.row, allowed)
+    if strategy != "none" and allowed is not None and not _has_rules(allowed):
+        probabilities = compute_marginals(probabilities, units.row, allowed)
     score = array_ops.gather(probabilities, label, batch_dims=1)
     prefix, kind = array_ops.gather(tags.prefixes, label), array_ops.gather(tags.types, label)
     inside = prefix != OUTSIDE
     if strategy == "none":
         found = ScoredSpans(units.row, units.start, units.end, label, score).keep(inside)
         return _trim_entities(found, tokens.texts)
-    before = array_ops.where(units.first, OUTSIDE, previous(prefix, OUTSIDE))
-    begins = begins_span(prefix, kind, before, previous(kind, -1))
+    before = array_ops.where(units.first, OUTSIDE, shift_right(prefix, OUTSIDE))
+    begins = mark_span_starts(prefix, kind, before, shift_right(kind, -1))
     group = array_ops.boolean_mask(
         array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1, inside
     )
@@ -383,7 +395,7 @@ def _trim_entities(found: ScoredSpans, texts: array_ops.Tensor) -> ScoredSpans:
     return found._replace(start=start, end=end).keep(is_seen)
 
 
-def above(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
+def select_above(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
     """Return all entities at or above the threshold for the label, or all entities for None."""
     if thresholds is None:
         return found
@@ -391,7 +403,7 @@ def above(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
     return found.keep(kept)
 
 
-def entity_columns(
+def make_entity_columns(
     found: ScoredSpans, texts: array_ops.Tensor, names: array_ops.Tensor
 ) -> dict[str, array_ops.RaggedTensor]:
     """Convert entities to columns "label", "text", "start", "end" and "score", ragged (N, None).
@@ -404,7 +416,8 @@ def entity_columns(
     Example:
         >>> import tensorflow as tf
         >>> found = ScoredSpans(*map(tf.constant, ([1], [4], [7], [0], [0.5])))
-        >>> columns = entity_columns(found, tf.constant(["", "Hi, Zoé!"]), tf.constant(["PER"]))
+        >>> texts, labels = tf.constant(["", "Hi, Zoé!"]), tf.constant(["PER"])
+        >>> columns = make_entity_columns(found, texts, labels)
         >>> columns["text"][1, 0].numpy().decode(), columns["label"].to_list()
         ('Zoé', [[], [b'PER']])
     """
@@ -420,9 +433,9 @@ def entity_columns(
     }
 
 
-def _words(units: Units, tokens: TokenizedTexts, strategy: str) -> Units:
+def _merge_words(units: Units, tokens: TokenizedTexts, strategy: str) -> Units:
     """Combine tokens into words (U,)."""
-    begins, probabilities = word_begins(tokens), units.probabilities
+    begins, probabilities = mark_word_starts(tokens), units.probabilities
     word = array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1  # (P,)
     indices = array_ops.where(begins)[:, 0]  # (U,) first tokens
     if strategy == "average":

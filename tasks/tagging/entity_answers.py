@@ -18,14 +18,14 @@ from encoder_zoo.common.validation import PositiveInt, Probability, validate_arg
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
-from encoder_zoo.tasks.base.classes import label_indices
+from encoder_zoo.tasks.base.classes import find_label_indices
 from encoder_zoo.tasks.base.confidence import DEFAULT_THRESHOLD, Thresholds, expand_thresholds
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import pad_columns, records
+from encoder_zoo.tasks.base.records import make_records, pad_columns
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
-from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
-from encoder_zoo.tasks.preprocessing.inputs import as_column
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_doc
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
+from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
 from encoder_zoo.tasks.tagging import span_decoding
 from encoder_zoo.tasks.tagging.entities import Entity, ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
@@ -131,8 +131,8 @@ class EntityAnswers(Answers):
             # a single text has a single set of labels
             options = (threshold, nested, multi_label, batch_size)
             return self.extract_entities([texts], labels, *options)[0]
-        texts = as_column(plain(texts))
-        names, prompts = label_sets(labels, self.labels, len(texts))
+        texts = convert_column(convert_to_plain(texts))
+        names, prompts = make_label_sets(labels, self.labels, len(texts))
         if not len(texts):
             return []
         written = map(bytes.decode, np.asarray(prompts.flat_values).tolist())
@@ -149,7 +149,7 @@ class EntityAnswers(Answers):
         found = span_decoding.merge_windows(found, words, read)
         found = found._replace(score=array_ops.sigmoid(found.score))
         found = span_decoding.choose(_above(found, least), nested, multi_label)
-        return records(span_decoding.entity_columns(found, words, texts, names))
+        return make_records(span_decoding.make_entity_columns(found, words, texts, names))
 
     def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
         """Create the function to export. See `EntityExtractor.signatures`.
@@ -160,7 +160,7 @@ class EntityAnswers(Answers):
         """
 
         def find(text, labels):
-            text = as_valid_text(text)
+            text = replace_invalid_text(text)
             count = array_ops.size(text, array_ops.int64)
             names = array_ops.RaggedTensor.from_tensor(labels, padding="")
             times = array_ops.where(names.nrows() == 1, count, 1)
@@ -169,10 +169,10 @@ class EntityAnswers(Answers):
             least = self.least_scores(threshold, names)
             words, read, examples = self._encode(text, names)
             lowest = array_ops.reduce_min(least.flat_values)
-            found = self._candidates_in_graph(run, examples, lowest)
+            found = self._find_candidates_in_graph(run, examples, lowest)
             found = _above(span_decoding.merge_windows(found, words, read), least)
             found = span_decoding.choose_in_graph(found, nested, multi_label)
-            return pad_columns(span_decoding.entity_columns(found, words, text, names))
+            return pad_columns(span_decoding.make_entity_columns(found, words, text, names))
 
         find.takes_other_shapes = True
         find.ranks = {"labels": 2}
@@ -181,8 +181,8 @@ class EntityAnswers(Answers):
     @prepares_in_numpy
     def find_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
         """Compute the span logits (words, K, C) of each text."""
-        texts = as_column(plain(texts))
-        _, prompts = label_sets(labels, self.labels, len(texts))
+        texts = convert_column(convert_to_plain(texts))
+        _, prompts = make_label_sets(labels, self.labels, len(texts))
         words, read, examples = self._encode(texts, prompts)
         lengths = np.asarray(words.starts.row_lengths())
         widths = np.asarray(prompts.row_lengths())
@@ -208,7 +208,7 @@ class EntityAnswers(Answers):
         others = DEFAULT_THRESHOLD if isinstance(given, Mapping) else given
         values = array_ops.constant([*known.values(), others], array_ops.float32)
         found = array_ops.unique(names.flat_values)
-        index = label_indices(found.y, [*map(str, known)])
+        index = find_label_indices(found.y, [*map(str, known)])
         index = array_ops.where(index < 0, len(known), index)
         return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
 
@@ -237,7 +237,7 @@ class EntityAnswers(Answers):
             )
         )
 
-    def _candidates_in_graph(
+    def _find_candidates_in_graph(
         self, run: Callable, examples: dict, least: array_ops.Tensor
     ) -> ScoredSpans:
         """Find all spans in windows with a score above `least`, inside `tf.function`."""
@@ -269,7 +269,7 @@ def _above(found: ScoredSpans, least: array_ops.RaggedTensor) -> ScoredSpans:
     return found.keep(found.score > span_decoding.get_text_values(least, found.row, found.label))
 
 
-def label_sets(
+def make_label_sets(
     labels: Labels | None, default: Sequence[str] | None, count: int
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
     """Return the label names of each text, and the labels that the model reads.
@@ -287,7 +287,7 @@ def label_sets(
             label lists and the number of texts differ.
 
     Example:
-        >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
+        >>> names, prompts = make_label_sets({"PER": "a person"}, None, 2)
         >>> names.to_list(), prompts.to_list()
         ([[b'PER'], [b'PER']], [[b'a person'], [b'a person']])
     """
@@ -309,7 +309,9 @@ def label_sets(
     for i, given in enumerate(labels if several else ()):
         if not _is_set(given):
             raise invalid(f"labels[{i}]", given, "a list of names")
-    sets = [label_set(given) for given in labels] if several else [label_set(labels)] * count
+    sets = (
+        [make_label_set(given) for given in labels] if several else [make_label_set(labels)] * count
+    )
     lengths = [len(names) for names, _ in sets]
     lengths = array_ops.constant(lengths, array_ops.int64)
     flat = ([text for pair in sets for text in pair[i]] for i in range(2))
@@ -322,7 +324,7 @@ def _is_set(labels: object) -> bool:
     return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
 
 
-def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
+def make_label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Check the labels of a text. Return their names, and the labels that the model reads."""
     names = list(given)
     prompts = [*given.values()] if isinstance(given, Mapping) else names

@@ -40,14 +40,18 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import get_keras_function, get_name
-from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
-from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, get_class_name
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.entities import Entity
-from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, label_set, label_sets
+from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, make_label_set, make_label_sets
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import EntityExtractorPreprocessor
-from encoder_zoo.tasks.tagging.entity_metrics import score_by_type, score_entities, to_triples
+from encoder_zoo.tasks.tagging.entity_metrics import (
+    convert_to_triples,
+    score_by_type,
+    score_entities,
+)
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
     SpanFocalLoss,
@@ -207,7 +211,7 @@ class EntityExtractor(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         self.labels = validate_labels(labels)
         if self.labels:
-            label_set(self.labels)
+            make_label_set(self.labels)
         self.thresholds = thresholds
         self.max_width = max_width
         self.span_dim = span_dim or backbone.hidden_dim
@@ -293,7 +297,7 @@ class EntityExtractor(Task):
         check_no_stream(given)
         x, y = given.x, given.y
         spans = token_labels.span_lists(token_labels.collect_labels(x) if y is None else y)
-        names = {class_name(span["label"]) for row in spans for span in row}
+        names = {get_class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:
             names |= {name for row in x[1] for name in row}
         if not names:
@@ -364,7 +368,7 @@ class EntityExtractor(Task):
         """
         x, true, labels = self._true_entities(x, y, labels)
         options = (threshold, nested, multi_label, batch_size)
-        return score_entities(true, to_triples(self.extract_entities(x, labels, *options)))
+        return score_entities(true, convert_to_triples(self.extract_entities(x, labels, *options)))
 
     @validate_arguments
     def tune_thresholds(
@@ -414,7 +418,7 @@ class EntityExtractor(Task):
         check_weights_finite(self)
         # Spans are selected by score, so the spans of a threshold are the selected spans above it.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
-        names, _ = label_sets(labels, None, len(x))
+        names, _ = make_label_sets(labels, None, len(x))
         least = self._answers.least_scores(None, names)
         pairs = zip(
             *(np.asarray(rows.flat_values).tolist() for rows in (names, least)), strict=True
@@ -426,10 +430,10 @@ class EntityExtractor(Task):
         """Return the texts, their entities (label, start, end), and the labels to look for."""
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
-        texts = as_column(plain(x))
+        texts = convert_column(convert_to_plain(x))
         check_labels(self, Given.of(x, y))
         rows = token_labels.span_lists(check_given(y, x))
-        rows = [[{**span, "label": class_name(span["label"])} for span in row] for row in rows]
+        rows = [[{**span, "label": get_class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})
         *bounds, _ = token_labels.locate_spans(rows, texts, names)
         bounds = (np.asarray(bound.flat_values).tolist() for bound in bounds)

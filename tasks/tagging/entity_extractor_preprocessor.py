@@ -26,18 +26,23 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import gliner
-from encoder_zoo.tasks.base.classes import label_indices
+from encoder_zoo.tasks.base.classes import find_label_indices
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.given_labels import Labels, class_name
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, get_class_name
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
-from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, convert_weights
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    compute_sort_keys,
+    mark_row_starts,
+    shift_left,
+    shift_right,
+)
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
 from encoder_zoo.tasks.tagging.alignment import log_spans
 from encoder_zoo.tasks.tagging.token_labels import (
     SPAN,
-    label_lists,
+    convert_labels,
     locate_spans,
     separate_labels,
     span_lists,
@@ -67,8 +72,8 @@ logger = logging.getLogger("encoder_zoo")
 #   span of Anna      words 0 to 0, in window 0: start 0 - 0 = 0, width 0, label 0
 #   span of who       words 2 to 2, in window 1: start 2 - 1 = 1, width 0, label 0
 #
-# All rows are ragged. `keys` combines each value with the index of its row, so that one search over
-# the values of all texts finds the positions in all rows.
+# All rows are ragged. `compute_sort_keys` combines each value with the index of its row, so that
+# one search over the values of all texts finds the positions in all rows.
 
 WORD_SPACE, SYMBOL, WORD_LETTER, HYPHEN = range(4)  # kinds of characters
 MAX_LABELS = 25  # maximum number of labels per text in training
@@ -255,7 +260,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         # Mark the tokens that represent words, and count them from the start of each window: a
         # cumulative sum over all windows, minus its value at the start of the window.
         numbers = take(words.numbers, windows)
-        stands = numbers.with_values(take(self._word_marks(words), windows).values)
+        stands = numbers.with_values(take(self._mark_words(words), windows).values)
         index = array_ops.cumsum(array_ops.cast(stands.values, array_ops.int32))
         before = array_ops.concat([array_ops.zeros([1], array_ops.int32), index], axis=0)
         index -= array_ops.gather(
@@ -285,13 +290,13 @@ class EntityExtractorPreprocessor(Preprocessor):
         }
         return examples, SpanWindows(windows, first_word, word_count)
 
-    def _word_marks(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
+    def _mark_words(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
         """Return a ragged boolean mask (N, None) with one token per word, to count words."""
-        numbers, begins = words.numbers.values, row_begins(words.numbers)
+        numbers, begins = words.numbers.values, mark_row_starts(words.numbers)
         if self.subtoken_pooling == "last":
-            marks = (numbers != following(numbers, -1)) | following(begins, True)
+            marks = (numbers != shift_left(numbers, -1)) | shift_left(begins, True)
         else:
-            marks = (numbers != previous(numbers, -1)) | begins
+            marks = (numbers != shift_right(numbers, -1)) | begins
         return words.numbers.with_values(marks)
 
     # -- examples ------------------------------------------------------------------------------
@@ -313,14 +318,17 @@ class EntityExtractorPreprocessor(Preprocessor):
         names = self._check_known_labels(labels)
         self.check_prompts(names)
         if own:
-            sets = own[0].with_values(label_indices(own[0].values, names))
+            sets = own[0].with_values(find_label_indices(own[0].values, names))
             right = sets.values >= 0
             given = own[0].values
             message = ": unknown label ", given, f". Expected one of {names}."
             row = sets.value_rowids()
             sets = check_each(sets, right, *message, unit="Text", index=row)
-            order = array_ops.argsort(keys(sets))
-            found, given = array_ops.gather(keys(sets), order), array_ops.gather(given, order)
+            order = array_ops.argsort(compute_sort_keys(sets))
+            found, given = (
+                array_ops.gather(compute_sort_keys(sets), order),
+                array_ops.gather(given, order),
+            )
             message = ": the labels contain ", given[1:], " twice. Expected unique labels."
             index = array_ops.gather(row, order)[1:]
             once = found[1:] != found[:-1]
@@ -338,9 +346,9 @@ class EntityExtractorPreprocessor(Preprocessor):
         prompts = self.prompts(sets.with_values(array_ops.gather(texts_of_labels, sets.values)))
         examples, found = self.examples(words, prompts)
         if y is not None:
-            examples |= self._targets(texts, words, found, sets, y, names)
+            examples |= self._make_targets(texts, words, found, sets, y, names)
         if sample_weight is not None:
-            weights = array_ops.gather(as_weights(sample_weight), examples["text_index"])
+            weights = array_ops.gather(convert_weights(sample_weight), examples["text_index"])
             examples["sample_weight"] = weights
         return examples
 
@@ -362,22 +370,29 @@ class EntityExtractorPreprocessor(Preprocessor):
             )
         return list(names)
 
-    def _targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
+    def _make_targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
         """Return the training spans of each window: first word, width minus 1 and label."""
         if not array_ops.is_symbolic_tensor(texts):
-            y = label_lists(y)
+            y = convert_labels(y)
         start, end, label = locate_spans(y, texts, names)
         row = start.value_rowids()
         # The words that share a character with each span, as indices over all texts.
-        begin = array_ops.searchsorted(keys(words.ends), keys(start), side="right")
-        last = array_ops.searchsorted(keys(words.starts), keys(end), side="left") - 1
+        begin = array_ops.searchsorted(
+            compute_sort_keys(words.ends), compute_sort_keys(start), side="right"
+        )
+        last = (
+            array_ops.searchsorted(
+                compute_sort_keys(words.starts), compute_sort_keys(end), side="left"
+            )
+            - 1
+        )
         first_of_text = array_ops.cast(
             array_ops.gather(words.starts.row_starts(), row), array_ops.int32
         )
         expected = ", which does not contain a word. Expected letters, digits or symbols."
         message = ": the span from ", start.values, " to ", end.values, expected
         begin = check_each(begin, begin <= last, *message, unit="Example", index=row)
-        column, is_known = columns_in_rows(label, sets)
+        column, is_known = find_columns_in_rows(label, sets)
         given = array_ops.gather(array_ops.constant(names, array_ops.string), label.values)
         message = ": a span has the label ", given, ", which is not one of the labels of its text."
         begin = check_each(begin, is_known, *message, unit="Example", index=row)
@@ -505,15 +520,15 @@ def split_words(
         (['a-b', '-', 'c', '!'], [[0, 4, 5, 6]], [[3, 5, 6, 7]])
     """
     codes = array_ops.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
-    kind, begins_text = array_ops.gather(kinds, codes.values), row_begins(codes)
+    kind, begins_text = array_ops.gather(kinds, codes.values), mark_row_starts(codes)
     letter, hyphen = kind == WORD_LETTER, kind == HYPHEN
-    letter_before = previous(letter, False) & ~begins_text
-    letter_after = following(letter, False) & ~following(begins_text, True)
+    letter_before = shift_right(letter, False) & ~begins_text
+    letter_after = shift_left(letter, False) & ~shift_left(begins_text, True)
     joins = hyphen & letter_before & letter_after
-    goes_on = joins | (letter & (letter_before | previous(joins, False)))
+    goes_on = joins | (letter & (letter_before | shift_right(joins, False)))
     visible = kind != WORD_SPACE
     first = array_ops.where(visible & ~goes_on)[:, 0]  # (words of all texts,)
-    behind = array_ops.where(visible & ~following(goes_on, False))[:, 0] + 1
+    behind = array_ops.where(visible & ~shift_left(goes_on, False))[:, 0] + 1
     spelled = array_ops.RaggedTensor.from_row_lengths(
         array_ops.boolean_mask(codes.values, visible), behind - first
     )
@@ -525,7 +540,7 @@ def split_words(
     return tuple(make(values, row, count) for values in rows)
 
 
-def columns_in_rows(
+def find_columns_in_rows(
     values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Look up each value in the set of its row. Return its index (S,), and whether it was found.
@@ -533,11 +548,11 @@ def columns_in_rows(
     Example:
         >>> import tensorflow as tf
         >>> sets = tf.ragged.constant([[7, 5], [5]])
-        >>> columns, found = columns_in_rows(tf.ragged.constant([[5], [7]]), sets)
+        >>> columns, found = find_columns_in_rows(tf.ragged.constant([[5], [7]]), sets)
         >>> columns.numpy().tolist()[0], found.numpy().tolist()
         (1, [True, False])
     """
-    wanted, there = keys(values), keys(sets)
+    wanted, there = compute_sort_keys(values), compute_sort_keys(sets)
     order = array_ops.argsort(there)
     ordered = array_ops.gather(there, order)
     index = array_ops.searchsorted(ordered, wanted)
@@ -574,7 +589,7 @@ def sample_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.Ragged
     number, rng = {name: i for i, name in enumerate(names)}, np.random.default_rng(0)
     rows = []
     for spans in y:
-        own = {class_name(span[SPAN[2]]) for span in spans}
+        own = {get_class_name(span[SPAN[2]]) for span in spans}
         own = {number[name] for name in own if name in number}
         drawn = rng.choice(len(names), min(len(names), MAX_LABELS), replace=False).tolist()
         others = [i for i in drawn if i not in own]

@@ -18,9 +18,9 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
-from encoder_zoo.tasks.tagging.crf import best_sequences
+from encoder_zoo.tasks.tagging.crf import find_best_sequences
 from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
-from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, find_spans, parse_tags
+from encoder_zoo.tasks.tagging.tags import OUTSIDE, find_spans, mark_span_starts, parse_tags
 from encoder_zoo.tasks.training.metrics import compute_f1_scores, divide, flatten_tokens
 
 ENTITY_AVERAGES = ("micro", "macro", "weighted")
@@ -147,7 +147,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         y_true, marks = (ops.take_along_axis(v, order, axis=1) for v in (y_true, marks))
         if len(y_pred.shape) == 3:
             y_pred = ops.take_along_axis(y_pred, order[..., None], axis=1)
-            y_pred = best_sequences(y_pred, weight > 0, self.transitions)
+            y_pred = find_best_sequences(y_pred, weight > 0, self.transitions)
         else:
             y_pred = ops.take_along_axis(ops.cast(y_pred, "int32"), order, axis=1)
         true, predicted = (self._spans(tags, weight > 0) for tags in (y_true, y_pred))
@@ -166,7 +166,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
         before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
         kind_before = ops.pad(kind[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
-        begins = begins_span(prefix, kind, before, kind_before)
+        begins = mark_span_starts(prefix, kind, before, kind_before)
 
         length = ops.shape(tags)[1]
         breaks = begins | (prefix == OUTSIDE)
@@ -274,7 +274,7 @@ def score_tags(
     return score_entities(*spans)
 
 
-def to_triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
+def convert_to_triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
     """Convert the entities of each text to a set of tuples (label, start, end), to compare them."""
     return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
 

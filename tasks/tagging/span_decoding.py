@@ -199,7 +199,7 @@ def _steps(
     return array_ops.gather(by_group, by_rank), offsets
 
 
-def entity_columns(
+def make_entity_columns(
     found: ScoredSpans, words: WordsOfTexts, texts: array_ops.Tensor, names: array_ops.RaggedTensor
 ) -> dict[str, array_ops.RaggedTensor]:
     """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).

@@ -250,14 +250,14 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         for lstm in self.lstms:
             words = lstm(words, word_mask)
         labels = self.label(labels, training=training)
-        logits = self._span_logits(words, word_mask, labels, training)  # K of (B, W, C)
+        logits = self._compute_span_logits(words, word_mask, labels, training)  # K of (B, W, C)
         logits = ops.cast(ops.stack(logits, axis=2), "float32")  # (B, W, K, C)
         ends = ops.stack([shift_words(word_mask, k) for k in range(self.max_width)], axis=2)
         is_label = ops.cast(label_positions, "int32") >= 0
         valid = (word_mask[:, :, None] & ends)[..., None] & is_label[:, None, None]
         return ops.where(valid, logits, MASKED_LOGIT)
 
-    def _span_logits(self, words, word_mask, labels, training) -> list:
+    def _compute_span_logits(self, words, word_mask, labels, training) -> list:
         """Compute a list of span logits (B, W, C), for each width from 1 to K."""
         out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
         kernel = ops.cast(out.kernel, self.compute_dtype)

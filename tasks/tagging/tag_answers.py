@@ -22,13 +22,17 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
-from encoder_zoo.tasks.base.classes import softmax
+from encoder_zoo.tasks.base.classes import compute_softmax
 from encoder_zoo.tasks.base.confidence import Thresholds, expand_thresholds
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import pad_columns, records
-from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
+from encoder_zoo.tasks.base.records import make_records, pad_columns
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_doc, list_doc_words
+from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    is_words,
+    make_word_tensor,
+)
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities
 from encoder_zoo.tasks.tagging.alignment import compute_word_tags
@@ -37,7 +41,7 @@ from encoder_zoo.tasks.tagging.tags import TagSet, parse_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 
 
-def _are_tag_scores(value: object) -> bool:
+def _is_tag_scores(value: object) -> bool:
     if not isinstance(value, list | tuple):
         return False
     pairs, *ends = (np.asarray(scores, "float32") for scores in value)
@@ -50,7 +54,7 @@ TagNames = Annotated[
 ]
 TagScores = Annotated[
     Sequence[np.ndarray],
-    Rule(_are_tag_scores, "the scores for pairs of tags, first tags and last tags"),
+    Rule(_is_tag_scores, "the scores for pairs of tags, first tags and last tags"),
 ]
 
 
@@ -150,8 +154,8 @@ class TagAnswers(Answers):
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self.find_logits(texts, batch_size)
-        scores = array_ops.constant(softmax(logits / np.float32(self.temperature)))
-        return records(self._find(scores, tokens, strategy or self.best_strategy, threshold))
+        scores = array_ops.constant(compute_softmax(logits / np.float32(self.temperature)))
+        return make_records(self._find(scores, tokens, strategy or self.best_strategy, threshold))
 
     def trace_entities(
         self, run: Callable, strategy: str | None, threshold: float | Mapping[str, float] | None
@@ -165,7 +169,7 @@ class TagAnswers(Answers):
         strategy = strategy or self.best_strategy
 
         def find(text):
-            tokens = self.preprocessor.tokens(as_valid_text(text), self.split_symbols)
+            tokens = self.preprocessor.tokens(replace_invalid_text(text), self.split_symbols)
             scores = array_ops.nn.softmax(self._merge(tokens, run) / self.temperature)
             return pad_columns(self._find(scores, tokens, strategy, threshold))
 
@@ -175,9 +179,9 @@ class TagAnswers(Answers):
         """Find entities from scores (P, C), and convert them to columns."""
         transitions = self.get_transitions()
         found = entities.find_entities(scores, tokens, self.tags, strategy, transitions)
-        found = entities.above(found, self.least_scores(threshold, strategy))
+        found = entities.select_above(found, self.least_scores(threshold, strategy))
         names = array_ops.constant(self.entity_names(strategy), array_ops.string)
-        return entities.entity_columns(found, tokens.texts, names)
+        return entities.make_entity_columns(found, tokens.texts, names)
 
     @validate_arguments
     @prepares_in_numpy
@@ -205,11 +209,13 @@ class TagAnswers(Answers):
         Raises:
             ValueError: If `words` contains texts instead of lists of words.
         """
-        words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
+        words = convert_to_plain(
+            [*map(list_doc_words, words)] if isinstance(words, list) else words
+        )
         if not is_words(words) and len(words):
             raise invalid("words[0]", next(iter(words)), "a list of words")
         tokens, logits = self.find_logits(words, batch_size)
-        counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
+        counts = make_word_tensor(words).row_lengths().numpy() if is_words(words) else []
         by_all = self.preprocessor.label_all_tokens
         return compute_word_tags(
             tokens, logits, counts, self.tag_names, by_all, self.get_transitions()
@@ -265,7 +271,7 @@ class TagAnswers(Answers):
 
     def get_transitions(self) -> entities.Transitions | None:
         """Return the valid tag transitions or their scores. None allows all transitions."""
-        rules = entities.transitions(self.tags) if self.valid_tags else None
+        rules = entities.make_transitions(self.tags) if self.valid_tags else None
         if self.tag_scores is None:
             return rules
         scores = [np.asarray(s, "float32") / self.temperature for s in self.tag_scores]

@@ -146,24 +146,24 @@ def parse_tags(tags: Sequence[str]) -> TagSet:
     return TagSet(np.array(prefixes, "int32"), np.array(types, "int32"), names)
 
 
-def outside_index(tags: Sequence[str]) -> int | None:
+def find_outside_index(tags: Sequence[str]) -> int | None:
     """Return the index of the tag for words outside spans, or None.
 
     Example:
-        >>> outside_index(["B-PER", "O"]), outside_index(["NOUN", "VERB"])
+        >>> find_outside_index(["B-PER", "O"]), find_outside_index(["NOUN", "VERB"])
         (1, None)
     """
     found = np.flatnonzero(parse_tags(tags).prefixes == OUTSIDE)
     return int(found[0]) if len(found) else None
 
 
-def notation_line(tags: Sequence[str]) -> str | None:
+def describe_notation(tags: Sequence[str]) -> str | None:
     """Describe in a log line how unusual tags are read. Return None for IOB1, IOB2 and IOBES.
 
     Example:
-        >>> notation_line(["O", "B-PER", "M-PER", "E-PER", "S-PER"])
+        >>> describe_notation(["O", "B-PER", "M-PER", "E-PER", "S-PER"])
         "Tags follow BMES, such as 'M-PER'. They are converted to BIOES."
-        >>> notation_line(["O", "B-PER", "I-PER"]), notation_line(["NOUN", "VERB"])
+        >>> describe_notation(["O", "B-PER", "I-PER"]), describe_notation(["NOUN", "VERB"])
         (None, None)
     """
     notation, parts = _split(tags)
@@ -190,7 +190,7 @@ def notation_line(tags: Sequence[str]) -> str | None:
             "used as a separate type. Known schemes are BIO, IOB1, BIOES, BILOU and BMES, with "
             "tags such as B-PER."
         )
-    if not letters and outside_index(tags) is not None and plain:
+    if not letters and find_outside_index(tags) is not None and plain:
         return (
             f"Tags such as {plain[0]!r} have no prefixes. Adjacent words with the same tag are "
             "combined into one entity."
@@ -212,7 +212,7 @@ def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
     return []
 
 
-def begins_span(prefix, kind, previous_prefix, previous_kind):
+def mark_span_starts(prefix, kind, previous_prefix, previous_kind):
     """Return whether a span begins at each word. It ends before the next begin or O.
 
     Like the CoNLL script, this supports all schemes and malformed tags. It accepts NumPy arrays and
@@ -264,13 +264,13 @@ def find_spans(
     numbers = {tag: i for i, tag in enumerate(vocabulary)}
     ids = np.array([numbers[tag] for tag in tags], "int32")
     prefixes, types = parsed.prefixes[ids], parsed.types[ids]
-    starts, ends = span_bounds(prefixes, types, scheme)
+    starts, ends = find_span_bounds(prefixes, types, scheme)
     return [
         (parsed.type_names[types[s]], int(s), int(e)) for s, e in zip(starts, ends, strict=True)
     ]
 
 
-def span_bounds(
+def find_span_bounds(
     prefixes: np.ndarray, types: np.ndarray, scheme: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the starts and ends of spans in a sentence, from its prefixes and types (L,)."""
@@ -280,7 +280,7 @@ def span_bounds(
         raise invalid("scheme", scheme, f"one of {known} or None")
     if scheme in ("IOE1", "IOE2"):  # the mirror images of IOB1 and IOB2
         flipped = np.where(prefixes == END, BEGIN, prefixes)[::-1]
-        starts, ends = span_bounds(flipped, types[::-1], f"IOB{scheme[-1]}")
+        starts, ends = find_span_bounds(flipped, types[::-1], f"IOB{scheme[-1]}")
         return (len(prefixes) - ends)[::-1], (len(prefixes) - starts)[::-1]
     kind_before = _get_previous(types, -1)
     stray = np.zeros(len(prefixes), bool)
@@ -289,7 +289,7 @@ def span_bounds(
         separates = ((before == INSIDE) | (before == BEGIN)) & (types == kind_before)
         stray = (prefixes == BEGIN) & ~separates
         prefixes = np.where(stray, OUTSIDE, prefixes)
-    begins = begins_span(prefixes, types, _get_previous(prefixes, OUTSIDE), kind_before)
+    begins = mark_span_starts(prefixes, types, _get_previous(prefixes, OUTSIDE), kind_before)
     starts = np.flatnonzero(begins)
     breaks = np.append(np.flatnonzero(begins | (prefixes == OUTSIDE)), len(prefixes))
     ends = breaks[np.searchsorted(breaks, starts, side="right")]
@@ -309,17 +309,17 @@ def _get_previous(values: np.ndarray, first: int) -> np.ndarray:
     return np.concatenate([[first], values])[: len(values)]
 
 
-def all_tags(types: Iterable[str]) -> list[str]:
+def list_tags(types: Iterable[str]) -> list[str]:
     """Return the IOB2 tags of entity types. O is first.
 
     Example:
-        >>> all_tags(["PER", "LOC"])
+        >>> list_tags(["PER", "LOC"])
         ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
     """
     return ["O", *(f"{letter}-{kind}" for kind in sorted(set(types)) for letter in "BI")]
 
 
-def subword_tags(tags: Sequence[str]) -> np.ndarray:
+def map_subword_tags(tags: Sequence[str]) -> np.ndarray:
     """Map the tag of a word to the tags of its tokens.
 
     Args:
@@ -331,7 +331,7 @@ def subword_tags(tags: Sequence[str]) -> np.ndarray:
         begins as B-PER, if the scheme has these tags.
 
     Example:
-        >>> subword_tags(["O", "B-PER", "I-PER"]).tolist()
+        >>> map_subword_tags(["O", "B-PER", "I-PER"]).tolist()
         [[0, 0, 0, 0], [1, 1, 2, 2], [2, 2, 2, 2]]
     """
     parsed = parse_tags(tags)
@@ -351,8 +351,8 @@ def subword_tags(tags: Sequence[str]) -> np.ndarray:
     return np.array(table, "int32").reshape(-1, 4)
 
 
-def word_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the tag of a word with several tokens, as the inverse of `subword_tags`.
+def map_word_tags(tags: Sequence[str]) -> np.ndarray:
+    """Return the tag of a word with several tokens, as the inverse of `map_subword_tags`.
 
     Args:
         tags: List of strings. All C tags.
@@ -363,12 +363,12 @@ def word_tags(tags: Sequence[str]) -> np.ndarray:
 
     Example:
         >>> tags = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
-        >>> table = word_tags(tags)
+        >>> table = map_word_tags(tags)
         >>> tags[table[1, 3]], tags[table[1, 2]], tags[table[1, 0]]
         ('S-PER', 'B-PER', 'B-PER')
     """
     table = np.repeat(np.arange(len(tags))[:, None], len(tags), axis=1)
-    for tag, (_, first, _, last) in enumerate(subword_tags(tags)):
+    for tag, (_, first, _, last) in enumerate(map_subword_tags(tags)):
         table[first, last] = tag
     return table
 
@@ -381,7 +381,7 @@ def sort_tags(tags: Iterable[str]) -> list[str]:
         ['O', 'B-LOC', 'B-PER', 'I-PER']
     """
     names = set(tags)
-    names = sorted(names | (set() if outside_index([*names]) is not None else {"O"}))
+    names = sorted(names | (set() if find_outside_index([*names]) is not None else {"O"}))
     parsed = parse_tags(names)
     order = [OUTSIDE, BEGIN, INSIDE, END, SINGLE]
     kinds = zip(names, parsed.types, map(order.index, parsed.prefixes), strict=True)

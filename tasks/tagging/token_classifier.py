@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.extras import extra
+from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.validation import (
     PositiveInt,
     Probability,
@@ -25,17 +25,17 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.wording import ForeignName
-from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
-from encoder_zoo.presets.formats.checkpoint import default_labels
+from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.classes import count_and_names, weigh_by_class
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_weights_finite
 from encoder_zoo.tasks.base.explanation import Method
-from encoder_zoo.tasks.base.head import head_dropout
-from encoder_zoo.tasks.base.inference import token_outputs_in_graph
+from encoder_zoo.tasks.base.head import get_head_dropout
+from encoder_zoo.tasks.base.inference import compute_token_outputs_in_graph
 from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -50,10 +50,15 @@ from encoder_zoo.tasks.tagging.entities import (
     EntityExplanation,
     Strategy,
     is_possible,
-    transitions,
+    make_transitions,
 )
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
-from encoder_zoo.tasks.tagging.tags import find_spans, notation_line, outside_index, parse_tags
+from encoder_zoo.tasks.tagging.tags import (
+    describe_notation,
+    find_outside_index,
+    find_spans,
+    parse_tags,
+)
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import Given
@@ -211,7 +216,7 @@ class TokenClassifier(LabelledTask):
         if crf:
             self.record = dataclasses.replace(self.record, goes_step_by_step="a CRF")
         self.transitions: TagTransitions | None = None
-        self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.dropout = get_head_dropout(self.head_record, backbone, dropout)
         self.strategy = strategy
         self.valid_tags = valid_tags
         self.split_symbols = split_symbols
@@ -295,13 +300,13 @@ class TokenClassifier(LabelledTask):
 
     @property
     def _marks_entities(self) -> bool:
-        return self.labels is not None and outside_index(self.labels) is not None
+        return self.labels is not None and find_outside_index(self.labels) is not None
 
     def _adapt(self, given, training=True) -> None:
         if not training:
             return
-        self._learn_labels(given, labels_in_data)
-        line = notation_line(self.labels) if self.labels else None
+        self._learn_labels(given, find_labels)
+        line = describe_notation(self.labels) if self.labels else None
         if line and line != self._logged_notation:
             logger.warning(line)
             self._logged_notation = line
@@ -315,7 +320,7 @@ class TokenClassifier(LabelledTask):
         self.split_symbols = True if of_spans else "outer"
         self._set_resolution(self._measure_cut_spans(given) if of_spans else 0.0)
         if self.valid_tags is None:
-            self.valid_tags = of_spans or self._are_valid(given.x, given.y)
+            self.valid_tags = of_spans or self._is_valid(given.x, given.y)
         return self.preprocessor.label_all_tokens != labelled_all
 
     def _set_resolution(self, share: float) -> None:
@@ -357,12 +362,12 @@ class TokenClassifier(LabelledTask):
         shares = [self.preprocessor.measure_cut_spans(*part) for part in parts]
         return float(np.mean(shares)) if shares else 0.0
 
-    def _are_valid(self, x, y) -> bool | None:
+    def _is_valid(self, x, y) -> bool | None:
         """Return whether the tags in the training data are valid sequences, or None if unknown."""
         if y is None:
             return None
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
-        allowed = transitions(parse_tags(self.tag_names))
+        allowed = make_transitions(parse_tags(self.tag_names))
         return is_possible(tags.flat_values, tags.value_rowids(), allowed)
 
     # -- answers -----------------------------------------------------------------------------------
@@ -374,7 +379,7 @@ class TokenClassifier(LabelledTask):
     def _answers(self) -> TagAnswers:
         self._check_labels_known()
         weights = None if self.transitions is None else self.transitions.weights
-        scores = weights and [whole_array(weight) for weight in weights]
+        scores = weights and [gather_array(weight) for weight in weights]
         names = ("strategy", "valid_tags", "split_symbols", "temperature", "thresholds")
         settings = {name: getattr(self, name) for name in names}
         return TagAnswers(self.preprocessor, self, self.tag_names, **settings, tag_scores=scores)
@@ -396,7 +401,7 @@ class TokenClassifier(LabelledTask):
             with G the maximum number of entities per text. Rows are padded with "" and 0.
         """
         token_logits = functools.partial(self, training=False)
-        run = functools.partial(token_outputs_in_graph, self, token_logits)
+        run = functools.partial(compute_token_outputs_in_graph, self, token_logits)
         return {"serving_default": self._answers.trace_entities(run, strategy, threshold)}
 
     predict_tags = answered_by(TagAnswers.predict_tags)
@@ -456,7 +461,7 @@ class TokenClassifier(LabelledTask):
         if isinstance(texts, str) or is_doc(texts):
             return self.explain([texts], strategy, method, batch_size)[0]
         strategy = strategy or self._answers.best_strategy
-        return extra("explain_entities")(self, texts, strategy, method, batch_size)
+        return load_extra("explain_entities")(self, texts, strategy, method, batch_size)
 
     @validate_arguments
     def evaluate_entities(
@@ -482,15 +487,15 @@ class TokenClassifier(LabelledTask):
         self._check_labels_known()
         x, y = self.batch_maker.separate(x, y)
         if is_words(x):
-            true, names = self._true_tags(x, y), self.tag_names
+            true, names = self._find_true_tags(x, y), self.tag_names
             return entity_metrics.score_tags(
                 true, self.predict_tags(x, batch_size), scheme, tag_set=names
             )
         true = self._true_entities(x, y)
         found = self.extract_entities(x, self._answers.joining_strategy, batch_size)
-        return entity_metrics.score_entities(true, entity_metrics.to_triples(found))
+        return entity_metrics.score_entities(true, entity_metrics.convert_to_triples(found))
 
-    def _true_tags(self, x, y) -> list[list[str]]:
+    def _find_true_tags(self, x, y) -> list[list[str]]:
         """Check the tags of words, and convert them to names."""
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
         return [[self.tag_names[tag] for tag in row] for row in tags.to_list()]
@@ -522,7 +527,7 @@ class TokenClassifier(LabelledTask):
             rows = zip(*(spans[name].to_list() for name in ("label", "start", "end")), strict=True)
             return [{(names[k], s, e) for k, s, e in zip(*row, strict=True)} for row in rows]
         names, found = self.tag_names, []
-        for words, tags in zip(x, self._true_tags(x, y), strict=True):
+        for words, tags in zip(x, self._find_true_tags(x, y), strict=True):
             ends = np.cumsum([len(word) + 1 for word in words]) - 1
             starts = np.append(0, ends + 1)
             spans = find_spans(tags, tag_set=names)
@@ -532,7 +537,7 @@ class TokenClassifier(LabelledTask):
     @property
     def tag_names(self) -> list[str]:
         """The labels, or LABEL_0, LABEL_1 and so on if the tags have no names."""
-        return self.labels or default_labels(self.num_classes)
+        return self.labels or make_default_labels(self.num_classes)
 
 
 def has_spans(given: Given) -> bool:
@@ -543,7 +548,7 @@ def has_spans(given: Given) -> bool:
     return not is_words(x)
 
 
-def labels_in_data(given: Given) -> list[str] | int:
+def find_labels(given: Given) -> list[str] | int:
     """Return the names of the tags in the training data, or the number of tags."""
     if given.y is None:
         return token_labels.learn_labels(token_labels.collect_labels(given.x))

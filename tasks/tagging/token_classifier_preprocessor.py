@@ -20,18 +20,22 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.character_bounds import extend_to_marks, read_characters
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
-from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, as_column
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, convert_column
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    check_same_count,
+    convert_weights,
+)
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
-    as_word_tensor,
     is_words,
+    make_word_tensor,
+    mark_word_starts,
+    mark_word_tokens,
     tokenize_texts,
     tokenize_words,
-    word_begins,
-    word_marks,
 )
 from encoder_zoo.tasks.preprocessing.windows import (
     Windows,
@@ -45,9 +49,9 @@ from encoder_zoo.tasks.tagging.alignment import (
     SPAN_MARKS,
     convert_spans,
     convert_words,
-    cuts_words,
-    symbol_table,
-    words_split_at_symbols,
+    make_symbol_table,
+    mark_cut_words,
+    split_words_at_symbols,
 )
 from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans, warn_moved_spans
 
@@ -111,17 +115,17 @@ class TokenClassifierPreprocessor(Preprocessor):
 
         The offsets of a token include the combining marks after it, which many tokenizers drop.
         """
-        x = plain(x)
+        x = convert_to_plain(x)
         if is_words(x):
-            return tokenize_words(self.tokenizer, as_word_tensor(x))
-        tokens = tokenize_texts(self.tokenizer, as_column(x), self._word_marks)
+            return tokenize_words(self.tokenizer, make_word_tensor(x))
+        tokens = tokenize_texts(self.tokenizer, convert_column(x), self._word_marks)
         ends = extend_to_marks(
             read_characters(tokens.texts), tokens.ids.value_rowids(), tokens.ends.flat_values
         )
         tokens = tokens._replace(ends=tokens.ends.with_flat_values(ends))
         if not split_symbols:
             return tokens
-        return words_split_at_symbols(tokens, self._symbols, inside=split_symbols != "outer")
+        return split_words_at_symbols(tokens, self._symbols, inside=split_symbols != "outer")
 
     def windows(self, tokens: TokenizedTexts) -> Windows:
         """Divide the tokens into windows."""
@@ -147,25 +151,25 @@ class TokenClassifierPreprocessor(Preprocessor):
         if marks is not None:
             examples[SPAN_MARKS] = self.add_frame(take(tokens.ids.with_flat_values(marks), windows))
         labels = self.add_frame(take(tokens.ids.with_flat_values(labels), windows))
-        weights = self._label_weights(tokens, windows, labelled, sample_weight)
+        weights = self._compute_label_weights(tokens, windows, labelled, sample_weight)
         return {**examples, "labels": labels, "label_weights": weights}
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        x = plain(x)
+        x = convert_to_plain(x)
         tokens = self.tokens(x)
         windows = self.windows(tokens)
-        units = tokens if is_words(x) else words_split_at_symbols(tokens, self._symbols)
-        labelled = word_begins(units) | self.label_all_tokens
-        weights = self._label_weights(tokens, windows, labelled, sample_weight)
+        units = tokens if is_words(x) else split_words_at_symbols(tokens, self._symbols)
+        labelled = mark_word_starts(units) | self.label_all_tokens
+        weights = self._compute_label_weights(tokens, windows, labelled, sample_weight)
         return {**self.examples(tokens, windows), "label_weights": weights}
 
-    def _label_weights(
+    def _compute_label_weights(
         self, tokens: TokenizedTexts, windows: Windows, labelled: array_ops.Tensor, sample_weight
     ) -> array_ops.RaggedTensor:
         """Return the token weights of each window. Unlabelled and repeated tokens have weight 0."""
         weights = array_ops.cast(labelled, "float32")
         if sample_weight is not None:
-            sample_weight = as_weights(sample_weight)
+            sample_weight = convert_weights(sample_weight)
             check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
             weights *= array_ops.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
@@ -183,10 +187,10 @@ class TokenClassifierPreprocessor(Preprocessor):
         labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         if words:
             return *convert_words(tokens, labels, self.labels, self.label_all_tokens), None
-        tokens = words_split_at_symbols(tokens, self._symbols)
+        tokens = split_words_at_symbols(tokens, self._symbols)
         if not in_graph:
-            warn_moved_spans(y, labels, as_column(x))
-            warn_misaligned_spans(labels, as_column(x), tokens)
+            warn_moved_spans(y, labels, convert_column(x))
+            warn_misaligned_spans(labels, convert_column(x), tokens)
         return convert_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def measure_cut_spans(self, x, y) -> float:
@@ -197,18 +201,18 @@ class TokenClassifierPreprocessor(Preprocessor):
             y: Spans of the texts.
         """
         spans = token_labels.check_labels(x, y, self.labels, self._most_classes)
-        cut = cuts_words(self.tokens(x, split_symbols=True), spans)
+        cut = mark_cut_words(self.tokens(x, split_symbols=True), spans)
         return float(np.mean(cut)) if len(cut) else 0.0
 
     @functools.cached_property
     def _word_marks(self) -> np.ndarray:
         with array_ops.init_scope():
-            return word_marks(self.tokenizer)
+            return mark_word_tokens(self.tokenizer)
 
     @functools.cached_property
     def _symbols(self) -> np.ndarray:
         with array_ops.init_scope():
-            return symbol_table(self.tokenizer)
+            return make_symbol_table(self.tokenizer)
 
     @property
     def _most_classes(self) -> int:

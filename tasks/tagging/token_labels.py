@@ -12,32 +12,32 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from encoder_zoo.common.extras import extra
+from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
-from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
+from encoder_zoo.tasks.base.classes import find_label_indices, numbers_are_names
+from encoder_zoo.tasks.preprocessing.character_bounds import trim_to_visible
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import (
-    are_documents,
     convert_spans,
-    doc_words,
+    convert_to_plain,
     get_text,
+    has_documents,
     is_span,
+    list_doc_words,
     name_classes,
-    plain,
 )
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
-from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, get_class_name
+from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
-    as_word_tensor,
+    compute_sort_keys,
     is_list,
     is_words,
-    keys,
-    word_begins,
+    make_word_tensor,
+    mark_word_starts,
 )
-from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sort_tags
+from encoder_zoo.tasks.tagging.tags import list_tags, parse_tags, sort_tags
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -64,9 +64,9 @@ def check_spans(
             label.
         tf.errors.InvalidArgumentError: If a span is invalid inside `tf.data`.
     """
-    start, end, kind = locate_spans(y, texts, _types(labels))
+    start, end, kind = locate_spans(y, texts, _list_types(labels))
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
-    order = array_ops.argsort(keys(start))
+    order = array_ops.argsort(compute_sort_keys(start))
     starts, ends, sorted_row = (array_ops.gather(values, order) for values in (starts, ends, row))
     right = (sorted_row[1:] != sorted_row[:-1]) | (starts[1:] >= ends[:-1])
     message = ": the spans from ", starts[:-1], " to ", ends[:-1], " and from ", starts[1:], " to "
@@ -87,9 +87,9 @@ def locate_spans(
         y, texts: See `check_spans`. Overlapping spans are allowed.
         names: List of strings. The label names.
     """
-    start, end, given = _make_ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
+    start, end, given = _make_ragged_spans(y) if isinstance(y, dict) else _make_columns(y, texts)
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
-    label = label_indices(given, names)
+    label = find_label_indices(given, names)
     check = functools.partial(check_each, unit="Example", index=row)
 
     length = array_ops.gather(array_ops.strings.length(texts, unit="UTF8_CHAR"), row)
@@ -97,7 +97,7 @@ def locate_spans(
     message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
     expected = " characters, or empty. Expected 0 <= start < end <= length."
     start, end = check((start, end), right, *message, length, expected)
-    bounds = visible_bounds(texts, row, start.flat_values, end.flat_values)
+    bounds = trim_to_visible(texts, row, start.flat_values, end.flat_values)
     start, end = (rows.with_flat_values(v) for rows, v in zip((start, end), bounds, strict=True))
 
     right = (label >= 0) & (label < len(names))
@@ -116,7 +116,7 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
     """
     row, *bounds = (spans["start"].value_rowids(), spans["start"], spans["end"])
     read = [*zip(*(bound.flat_values.numpy().tolist() for bound in bounds), strict=True)]
-    given = [(span["start"], span["end"]) for row in label_lists(y) for span in row]
+    given = [(span["start"], span["end"]) for row in convert_labels(y) for span in row]
     moved = [i for i, (old, new) in enumerate(zip(given, read, strict=True)) if old != new]
     if moved:
         example, (start, end) = int(row[moved[0]]), given[moved[0]]
@@ -150,9 +150,9 @@ def warn_misaligned_spans(
     texts = [text.decode() for text in texts.numpy()]
     columns = spans["start"].value_rowids(), spans["start"].flat_values, spans["end"].flat_values
     read = [*zip(*(column.numpy().tolist() for column in columns), strict=True)]
-    inside = {(i, k) for i, *bounds in read for k in bounds if _inside_word(texts[i], k)}
+    inside = {(i, k) for i, *bounds in read for k in bounds if _is_inside_word(texts[i], k)}
     if inside:
-        begins = word_begins(tokens).numpy()
+        begins = mark_word_starts(tokens).numpy()
         words = tokens.ids.value_rowids().numpy(), tokens.starts.flat_values.numpy()
         inside -= {*zip(*(column[begins].tolist() for column in words), strict=True)}
     cut = [(i, start, end) for i, start, end in read if {(i, start), (i, end)} & inside]
@@ -161,8 +161,8 @@ def warn_misaligned_spans(
     example, start, end = cut[0]
     text = texts[example]
     around = slice(
-        next(i for i in range(start, -1, -1) if not _inside_word(text, i)),
-        next(i for i in range(end, len(text) + 1) if not _inside_word(text, i)),
+        next(i for i in range(start, -1, -1) if not _is_inside_word(text, i)),
+        next(i for i in range(end, len(text) + 1) if not _is_inside_word(text, i)),
     )
     logger.warning(
         "%d of the spans begin or end inside a word. First span: example %d, %r of %r, from %d "
@@ -176,21 +176,21 @@ def warn_misaligned_spans(
     )
 
 
-def _inside_word(text: str, offset: int) -> bool:
+def _is_inside_word(text: str, offset: int) -> bool:
     """Return whether an offset is between two digits or letters (in scripts with capitals)."""
     before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
 
 
-def _types(labels: Sequence[str] | None) -> list[str]:
+def _list_types(labels: Sequence[str] | None) -> list[str]:
     """Return all types of spans that the tags can mark."""
     if labels is None:
         raise ValueError("Spans require label names. Create the classifier with labels=[...].")
     return parse_tags(labels).type_names
 
 
-def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
+def _make_columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
     """Return the starts and ends of spans, int32, ragged (N, None), and a list of all labels."""
     if len(y) != len(texts):
         raise ValueError(
@@ -235,7 +235,7 @@ def _make_ragged_spans(y: dict) -> tuple:
     return *bounds, label.flat_values
 
 
-def label_lists(y) -> list[list]:
+def convert_labels(y) -> list[list]:
     """Convert labels to lists of Python values. Spans become dicts `{"start", "end", "label"}`.
 
     Args:
@@ -248,31 +248,31 @@ def label_lists(y) -> list[list]:
         ValueError: If the labels for an example are not a list.
 
     Example:
-        >>> label_lists({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
+        >>> convert_labels({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
         [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
-        >>> label_lists([{"entities": [(0, 4, "LOC")]}, []])
+        >>> convert_labels([{"entities": [(0, 4, "LOC")]}, []])
         [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
     """
 
     if isinstance(y, dict):
         return _split_columns(y)
-    y = _plain(y)
+    y = _convert_to_plain(y)
     if not is_list(y):
         raise invalid("y", y, "a list of labels for every example")
-    rows = [_read_example(_plain(row)) for row in y]
+    rows = [_read_example(_convert_to_plain(row)) for row in y]
     for i, row in enumerate(rows):
         if not is_list(row):
             raise invalid(f"Example {i} of `y`", row, "a list of tags or of spans")
-    return [[_as_label(_plain(value)) for value in row] for row in rows]
+    return [[_convert_label(_convert_to_plain(value)) for value in row] for row in rows]
 
 
 def span_lists(y) -> list[list[dict]]:
-    """Convert the spans of each example to dicts, like `label_lists`.
+    """Convert the spans of each example to dicts, like `convert_labels`.
 
     Raises:
         ValueError: If a label is not a span.
     """
-    rows = label_lists(y)
+    rows = convert_labels(y)
     _check_types(rows)
     return rows
 
@@ -284,12 +284,12 @@ def _read_example(row):
     return row
 
 
-def _as_label(value):
+def _convert_label(value):
     """Convert a span to a dict. Tags are returned unchanged."""
     if is_span(value):
         value = value.start_char, value.end_char, value.label_
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
-    return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
+    return dict(zip(SPAN, map(_convert_to_plain, value), strict=True)) if is_tuple else value
 
 
 def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
@@ -305,30 +305,30 @@ def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
         >>> separate_labels([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
         (['In Rome'], [[{'start': 3, 'end': 7, 'label': 'LOC'}]])
     """
-    if y is None and (rows := extra("read_rows")(x, ("spans", "tags"), labels)):
+    if y is None and (rows := load_extra("read_rows")(x, ("spans", "tags"), labels)):
         return tuple(rows)
-    if are_documents(x):
+    if has_documents(x):
         return _read_documents(x, y)
-    return plain(x), name_classes(y, labels)
+    return convert_to_plain(x), name_classes(y, labels)
 
 
 def _read_documents(documents: Sequence, y) -> tuple:
     """Return the texts and spans, or the words and tags, of documents."""
-    texts, y = [*map(get_text, documents)], plain(y)
+    texts, y = [*map(get_text, documents)], convert_to_plain(y)
     if isinstance(y, dict) or len(y) != len(documents):
         return texts, y
     y = [
         convert_spans(document, row) if is_list(row) and len(row) and is_span(row[0]) else row
         for document, row in zip(documents, y, strict=True)
     ]
-    kinds = {_kind(value) for row in label_lists(y) for value in row}
-    return ([*map(doc_words, documents)] if kinds & {"name", "number"} else texts), y
+    kinds = {_describe_kind(value) for row in convert_labels(y) for value in row}
+    return ([*map(list_doc_words, documents)] if kinds & {"name", "number"} else texts), y
 
 
 def _split_columns(y: dict) -> list[list[dict]]:
     if not set(SPAN) <= set(y):
         raise invalid("The keys of `y`", sorted(y), "'start', 'end' and 'label'")
-    texts = zip(*(label_lists(y[name]) for name in SPAN), strict=True)
+    texts = zip(*(convert_labels(y[name]) for name in SPAN), strict=True)
     try:
         return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]
     except ValueError:
@@ -338,7 +338,7 @@ def _split_columns(y: dict) -> list[list[dict]]:
         ) from None
 
 
-def _plain(value):
+def _convert_to_plain(value):
     """Convert tensors to Python values, and bytes to strings."""
     if isinstance(value, array_ops.RaggedTensor):
         return value.to_list()
@@ -346,7 +346,7 @@ def _plain(value):
         value = value.numpy()
         value = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(value, dict):
-        return {name: _plain(field) for name, field in value.items()}
+        return {name: _convert_to_plain(field) for name, field in value.items()}
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -370,16 +370,16 @@ def learn_labels(y: Iterable) -> list[str]:
         ['O', 'B-LOC', 'I-LOC']
     """
     check_given(y)
-    rows = label_lists(y)
+    rows = convert_labels(y)
     values = [value for row in rows for value in row]
     if not values:
         raise ValueError(
             "The data contains no tags, so the labels cannot be learned. Pass labels=[...]."
         )
-    kind = _kind(values[0])
+    kind = _describe_kind(values[0])
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
-            if kind is None or _kind(value) != kind:
+            if kind is None or _describe_kind(value) != kind:
                 raise invalid(
                     f"Example {i}, label {j}",
                     value,
@@ -392,20 +392,20 @@ def learn_labels(y: Iterable) -> list[str]:
                 "Labels of spans must be types, such as PER. These labels look like tags: %s.",
                 ", ".join(map(repr, odd[:5])),
             )
-        return all_tags(class_name(span["label"]) for span in values)
+        return list_tags(get_class_name(span["label"]) for span in values)
     if kind == "number" or (kind == "name" and all(value.isdecimal() for value in values)):
         raise ValueError(
             f"The tags are numbers without names, such as {max(values)}. Pass "
             'labels=["O", "B-PER", ...] in the order of the numbers, or num_classes=..., to '
             "from_preset, or call fit(dataset) with a Hugging Face dataset that has the names."
         )
-    learned = sort_tags(map(class_name, values))
+    learned = sort_tags(map(get_class_name, values))
     if learned == ["O"]:
         raise ValueError(f"Every tag is {values[0]!r}. Pass all tags as labels=[...].")
     return learned
 
 
-def _kind(value) -> str | None:
+def _describe_kind(value) -> str | None:
     """Return a label's kind: a tag's name, a number or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
@@ -417,10 +417,10 @@ def _kind(value) -> str | None:
 def check_labels(x, y, labels: list[str] | None, num_classes: int):
     """Check and convert labels: tags of words, or spans of texts."""
     if is_words(x):
-        return check_tags(y, as_word_tensor(x).row_lengths(), labels, num_classes)
-    texts = as_column(x)
+        return check_tags(y, make_word_tensor(x).row_lengths(), labels, num_classes)
+    texts = convert_column(x)
     in_graph = array_ops.is_symbolic_tensor(texts)
-    return check_spans(y if in_graph else label_lists(check_given(y, x)), texts, labels)
+    return check_spans(y if in_graph else convert_labels(check_given(y, x)), texts, labels)
 
 
 def check_tags(
@@ -446,7 +446,7 @@ def check_tags(
         y = check_given(_make_ragged_tags(y, word_counts))
         counts, given = y.row_lengths(), y.flat_values
     else:
-        y = label_lists(check_given(y))
+        y = convert_labels(check_given(y))
         if len(y) != len(word_counts):
             raise ValueError(
                 f"Received {len(word_counts)} examples, but tags for {len(y)} examples. Expected "
@@ -459,7 +459,7 @@ def check_tags(
         given = [*map(str, given)] if numbers_are_names(labels) else given
     message = " has ", word_counts, " words but ", counts, " tags."
     counts = check_each(counts, counts == word_counts, *message, unit="Example")
-    tags = array_ops.RaggedTensor.from_row_lengths(label_indices(given, labels), counts)
+    tags = array_ops.RaggedTensor.from_row_lengths(find_label_indices(given, labels), counts)
     right = (tags.flat_values >= 0) & (tags.flat_values < num_classes)
     expected = (
         f". Expected {f'one of {labels}' if labels else f'a number from 0 to {num_classes - 1}'}."
@@ -492,7 +492,9 @@ def collect_labels(dataset: tf.data.Dataset) -> list:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]
         if isinstance(y, dict):
             names = array_ops.reshape(getattr(y["label"], "flat_values", y["label"]), [-1])
-            labels.append([{"label": _plain(n)} for n in names.numpy().tolist() if n != b""])
+            labels.append(
+                [{"label": _convert_to_plain(n)} for n in names.numpy().tolist() if n != b""]
+            )
         else:
             tags = array_ops.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
             labels.append([tag for tag in tags if tag != b""])

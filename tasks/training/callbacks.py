@@ -17,18 +17,18 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.configuration import plain_settings
+from encoder_zoo.common.configuration import make_plain_settings
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import GRADIENT_CHECKPOINTING
 from encoder_zoo.common.validation import FilePath, PositiveInt, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.presets.files.atomic import (
     Kind,
     check_folder,
     remove_temporary,
     remove_written,
-    replacing,
+    replace_folder,
 )
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -43,10 +43,10 @@ logger = logging.getLogger("encoder_zoo")
 
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
-BACKUP_KIND = Kind("a backup", lambda manifest: _matches_training(manifest["training"]))
+BACKUP_KIND = Kind("a backup", lambda manifest: _is_training_entry(manifest["training"]))
 
 
-def _are_callbacks(value: object) -> bool:
+def _is_callbacks(value: object) -> bool:
     found = (
         [value] if isinstance(value, keras.callbacks.CallbackList) else keras.tree.flatten(value)
     )
@@ -55,7 +55,7 @@ def _are_callbacks(value: object) -> bool:
 
 Callbacks = Annotated[
     Sequence[keras.callbacks.Callback],
-    Rule(_are_callbacks, "a list of callbacks, such as keras.callbacks.EarlyStopping()"),
+    Rule(_is_callbacks, "a list of callbacks, such as keras.callbacks.EarlyStopping()"),
 ]
 
 
@@ -128,12 +128,12 @@ class StopAtDivergence(keras.callbacks.Callback):
         with self._reported:
             self._reported.wait_for(lambda: self._running == 0)
             step = min(self._bad)
-        raise _nan_loss_error(
+        raise _make_nan_loss_error(
             self._epoch, step + 1, self.params, f"the loss is {float(self._bad[step])}"
         )
 
 
-def _nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
+def _make_nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
     """Create the error for a loss that is not finite.
 
     Args:
@@ -218,15 +218,15 @@ class Backup:
         stored = self.shapes(group)
         for name in sorted({*shapes, *stored}):
             if shapes.get(name) != stored.get(name):
-                raise self._other_run(
+                raise self._make_run_error(
                     f"variable {name} has the shape {stored.get(name)} in the backup, but "
                     f"{shapes.get(name)} now"
                 )
         with self.arrays() as file:
             for name, variable in now.items():
-                saved, own = file.dtype(name).name, _dtype_in_backups(variable)
+                saved, own = file.dtype(name).name, _get_backup_dtype(variable)
                 if saved != own:
-                    raise self._other_run(
+                    raise self._make_run_error(
                         f"variable {name} is {saved} in the backup, but {own} now"
                     )
             for name, variable in now.items():
@@ -244,16 +244,16 @@ class Backup:
             if stored.get(name) != run.get(name)
         ]
         if differing:
-            raise self._other_run("; ".join(differing[:5]))
+            raise self._make_run_error("; ".join(differing[:5]))
 
-    def _other_run(self, how: str) -> ValueError:
+    def _make_run_error(self, how: str) -> ValueError:
         return ValueError(
             f"The backup in {self.path.parent} belongs to another run: {how}. Use a separate "
             "backup_dir for this run, or delete the folder to train from the beginning."
         )
 
 
-def _dtype_in_backups(variable) -> str:
+def _get_backup_dtype(variable) -> str:
     """Return the dtype in which a backup stores a variable."""
     if keras.config.backend() == "torch" and "uint" in variable.dtype:
         # torch only supports some unsigned dtypes.
@@ -290,7 +290,7 @@ class BackupFolder:
         Raises:
             ValueError: If all backups in the folder are incomplete.
         """
-        folders = self._folders()
+        folders = self._list_folders()
         for folder in reversed(folders):
             try:
                 return Backup(folder, _check_manifest(folder))
@@ -317,14 +317,14 @@ class BackupFolder:
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
-        with replacing(target, BACKUP_KIND) as new:
+        with replace_folder(target, BACKUP_KIND) as new:
             save_file(arrays, new / STATE)
             write_manifest(new, {"task": task, "training": training})
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
         """Delete all other backups and incomplete files. Other files are kept."""
-        for path in self._folders():
+        for path in self._list_folders():
             if path not in kept:
                 remove_written(path, BACKUP_KIND)
         remove_temporary(self.path, BACKUPS)
@@ -335,7 +335,7 @@ class BackupFolder:
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
-    def _folders(self) -> list[pathlib.Path]:
+    def _list_folders(self) -> list[pathlib.Path]:
         return sorted(path for path in self.path.glob(BACKUPS) if path.is_dir())
 
 
@@ -345,12 +345,12 @@ def _check_manifest(folder: pathlib.Path) -> dict:
         manifest = read_manifest(files, verify=True)
     if STATE not in manifest.get("files", ()):
         raise ValueError(f"{folder} is not complete")
-    if not _matches_training(manifest.get("training")):
+    if not _is_training_entry(manifest.get("training")):
         raise ValueError(f"{folder} does not contain a training backup")
     return manifest
 
 
-def _matches_training(training: object) -> bool:
+def _is_training_entry(training: object) -> bool:
     """Return whether a manifest entry contains a position and the settings of a run."""
     if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
         return False
@@ -361,17 +361,17 @@ def _matches_training(training: object) -> bool:
     return all(type(number) is int and number >= 0 for number in position.values())
 
 
-def flat_settings(settings: dict, prefix: str = "") -> dict:
+def flatten_settings(settings: dict, prefix: str = "") -> dict:
     """Flatten nested settings to `{"outer.inner": value}`. Automatic layer names are removed.
 
     Example:
-        >>> flat_settings({"backbone": {"layers": 2, "name": "bert_3"}})
+        >>> flatten_settings({"backbone": {"layers": 2, "name": "bert_3"}})
         {'backbone.layers': 2}
     """
     flat = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            flat |= flat_settings(value, f"{prefix}{name}.")
+            flat |= flatten_settings(value, f"{prefix}{name}.")
         elif name != "name":
             flat[prefix + name] = json.loads(json.dumps(value, default=lambda v: type(v).__name__))
     return flat
@@ -457,7 +457,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             window_sizes: List. `window_sizes` of the data. It is filled from the backup.
         """
         self._folder.check()
-        self._run, self._model, self._window_sizes = flat_settings(run), task, window_sizes
+        self._run, self._model, self._window_sizes = flatten_settings(run), task, window_sizes
         self._continued, position = self._folder.newest(), start
         self._kept = self._continued and self._continued.path
         self._at_first_step = self._continued is not None
@@ -563,12 +563,12 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         # Every worker must take part: metrics are summed over all workers when they are read, and
         # weights can be distributed over several processes.
         arrays = {
-            f"{group}.{i}": np.asarray(whole_array(variable), order="C")
+            f"{group}.{i}": np.asarray(gather_array(variable), order="C")
             for group, variables in (
                 ("model", model.variables),
                 ("optimizer", model.optimizer.variables),
                 ("metrics", model.metrics_variables),
-                ("random", _random_state()),
+                ("random", _get_random_state()),
             )
             for i, variable in enumerate(variables)
         }
@@ -589,12 +589,12 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         if not finite:
             if step == 0:
                 epoch, step = epoch - 1, self.params["steps"]
-            raise _nan_loss_error(
+            raise _make_nan_loss_error(
                 epoch, step, self.params, "the weights or the loss are not finite after it"
             )
 
 
-def _random_state() -> list:
+def _get_random_state() -> list:
     """Return the states of torch's random generators. On other backends, layers have own states."""
     if keras.config.backend() != "torch":
         return []
@@ -605,7 +605,7 @@ def _random_state() -> list:
 
 
 def _set_random_state(states: list[np.ndarray]) -> None:
-    """Restore the states from `_random_state`."""
+    """Restore the states from `_get_random_state`."""
     if states:
         import torch
 
@@ -691,7 +691,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
     if not any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
         callbacks = [StopAtDivergence(), *callbacks]
     backup = next((c for c in callbacks if isinstance(c, BackupAndRestore)), None)
-    seed = _common_seed(task.distribution.strategy, steps, backup is not None)
+    seed = _share_seed(task.distribution.strategy, steps, backup is not None)
     position = Position(epochs.start, 0, seed)
     if backup:
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
@@ -708,7 +708,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
     return {"x": batches, "callbacks": callbacks, **options}, position.step
 
 
-def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
+def _share_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
     """Return the random seed of the first worker. Raise a ValueError if the workers differ."""
     # `keras.utils.set_random_seed` can be used to make the seed reproducible.
     drawn = int(np.random.randint(2**31))
@@ -733,5 +733,5 @@ def _describe_task(task: keras.Model) -> dict:
         # Gradient checkpointing does not change the results.
         "backbone": {k: v for k, v in backbone.items() if k != GRADIENT_CHECKPOINTING},
         "optimizer": keras.saving.serialize_keras_object(task.optimizer),
-        "loss": plain_settings(task.loss),
+        "loss": make_plain_settings(task.loss),
     }

@@ -2,7 +2,7 @@
 
 A `Source` yields batches of texts in memory, datasets, streams or corpora. A `BatchMaker` contains
 the functions and settings with which a task makes batches, and a `GraphCache` with the traced
-graphs. `sources.as_source` selects the source.
+graphs. `sources.make_source` selects the source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
 )
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.distribution import data_parallel_devices
+from encoder_zoo.tasks.training.distribution import count_data_parallel_devices
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -61,7 +61,7 @@ def enable_compilation_cache() -> pathlib.Path | None:
     if jax.config.jax_compilation_cache_dir:
         return pathlib.Path(jax.config.jax_compilation_cache_dir)
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    folder = home / "encoder_zoo" / "jax" / _processor()
+    folder = home / "encoder_zoo" / "jax" / _name_processor()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:  # the home folder is not writable
@@ -73,7 +73,7 @@ def enable_compilation_cache() -> pathlib.Path | None:
     return folder
 
 
-def _processor() -> str:
+def _name_processor() -> str:
     """Return a folder name for this processor and its instruction set."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
@@ -166,7 +166,7 @@ class BatchMaker:
     @property
     def multiple(self) -> int | None:
         """Divisor of the number of rows in a padded batch, or None."""
-        return data_parallel_devices() if self.fills else None
+        return count_data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
         """Return the preprocessor's `collate` as a function of `(examples, seed=None)`.
@@ -187,8 +187,8 @@ class BatchMaker:
             batch_size: Integer. Number of examples per batch.
             fills: Boolean. Whether all batches are padded to the same number of rows.
         """
-        multiple = data_parallel_devices() if fills else None
-        if packing := self._packing(examples, batch_size):
+        multiple = count_data_parallel_devices() if fills else None
+        if packing := self._find_packing(examples, batch_size):
             length, counts = packing
             return self.cached(
                 ("batches", multiple, packing),
@@ -204,16 +204,16 @@ class BatchMaker:
         """Log, once per set of shapes, that the first step of each shape is compiled."""
         if not self.compiles or not self.lengths_vary:
             return
-        if packing := self._packing(examples, batch_size):
+        if packing := self._find_packing(examples, batch_size):
             length, counts = packing
             text = (
                 f"Short texts are packed into sequences of {length} tokens, with "
-                f"{_alternatives(counts)} sequences per batch."
+                f"{_format_alternatives(counts)} sequences per batch."
             )
             shapes = "numbers of sequences"
         else:
             self._choose_lengths(examples)
-            lengths = _alternatives(self.graphs.lengths)
+            lengths = _format_alternatives(self.graphs.lengths)
             text, shapes = f"Batches are padded to {lengths} tokens.", "lengths"
         if text in self.graphs.reported:
             return
@@ -231,7 +231,7 @@ class BatchMaker:
         longest = int(array_ops.reduce_max(examples["token_ids"].row_lengths()))
         self.graphs.lengths = choose_lengths(longest, self.graphs.lengths)
 
-    def _packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
+    def _find_packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
         """Return the length and the possible numbers of packed sequences, or None without packing.
 
         The packing only depends on the examples, so that a resumed training uses the same batches.
@@ -263,12 +263,12 @@ class BatchMaker:
         return known[-1]
 
 
-def _alternatives(numbers: tuple[int, ...]) -> str:
+def _format_alternatives(numbers: tuple[int, ...]) -> str:
     return " or ".join(map(str, numbers))
 
 
 @contextlib.contextmanager
-def own_errors(*sources: Source | None) -> Iterator[None]:
+def raise_own_errors(*sources: Source | None) -> Iterator[None]:
     """Context that raises the original errors of sources.
 
     TensorFlow reads streams in a thread, and replaces their errors by graph errors.

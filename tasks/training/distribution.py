@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import gather_from_processes, joins_processes, torch_processes
+from encoder_zoo.common.keras_private import (
+    count_torch_processes,
+    gather_from_processes,
+    has_ddp_model,
+)
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.tensorflow_private import separate_collectives
 
@@ -73,7 +77,7 @@ def disable_sharding():
 
 
 @contextlib.contextmanager
-def whole_batches():
+def compute_whole_batches():
     """Make every JAX process compute whole batches, so that all outputs are in each process."""
     distribution = keras.distribution.distribution()
     if get_process_shard()[1] == 1:
@@ -110,7 +114,7 @@ def select_batch_part(batch, number, count: int):
     return keras.tree.map_structure(part, batch)
 
 
-def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+def skip_overflow(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     """Skip a step on all replicas if the gradients on one replica are not finite.
 
     Keras only checks the first replica, before gradients are summed (loss_scale_optimizer.py).
@@ -203,27 +207,27 @@ class Distribution:
                 yield
         except Exception as error:
             if type(error).__name__ == "IndivisibleError":
-                devices = data_parallel_devices()
+                devices = count_data_parallel_devices()
                 raise ValueError(
                     f"keras.distribution cannot split a batch over {devices} devices: {error}. "
                     f"Use a batch size that is a multiple of {devices}. For a dataset, drop the "
                     "last batch with batch(size, drop_remainder=True)."
                 ) from error
-            if torch_processes() > 1 and "not used in producing loss" in str(error):
+            if count_torch_processes() > 1 and "not used in producing loss" in str(error):
                 raise ValueError(
                     "The loss does not depend on all trainable weights, but the processes of "
                     "torch.distributed wait for all gradients. Freeze the layers that the task "
                     "does not use, for example with task.backbone.pooler.trainable = False, and "
                     "compile again."
                 ) from error
-            if not self._lost_worker(error):
+            if not self._is_lost_worker(error):
                 raise
             raise RuntimeError(
                 "Another worker was killed or lost its connection. Check its log and restart all "
                 "workers. With a BackupAndRestore callback, fit continues from the last backup."
             ) from error
 
-    def _lost_worker(self, error: Exception) -> bool:
+    def _is_lost_worker(self, error: Exception) -> bool:
         """Return whether an error is caused by a lost connection to another process."""
         if get_process_shard()[1] > 1:
             return type(error).__name__ == "JaxRuntimeError" and "Connection" in str(error)
@@ -237,7 +241,7 @@ class Distribution:
             return
         optimizer = model.optimizer
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            overflow_anywhere(optimizer)
+            skip_overflow(optimizer)
             optimizer = optimizer.inner_optimizer
         if not getattr(optimizer, "sums_over_replicas", False):
             if self.strategy and optimizer.gradient_accumulation_steps:
@@ -283,7 +287,7 @@ class Distribution:
             ValueError: If the numbers of batches differ, because a process with more batches would
                 wait forever.
         """
-        if not joins_processes(model):
+        if not has_ddp_model(model):
             return
         mine = [f"{len(s.plan.epochs)} x {s.steps_per_epoch}" for s in sources if s is not None]
         found = gather_from_processes((mine, [metric.capacity for metric in metrics]))
@@ -301,8 +305,8 @@ class Distribution:
 
     def report_processes(self, model: keras.Model) -> None:
         """Log whether the other `torch.distributed` processes train the same model."""
-        count = torch_processes()
-        if count > 1 and joins_processes(model):
+        count = count_torch_processes()
+        if count > 1 and has_ddp_model(model):
             logger.warning(
                 "Keras trains and evaluates one model in the %s processes of torch.distributed. "
                 "Call fit in every process with the same number of batches and different data, "
@@ -355,8 +359,8 @@ class Distribution:
             return predict(x)
         count = len(keras.tree.flatten(x)[0])
         rows = next((n for n in COMPILED_BATCH_SIZES if n >= count), COMPILED_BATCH_SIZES[-1])
-        padded = pad_indices(count, round_up(rows, data_parallel_devices()))
-        with whole_batches():
+        padded = pad_indices(count, round_up(rows, count_data_parallel_devices()))
+        with compute_whole_batches():
             outputs = predict(keras.tree.map_structure(lambda values: values[padded], x))
         return keras.tree.map_structure(lambda output: output[:count], outputs)
 
@@ -409,7 +413,7 @@ def gather_from_workers(
 
 def check_divisible(examples: dict, batch_size: int) -> None:
     """Raise a ValueError if Keras on JAX cannot split all batches over the devices."""
-    devices, count = data_parallel_devices(), examples["token_ids"].shape[0]
+    devices, count = count_data_parallel_devices(), examples["token_ids"].shape[0]
     if batch_size % devices or count % batch_size % devices:
         fitting = round_up(batch_size, devices)
         rest = count % fitting % devices
@@ -420,7 +424,7 @@ def check_divisible(examples: dict, batch_size: int) -> None:
         )
 
 
-def spreads_models() -> bool:
+def supports_distribution() -> bool:
     """Return whether `keras.distribution` can be used on this backend.
 
     On TensorFlow, Keras lists devices but ignores distributions.
@@ -434,11 +438,11 @@ def spreads_models() -> bool:
     return backend in ("jax", "torch")
 
 
-def current_strategy() -> tf.distribute.Strategy | None:
+def get_strategy() -> tf.distribute.Strategy | None:
     """Return the current strategy, or None.
 
     Example:
-        >>> current_strategy() is None
+        >>> get_strategy() is None
         True
     """
     if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
@@ -455,7 +459,7 @@ def check_backend_spreads() -> None:
             "keras.distribution.ModelParallel is too slow for the attention of tasks on PyTorch. "
             "Start the process with KERAS_BACKEND=jax, or use DataParallel."
         )
-    if distribution is not None and not spreads_models():
+    if distribution is not None and not supports_distribution():
         asked, needed = "keras.distribution", "jax"
         undo = "call keras.distribution.set_distribution(None)"
     elif backend != "tensorflow" and tensorflow and tensorflow.distribute.has_strategy():
@@ -492,7 +496,7 @@ def get_worker(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
     return workers.index((resolver.task_type, resolver.task_id)), len(workers)
 
 
-def data_parallel_devices() -> int:
+def count_data_parallel_devices() -> int:
     """Return the number of data-parallel devices in this process.
 
     On PyTorch, each process has one device.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.keras_private import variable_reader
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import LazyModule
@@ -86,7 +86,7 @@ class ExportedForward:
         task, [_, *inner] = self._task, list_layers(self._task)
         # Later changes of other settings, such as thresholds, do not change the outputs.
         answers = {*task.record.answer_settings} - {"window_pooling"}
-        settings = [name for name in argument_names(type(task)) if name not in answers]
+        settings = [name for name in get_argument_names(type(task)) if name not in answers]
         state = [vars(task).get(name) for name in settings]
         for layer in inner:
             state += [value for name, value in vars(layer).items() if name[0] != "_"]

@@ -19,9 +19,9 @@ from keras import losses, metrics, ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import (
     HigherIsBetter,
+    count_torch_processes,
+    get_torch_rank,
     take_direction,
-    torch_process,
-    torch_processes,
 )
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
@@ -29,10 +29,10 @@ from encoder_zoo.tasks.losses.batch_loss import (
     FUNCTIONS,
     LOSS_ACTIVATIONS,
     BatchLoss,
-    are_indices,
     find_counted,
     get_keras_function,
     get_name,
+    has_indices,
     prepare_function_inputs,
     takes_probabilities,
 )
@@ -139,7 +139,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
                 function, logits, y_true, y_pred, self.activation
             )
         else:
-            scores = y_pred if self._takes_logits() else LOSS_ACTIVATIONS[self.activation](y_pred)
+            scores = y_pred if self._needs_logits() else LOSS_ACTIVATIONS[self.activation](y_pred)
             y_true, scores = self._match_shapes(y_true, scores)
         if isinstance(self.metric, metrics.AUC) and self._of_logits:  # its sigmoid is the score
             scores = ops.log(scores) - ops.log1p(-scores)
@@ -149,7 +149,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
     def _of_logits(self) -> bool:
         return bool(getattr(self.metric, "from_logits", False))
 
-    def _takes_logits(self) -> bool:
+    def _needs_logits(self) -> bool:
         if isinstance(self.metric, metrics.AUC):
             return False
         is_binary = isinstance(self.metric, metrics.BinaryAccuracy)
@@ -164,14 +164,14 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
             return y_true, ops.cast(chosen, y_true.dtype)
         if isinstance(self.metric, SPARSE):
             return get_class_indices(y_true, scores), scores
-        if not are_indices(y_true, scores):
+        if not has_indices(y_true, scores):
             return y_true, scores
         classes = scores.shape[-1]
-        if classes == 2 and not self._wants_one_hot():
+        if classes == 2 and not self._needs_one_hot():
             return y_true[:, None], scores[:, 1:]
         return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=scores.dtype), scores
 
-    def _wants_one_hot(self) -> bool:
+    def _needs_one_hot(self) -> bool:
         """Return whether the metric expects one score per class, even for two classes."""
         if isinstance(self.metric, metrics.FBetaScore):
             return self.metric.threshold is None
@@ -236,7 +236,7 @@ class MeanOfLoss(metrics.Mean):
 def get_class_indices(y_true, scores):
     """Convert labels to class indices. Rows of C probabilities become the index of the largest."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
-    return y_true if are_indices(y_true, scores) else ops.argmax(y_true, -1)
+    return y_true if has_indices(y_true, scores) else ops.argmax(y_true, -1)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -490,7 +490,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
             self._make_variables(y_true.shape[-1] or 1, y_pred.shape[-1])
         counts = weight > 0
         kept, number = self.variables
-        replica, before = _replica(), ops.convert_to_tensor(number)
+        replica, before = _get_replica(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
         # Ignored examples are written to the last row of each part.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
@@ -502,7 +502,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         number.assign(before + mine * ops.sum(ops.cast(counts, self.dtype)))
 
     def _make_variables(self, *widths: int) -> None:
-        self.widths, parts = widths, _replicas()
+        self.widths, parts = widths, _count_replicas()
         shape = (parts * (self.capacity + 1), sum(widths) + 1)
         shapes = {"examples": shape, "counts": (parts,)}
         made = {
@@ -612,7 +612,7 @@ class AUC(ClassRanking):
         return (positive > 0) & (negative > 0)
 
     def compute_class_score(self, scores, positive, negative):
-        below, up_to = weight_below(scores, negative)
+        below, up_to = sum_weights_below(scores, negative)
         pairs = ops.sum(positive / ops.maximum(ops.sum(positive), 1e-30) * (below + up_to) / 2)
         return pairs / ops.maximum(ops.sum(negative), 1e-30)
 
@@ -640,7 +640,7 @@ class AveragePrecision(ClassRanking):
         return positive > 0
 
     def compute_class_score(self, scores, positive, negative):
-        right, wrong = (ops.sum(w) - weight_below(scores, w)[0] for w in (positive, negative))
+        right, wrong = (ops.sum(w) - sum_weights_below(scores, w)[0] for w in (positive, negative))
         precision = right / ops.maximum(right + wrong, 1e-30)
         return ops.sum(positive * precision) / ops.maximum(ops.sum(positive), 1e-30)
 
@@ -669,7 +669,7 @@ class Pearson(ExactMetric):
         super().__init__(capacity, **{"name": "pearson", **kwargs})
 
     def score(self, y_true, y_pred, weight):
-        return ops.mean(correlation(y_true, y_pred, weight[:, None]))
+        return ops.mean(compute_correlation(y_true, y_pred, weight[:, None]))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -697,12 +697,14 @@ class Spearman(ExactMetric):
 
     def score(self, y_true, y_pred, weight):
         columns = ops.transpose(ops.concatenate([y_true, y_pred], axis=1))
-        ranks = ops.transpose(ops.map(lambda values: sum(weight_below(values, weight)), columns))
+        ranks = ops.transpose(
+            ops.map(lambda values: sum(sum_weights_below(values, weight)), columns)
+        )
         width = self.widths[0]
-        return ops.mean(correlation(ranks[:, :width], ranks[:, width:], weight[:, None]))
+        return ops.mean(compute_correlation(ranks[:, :width], ranks[:, width:], weight[:, None]))
 
 
-def correlation(a, b, weight):
+def compute_correlation(a, b, weight):
     """Compute the weighted correlations (C,) of columns (N, C). Constant columns get NaN."""
     total, infinite = ops.maximum(ops.sum(weight), 1e-30), float("inf")
     varies = True
@@ -720,7 +722,7 @@ def correlation(a, b, weight):
     return ops.where(varies, products[0] / ops.where(spread > 0, spread, 1.0), float("nan"))
 
 
-def weight_below(values, weight) -> tuple:
+def sum_weights_below(values, weight) -> tuple:
     """For each value, return the weight of all smaller and of all smaller or equal values."""
     values = ops.copy(values)  # to make a column contiguous in PyTorch
     order = ops.argsort(values)
@@ -769,16 +771,16 @@ def _sum_exponentials(logits):
     return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
 
 
-def _replicas() -> int:
+def _count_replicas() -> int:
     """Return the number of replicas. Each replica stores a part of the variables."""
     if keras.config.backend() != "tensorflow":
-        return torch_processes()
+        return count_torch_processes()
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def _replica():
+def _get_replica():
     """Return the current replica index."""
     if keras.config.backend() != "tensorflow":
-        return torch_process()
+        return get_torch_rank()
     context = tf.distribute.get_replica_context()
     return 0 if context is None else context.replica_id_in_sync_group

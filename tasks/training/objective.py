@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import losses, metrics
 
-from encoder_zoo.common.wording import close_names, did_you_mean, invalid
+from encoder_zoo.common.wording import close_names, invalid, suggest_names
 from encoder_zoo.tasks.losses.batch_loss import (
     FUNCTIONS,
     LOSS_CLASSES,
@@ -21,11 +21,11 @@ from encoder_zoo.tasks.losses.batch_loss import (
     OF_PROBABILITIES,
     OF_TRUE_CLASS,
     BatchLoss,
-    computes_rows,
     get_argument,
     get_keras_function,
     get_name,
     get_wrapped_function,
+    is_computed_by_row,
 )
 from encoder_zoo.tasks.training.metrics import (
     AUC,
@@ -91,7 +91,7 @@ KERAS_FUNCTIONS = {
 }
 
 
-def unchanged(x, y, y_pred, sample_weight) -> tuple:
+def return_unchanged(x, y, y_pred, sample_weight) -> tuple:
     """Return labels, outputs and weights unchanged."""
     return y, y_pred, sample_weight
 
@@ -141,7 +141,7 @@ class Objective:
     pads_classes: bool = False
     fills_batches: bool = True
     names_outputs: bool = False
-    inputs_of_metrics: Callable[..., tuple] = unchanged
+    inputs_of_metrics: Callable[..., tuple] = return_unchanged
     class_weighting: Callable[..., Source] | None = None
     split_report: Callable[..., None] | None = None
 
@@ -182,7 +182,7 @@ class Objective:
         if function is None or self.activation is None:
             return found
         self._check_fits(found, f"loss='auto', here {type(default).__name__}")
-        has_settings = isinstance(_only_one(loss), losses.Loss | partial)
+        has_settings = isinstance(_get_only_loss(loss), losses.Loss | partial)
         if function is get_keras_function(default) and not has_settings:
             return default
         includes_activation = OF_ACTIVATION.get(function) == self.activation
@@ -234,7 +234,7 @@ class Objective:
 
     def can_fill(self, loss, given: list) -> bool:
         """Return whether a loss and the given metrics can ignore rows that only pad a batch."""
-        return self.fills_batches and computes_rows(loss) and all(map(_takes_weights, given))
+        return self.fills_batches and is_computed_by_row(loss) and all(map(_has_row_weights, given))
 
     def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
         """Multiply the sample weights in the data by class weights.
@@ -298,9 +298,9 @@ class Objective:
         """
         if given is None or self.activation is None or self.names_outputs:
             return given
-        return [self._metric_on_logits(metric) for metric in keras.tree.flatten(given)]
+        return [self._wrap_metric(metric) for metric in keras.tree.flatten(given)]
 
-    def metric_by_name(self, name: str):
+    def make_metric(self, name: str):
         """Create a metric from its name. Names of Keras metrics are returned unchanged.
 
         Args:
@@ -317,7 +317,7 @@ class Objective:
             >>> classes = Objective(
             ...     losses.SparseCategoricalCrossentropy, activation="softmax", num_classes=3
             ... )
-            >>> classes.metric_by_name("f1_macro").average, classes.metric_by_name("mse")
+            >>> classes.make_metric("f1_macro").average, classes.make_metric("mse")
             ('macro', 'mse')
         """
         if name in self.own_metrics:
@@ -361,8 +361,8 @@ class Objective:
         _check_known(name)
         return name
 
-    def _metric_on_logits(self, metric):
-        metric = self.metric_by_name(metric) if isinstance(metric, str) else metric
+    def _wrap_metric(self, metric):
+        metric = self.make_metric(metric) if isinstance(metric, str) else metric
         name = metric if isinstance(metric, str) else None
         if name and name.lower() in ("accuracy", "acc"):
             if self.activation == "linear":
@@ -418,10 +418,10 @@ def find_loss(loss):
     Raises:
         ValueError: If the name is unknown, or if several losses are passed.
     """
-    loss = _only_one(loss)
+    loss = _get_only_loss(loss)
     if isinstance(loss, str) and loss.lower() in ("auto", "crossentropy", "ce"):
         return None
-    found = _loss_by_name(loss) if isinstance(loss, str) else loss
+    found = _make_loss(loss) if isinstance(loss, str) else loss
     found = found() if inspect.isclass(found) else found
     if not callable(found):
         raise invalid("loss", loss, "a name, a function or a keras.losses.Loss")
@@ -432,7 +432,7 @@ def find_loss(loss):
     return LOSS_CLASSES[found](**keywords) if is_function else loss if keywords else found
 
 
-def _only_one(loss):
+def _get_only_loss(loss):
     """Return the loss in a list or dict with a single loss."""
     if not isinstance(loss, list | tuple | dict):
         return loss
@@ -444,14 +444,14 @@ def _only_one(loss):
     return values[0]
 
 
-def _loss_by_name(name: str):
+def _make_loss(name: str):
     try:
         return losses.get(name)
     except ValueError:
         known = ["auto", "crossentropy", *sorted(f.__name__ for f in FUNCTIONS)]
         close = close_names(name.lower(), known, most=2)
         raise ValueError(
-            f"Unknown loss {name!r}.{did_you_mean(close)} Expected a name in keras.losses, a "
+            f"Unknown loss {name!r}.{suggest_names(close)} Expected a name in keras.losses, a "
             "function or a loss instance."
         ) from None
 
@@ -481,12 +481,12 @@ def _check_known(name: str) -> None:
         known = [*METRIC_NAMES, "accuracy", *filter(str.islower, dir(metrics))]
         close = close_names(name.lower(), known, most=2)
         raise ValueError(
-            f"Unknown metric {name!r}.{did_you_mean(close)} Expected {', '.join(METRIC_NAMES)} or "
+            f"Unknown metric {name!r}.{suggest_names(close)} Expected {', '.join(METRIC_NAMES)} or "
             "the name of a Keras metric."
         ) from None
 
 
-def _takes_weights(metric) -> bool:
+def _has_row_weights(metric) -> bool:
     if isinstance(metric, str):
         return True  # names of Keras metrics
     metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`

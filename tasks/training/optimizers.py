@@ -264,13 +264,13 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         divisor = ops.where(divisor > 0, divisor, 1.0)
         return [total.value / ops.cast(divisor, total.dtype) for total in sums]
 
-    def completes_step(self):
+    def is_step_complete(self):
         """Return whether the current batch completes a step that has finite gradients."""
         added = self.batches.value % self.gradient_accumulation_steps
         added = added + ops.cast(self._finite, added.dtype)
-        return ops.logical_and(self._ends_step(), added > 0)
+        return ops.logical_and(self._is_step_end(), added > 0)
 
-    def _ends_step(self):
+    def _is_step_end(self):
         """Return whether the current batch is the last batch in a step or in the run."""
         number = self._done.value + 1
         whole = number % self.gradient_accumulation_steps == 0
@@ -279,7 +279,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     def end_batch(self, completed) -> None:
         """Update the counters after a batch. Afterwards, `apply` adds 1 to `batches`."""
         self.assign(self._divisor, ops.where(completed, 0.0, self._divisor.value))
-        batches, done, ends = self.batches.value, self._done.value, self._ends_step()
+        batches, done, ends = self.batches.value, self._done.value, self._is_step_end()
         counted = batches - 1 + ops.cast(self._finite, batches.dtype)
         self.assign(self.batches, ops.where(completed, self._find_step_end(batches), counted))
         self.assign(self._done, ops.where(ends, self._find_step_end(done), done) + 1)
@@ -311,7 +311,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             self._step(gradients, variables)
             return
         means = self.mean_gradients(gradients, variables)
-        completed = self.completes_step()
+        completed = self.is_step_complete()
         states = [self.states[id(variable)] for variable in variables]
         changed = [*variables, *(m for state in states for m in (state.first, state.second))]
         before = [variable.value + 0 for variable in changed]
@@ -428,7 +428,7 @@ class FusedAdamW(ScheduledAdamW):
             for gradient, variable in pairs:
                 self._update(variable, gradient, *numbers)
             return
-        completed = self.completes_step()
+        completed = self.is_step_complete()
 
         def update_and_clear():
             for gradient, variable in pairs:
@@ -478,7 +478,7 @@ class TorchAdamW(ScheduledAdamW):
         with torch.no_grad():
             if self.gradient_accumulation_steps:
                 means = self.mean_gradients(gradients, variables)
-                completed = self.completes_step()
+                completed = self.is_step_complete()
                 if completed:
                     self._step(means, variables)
                     torch._foreach_zero_([self.states[id(v)].sum.value for v in variables])
@@ -538,7 +538,7 @@ class TorchAdamW(ScheduledAdamW):
         )
 
 
-def fine_tuning_optimizer(
+def make_fine_tuning_optimizer(
     total_batches: int,
     learning_rate: float = LEARNING_RATE,
     weight_decay: float = WEIGHT_DECAY,
@@ -565,7 +565,7 @@ def fine_tuning_optimizer(
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
     Example:
-        >>> fine_tuning_optimizer(total_batches=100).weight_decay
+        >>> make_fine_tuning_optimizer(total_batches=100).weight_decay
         0.01
     """
     batches = gradient_accumulation_steps or 1
@@ -591,7 +591,7 @@ def restart_optimizer(
     """Reset a fine-tuning optimizer for a new run, without a new graph.
 
     Args:
-        optimizer: An optimizer from `fine_tuning_optimizer`, possibly wrapped in a
+        optimizer: An optimizer from `make_fine_tuning_optimizer`, possibly wrapped in a
             `LossScaleOptimizer`.
         learning_rate: Float. Peak learning rate.
         total_batches: Integer. Number of batches in the run.
@@ -599,11 +599,11 @@ def restart_optimizer(
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer.built:
         optimizer.step_counter.assign(0)
         optimizer.dynamic_scale.assign(optimizer.initial_scale)
-    optimizer = inner_optimizer(optimizer)
+    optimizer = get_inner_optimizer(optimizer)
     steps = -(-total_batches // (optimizer.gradient_accumulation_steps or 1))
     optimizer.restart(learning_rate, max(1, steps), total_batches)
 
 
-def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+def get_inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Return the optimizer inside a `LossScaleOptimizer`, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)

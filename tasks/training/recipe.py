@@ -17,8 +17,8 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.training.optimizers import (
     AccumulatingLossScaleOptimizer,
-    fine_tuning_optimizer,
-    inner_optimizer,
+    get_inner_optimizer,
+    make_fine_tuning_optimizer,
 )
 
 logger = logging.getLogger("encoder_zoo")
@@ -88,7 +88,7 @@ class Recipe:
     @property
     def loss_weight(self) -> float:
         """The weight of the loss."""
-        return _single_weight(self.options.get("loss_weights"))
+        return _get_single_weight(self.options.get("loss_weights"))
 
     def update(self, arguments: Mapping, options: Mapping) -> Recipe:
         """Return the recipe after another call to `compile`. None keeps the value of an argument.
@@ -114,7 +114,7 @@ class Recipe:
             completed |= dict.fromkeys(RECIPE)
         options = {name: value for name, value in options.items() if value is not None}
         recipe = Recipe(completed, {**self.options, **options})
-        _single_weight(recipe.options.get("loss_weights"))
+        _get_single_weight(recipe.options.get("loss_weights"))
         return recipe
 
     def jit_compile(self, goes_step_by_step: str | None, has_fixed_shapes: bool):
@@ -157,7 +157,7 @@ class Recipe:
             getattr(settings, name, None) if self.arguments[name] is None else self.arguments[name]
             for name in ("weight_decay", "layer_decay", "warmup", "gradient_accumulation_steps")
         )
-        multiplier = layerwise(backbone, layer_decay)
+        multiplier = make_layerwise_multipliers(backbone, layer_decay)
         if shares := settings.learning_rate_shares:
             of_others = multiplier
 
@@ -165,7 +165,7 @@ class Recipe:
                 other = 1.0 if of_others is None else of_others(weight)
                 return shares.get(id(weight), other)
 
-        optimizer = fine_tuning_optimizer(
+        optimizer = make_fine_tuning_optimizer(
             1,
             settings.learning_rate,
             weight_decay,
@@ -181,7 +181,7 @@ class Recipe:
 
     def warn_default_rate(self, optimizer, default_rate: float) -> None:
         """Log a warning about the learning rate of an optimizer that was passed as a string."""
-        name, optimizer = self.arguments["optimizer"], inner_optimizer(optimizer)
+        name, optimizer = self.arguments["optimizer"], get_inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return
         if isinstance(optimizer, keras.optimizers.SGD):
@@ -209,7 +209,7 @@ class Recipe:
             ValueError: If the learning rate is 0 in all steps, or if there are fewer batches than
                 `gradient_accumulation_steps`.
         """
-        optimizer = inner_optimizer(optimizer)
+        optimizer = get_inner_optimizer(optimizer)
         accumulated = optimizer.gradient_accumulation_steps or 1
         if total_batches < accumulated:
             raise invalid(
@@ -245,7 +245,7 @@ class Recipe:
         """
         if not self.makes_optimizer:
             return
-        inner = inner_optimizer(optimizer)
+        inner = get_inner_optimizer(optimizer)
         if not int(keras.ops.convert_to_numpy(inner.iterations)):
             if inner is not optimizer and total_batches:
                 logger.warning(
@@ -267,7 +267,7 @@ class Recipe:
     def hold_rate(self, optimizer) -> None:
         """Use the peak learning rate for steps outside `fit`, unless another rate is set."""
         if self.makes_optimizer:
-            inner_optimizer(optimizer).schedule.hold_peak()
+            get_inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
         """Weight a batch of an accumulated step like a part of one large batch.
@@ -279,7 +279,7 @@ class Recipe:
             size: Optional scalar tensor. Size by which the loss is divided (see `BatchLoss`). None
                 if the loss is a sum.
         """
-        optimizer = inner_optimizer(optimizer)
+        optimizer = get_inner_optimizer(optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
@@ -307,7 +307,9 @@ class Recipe:
         return {**config, **own, "frozen_layers": given["frozen_layers"]}
 
 
-def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], float] | None:
+def make_layerwise_multipliers(
+    backbone: Backbone, decay: float
+) -> Callable[[keras.Variable], float] | None:
     """Create the learning rate multipliers for layer-wise decay.
 
     The multiplier of the head is 1. It is multiplied by `decay` for the last block of the backbone,
@@ -318,7 +320,7 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
         decay: Float. Learning rate of a layer, divided by the learning rate of the layer above it.
 
     Returns:
-        Function of a weight for `fine_tuning_optimizer`, or None if all multipliers are 1.
+        Function of a weight for `make_fine_tuning_optimizer`, or None if all multipliers are 1.
 
     Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2, and Clark et
     al. 2020, ELECTRA, appendix B.
@@ -327,7 +329,7 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
         >>> from encoder_zoo import ElectraBackbone
         >>> backbone = ElectraBackbone(30, num_layers=2, num_heads=1, hidden_dim=4,
         ...                            intermediate_dim=4)
-        >>> share = layerwise(backbone, 0.8)
+        >>> share = make_layerwise_multipliers(backbone, 0.8)
         >>> [round(share(layer.weights[0]), 3) for layer in (*backbone.blocks, backbone.embeddings)]
         [0.64, 0.8, 0.512]
     """
@@ -483,11 +485,11 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
             )
 
 
-def _single_weight(loss_weights) -> float:
+def _get_single_weight(loss_weights) -> float:
     """Return the weight of the single loss of a task.
 
     Example:
-        >>> _single_weight([0.5])
+        >>> _get_single_weight([0.5])
         0.5
     """
     weights = keras.tree.flatten(loss_weights)
@@ -607,13 +609,13 @@ def build_metrics(task, dataset: tf.data.Dataset) -> None:
         # The sizes in streams are unknown. Labels with the rank of the outputs get their sizes.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
         y = tf.TensorSpec(sizes, y.dtype)
-    x, y, y_pred, weight = array_ops.nest.map_structure(_smallest, (x, y, y_pred, weight))
+    x, y, y_pred, weight = array_ops.nest.map_structure(_make_smallest, (x, y, y_pred, weight))
     task.compute_loss(x, y, y_pred, weight, training=False)
     task.compute_metrics(x, y, y_pred, weight)
     task.reset_metrics()
 
 
-def _smallest(spec) -> array_ops.Tensor | None:
+def _make_smallest(spec) -> array_ops.Tensor | None:
     """Create zeros for a spec. Unknown sizes are 2, because Keras drops axes of size 1.
 
     The number of examples is also 2, because the labels may have a fixed size while the outputs do

@@ -25,12 +25,16 @@ from encoder_zoo.tasks.preprocessing.batching import (
     NOT_RANDOM,
     LengthGroupedBatcher,
     Plan,
-    epoch_order,
-    example_lengths,
+    count_tokens,
+    get_megabatch_size,
     group_batches,
-    megabatch_size,
+    shuffle_by_length,
 )
-from encoder_zoo.tasks.preprocessing.columns import columns_advice, materialize, table_columns
+from encoder_zoo.tasks.preprocessing.columns import (
+    describe_columns,
+    list_table_columns,
+    materialize,
+)
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.prepared import (
     check_arrays,
@@ -44,7 +48,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import log_once, report_in_dat
 from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
-from encoder_zoo.tasks.training.streams import Stream, as_stream, count_rows, describe_settings
+from encoder_zoo.tasks.training.streams import Stream, count_rows, describe_settings, make_stream
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,9 @@ class Examples(Source):
     @functools.cached_property
     def _training(self) -> tuple[int, Callable]:
         capacity = self.maker.preprocessor.packed_length if self._is_encoded else None
-        return self._batcher(capacity is None).training(self.examples, self.plan, capacity)
+        return self._make_batcher(capacity is None).training(self.examples, self.plan, capacity)
 
-    def _batcher(self, may_fill: bool) -> LengthGroupedBatcher:
+    def _make_batcher(self, may_fill: bool) -> LengthGroupedBatcher:
         maker, size = self.maker, self.plan.batch_size
         fills = may_fill and maker.fills and self._is_encoded
         if not fills:
@@ -139,7 +143,7 @@ class Examples(Source):
         return self._training[1](seed, start)
 
     def in_order(self) -> tf.data.Dataset:
-        return self._batcher(True).ordered(self.examples, self.plan.batch_size).dataset
+        return self._make_batcher(True).ordered(self.examples, self.plan.batch_size).dataset
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
@@ -201,7 +205,7 @@ class DatasetBatches(Source):
         passes = None if plan.steps_per_epoch else len(plan.epochs)
         raw = self._batched.repeat(passes)
         if plan.shuffle and self._is_single:
-            megabatches = self._make_batches(megabatch_size(plan.batch_size))
+            megabatches = self._make_batches(get_megabatch_size(plan.batch_size))
             megabatches = megabatches.repeat(passes)
             raw = group_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
         return self._preprocess_batches(raw, seed, start)
@@ -296,7 +300,7 @@ class StreamBatches(Source):
 
     def in_order(self):
         def batches(first: int = 0) -> Iterator:
-            chunks = itertools.islice(self._chunks(self.plan.batch_size), first, None)
+            chunks = itertools.islice(self._iterate_chunks(self.plan.batch_size), first, None)
             for number, (_, examples) in enumerate(chunks, first):
                 yield from self._cut(examples, self._make_collate(), 0, number, shuffles=False)
 
@@ -311,7 +315,7 @@ class StreamBatches(Source):
         plan, make, number = self.plan, self._make_collate(), 0
         for _ in itertools.count():
             before = number
-            for size, examples in self._chunks(self._rows):
+            for size, examples in self._iterate_chunks(self._rows):
                 count = -(-size // plan.batch_size) if self._shuffles else 1
                 if number + count > first:
                     cut = self._cut(examples, make, seed, number, self._shuffles)
@@ -325,7 +329,7 @@ class StreamBatches(Source):
     def _rows(self) -> int:
         """Return the number of single rows that `fit` reads at a time."""
         size = self.plan.batch_size
-        return megabatch_size(size) if self._shuffles else size
+        return get_megabatch_size(size) if self._shuffles else size
 
     def _files(self, rows: int) -> TokenFiles | None:
         """Return the cache files for chunks of this number of rows, or None without a cache."""
@@ -339,7 +343,7 @@ class StreamBatches(Source):
     def _settings(self) -> dict:
         return describe_settings(self.maker, self._stream.checksum)
 
-    def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
+    def _iterate_chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
         """For every chunk in a pass, yield its number of rows and a function that encodes it.
 
         A chunk is a batch, or a given number of single rows.
@@ -409,8 +413,8 @@ class StreamBatches(Source):
             return
         size, plan = self.plan.batch_size, self.plan
         with use_numpy():
-            lengths = array_ops.cast(example_lengths(examples), array_ops.int32)
-            order = epoch_order(lengths, size, np.array([seed, number]), plan.group_lengths)
+            lengths = array_ops.cast(count_tokens(examples), array_ops.int32)
+            order = shuffle_by_length(lengths, size, np.array([seed, number]), plan.group_lengths)
         for start in range(0, len(order), size):
             with use_numpy():
                 chosen = take_examples(examples, order[start : start + size])
@@ -495,7 +499,7 @@ class InOrder:
         return batch
 
 
-def as_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
+def make_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
     """Check the inputs of `fit` or `evaluate`, and convert them to a `Source`.
 
     Args:
@@ -541,7 +545,7 @@ def check_given_inputs(task, given: Given):
 def read(task, x, y) -> Given:
     """Let the task check the inputs and labels of `fit` or `evaluate`. Return both."""
     maker = task.batch_maker
-    x, y = as_stream(materialize(x), maker), materialize(y)
+    x, y = make_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
     maker.check_given(y, x)
     if not isinstance(x, Stream):  # streams separate the labels of each batch
@@ -559,7 +563,7 @@ def check_labels(task, given: Given) -> None:
     if given.y is None and given.element[1] is None:
         raise ValueError(
             f"The {values.name}s are missing. Expected y: {values.expected}."
-            f"{columns_advice(given.x)}"
+            f"{describe_columns(given.x)}"
         )
 
 
@@ -609,12 +613,12 @@ def check_inputs(task, x, y) -> None:
             f"`x` is {str(x)!r:.60}. Expected texts, not a single text or the name of a file. "
             f"{task.record.file_advice.format(str(x))}"
         )
-    if isinstance(x, Mapping) and any(table_columns(v) is not None for v in x.values()):
+    if isinstance(x, Mapping) and any(list_table_columns(v) is not None for v in x.values()):
         splits = ", ".join(map(repr, x))
         raise ValueError(f"`x` has the splits {splits}. Pass one split: fit(x[{next(iter(x))!r}]).")
     if isinstance(y, str | bytes):
         raise ValueError(
-            f"`y` is {y!r:.60}. Expected labels, not the name of a column.{columns_advice(x)}"
+            f"`y` is {y!r:.60}. Expected labels, not the name of a column.{describe_columns(x)}"
         )
 
 
@@ -649,25 +653,25 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
     """Split off a fraction of the examples at the end.
 
     Raises:
-        ValueError: If the fraction is invalid. See `first_count`.
+        ValueError: If the fraction is invalid. See `count_training_examples`.
     """
     if "text_index" in examples:  # sorted. A text can have several examples.
         count = int(array_ops.reduce_max(examples["text_index"])) + 1
-        first = int(np.searchsorted(examples["text_index"], first_count(count, share)))
+        first = int(np.searchsorted(examples["text_index"], count_training_examples(count, share)))
     else:
-        first = first_count(examples["token_ids"].shape[0], share)
+        first = count_training_examples(examples["token_ids"].shape[0], share)
     parts = (lambda values: values[:first]), (lambda values: values[first:])
     return tuple(array_ops.nest.map_structure(part, examples) for part in parts)
 
 
-def first_count(count: int, share: float) -> int:
+def count_training_examples(count: int, share: float) -> int:
     """Return the number of training examples if a fraction at the end is held out.
 
     Raises:
         ValueError: If the fraction is not between 0 and 1, or if no example is left to train on.
 
     Example:
-        >>> first_count(10, 0.2)
+        >>> count_training_examples(10, 0.2)
         8
     """
     if not 0 < share < 1:
@@ -686,16 +690,16 @@ def compute_examples_checksum(examples: dict) -> dict:
     """Return the number of encoded examples and their checksum."""
     digest = hashlib.sha256()
     for name in sorted(examples):
-        for part in _arrays(examples[name]):
+        for part in _list_arrays(examples[name]):
             digest.update(f"{part.dtype} {part.shape}".encode())
             digest.update(np.ascontiguousarray(part))
     return {"examples": int(examples["token_ids"].shape[0]), "sha256": digest.hexdigest()}
 
 
-def _arrays(values) -> list[np.ndarray]:
+def _list_arrays(values) -> list[np.ndarray]:
     """Return the arrays in a tensor, a ragged tensor or a dict of tensors."""
     if isinstance(values, Mapping):
-        return [array for name in sorted(values) for array in _arrays(values[name])]
+        return [array for name in sorted(values) for array in _list_arrays(values[name])]
     if hasattr(values, "row_splits"):
-        return [*_arrays(values.values), np.asarray(values.row_splits)]
+        return [*_list_arrays(values.values), np.asarray(values.row_splits)]
     return [np.asarray(values)]

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import plain_settings
+from encoder_zoo.common.configuration import make_plain_settings
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import check_folder
-from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, list_table_columns
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.distribution import count_to_end
@@ -121,7 +121,7 @@ class Stream:
         self.first = first
         self.is_single = _is_single(*first[:2], self._labels_tokens)
         self.element_spec = keras.utils.pack_x_y_sample_weight(
-            *self.separated(_together([first]) if self.is_single else first)
+            *self.separated(_combine_rows([first]) if self.is_single else first)
         )
 
     def __repr__(self) -> str:
@@ -162,8 +162,8 @@ class Stream:
                 element.
         """
         for number, element in enumerate(self._parts()):
-            form = _form(element[0])
-            expected = "texts" if self.first is None else _form(self.first[0])
+            form = _describe_form(element[0])
+            expected = "texts" if self.first is None else _describe_form(self.first[0])
             if form == "None" or (self.first is not None and form != expected):
                 raise ValueError(
                     f"Element {number} of the stream has {form} as inputs. Expected {expected}"
@@ -175,7 +175,7 @@ class Stream:
         source = self.source
         collate = getattr(getattr(source, "collate_fn", None), "__name__", None)
         if collate == "default_convert":  # used with batch_size=None
-            source = (_as_tuples(row, self._labels_tokens) for row in source)
+            source = (_convert_to_tuples(row, self._labels_tokens) for row in source)
         if collate == "default_collate":
             return map(
                 functools.partial(_split_collated, labels_tokens=self._labels_tokens), source
@@ -200,7 +200,7 @@ class Stream:
             yield from elements
             return
         while chunk := list(itertools.islice(elements, rows)):
-            yield _together(chunk)
+            yield _combine_rows(chunk)
 
     def count(self, batch_size: int) -> int:
         """Return the number of batches per pass. This may read the source once."""
@@ -242,7 +242,7 @@ def is_stream(x: object) -> bool:
     return hasattr(x, "__iter__") and any(name.startswith(LIBRARIES) for name in modules)
 
 
-def as_stream(x, maker: BatchMaker):
+def make_stream(x, maker: BatchMaker):
     """Convert a source to a `Stream`. Any other object is returned unchanged."""
     return Stream(x, maker) if is_stream(x) else x
 
@@ -265,7 +265,7 @@ def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
 
 
 @contextlib.contextmanager
-def ending_quietly(x: object) -> Iterator[None]:
+def suppress_end_warning(x: object) -> Iterator[None]:
     """Context that suppresses the Keras warning about a generator that has ended."""
     with warnings.catch_warnings():
         if isinstance(x, Iterator):
@@ -275,8 +275,8 @@ def ending_quietly(x: object) -> Iterator[None]:
 
 def _parts(element, labels_tokens: bool) -> tuple:
     """Return an element as `(x, y, sample_weight)`."""
-    if table_columns(element) is not None:  # such as a CSV chunk from pandas
-        element = plain(element)
+    if list_table_columns(element) is not None:  # such as a CSV chunk from pandas
+        element = convert_to_plain(element)
     if isinstance(element, Mapping) and not is_prepared(element):
         x = dict(element)
         y = next((x.pop(name) for name in LABEL_COLUMNS if name in x), None)
@@ -292,7 +292,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
     return x, y, weight
 
 
-def _form(x) -> str:
+def _describe_form(x) -> str:
     """Describe the structure of inputs. All elements of a stream have the same description."""
     if isinstance(x, Mapping):
         return "the columns " + ", ".join(sorted(map(str, x)))
@@ -303,7 +303,7 @@ def _form(x) -> str:
     return "a list or array" if _is_sized(x) else str(x)[:40]
 
 
-def _as_tuples(row, labels_tokens: bool):
+def _convert_to_tuples(row, labels_tokens: bool):
     """Restore the tuples in a row that the default `collate_fn` of PyTorch turned into lists."""
     if not isinstance(row, list):
         return row
@@ -358,7 +358,7 @@ def _is_sized(values) -> bool:
     return hasattr(values, "__len__") and not isinstance(values, str | bytes | Mapping)
 
 
-def _together(rows: list[tuple]) -> tuple:
+def _combine_rows(rows: list[tuple]) -> tuple:
     """Combine rows `(x, y, sample_weight)` into a batch."""
     x, y, weight = zip(*rows, strict=True)
     if isinstance(x[0], Mapping):
@@ -402,9 +402,11 @@ def describe_settings(maker: BatchMaker, first: str) -> dict:
         "task": [maker.task, *(getattr(learner, name, None) for name in LABEL_SETTINGS)],
         "preprocessors": [
             [
-                plain_settings({n: v for n, v in one.get_config().items() if n != "tokenizer"}),
+                make_plain_settings(
+                    {n: v for n, v in one.get_config().items() if n != "tokenizer"}
+                ),
                 one.max_sequence_length,
-                plain_settings(one.tokenizer.get_config()),
+                make_plain_settings(one.tokenizer.get_config()),
             ]
             for one in (read, *vars(read).values())
             if isinstance(one, Preprocessor)

@@ -17,11 +17,11 @@ from keras import ops
 
 from encoder_zoo.common.arguments import EvaluateOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import opens_training
+from encoder_zoo.common.keras_private import replace_training_functions
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.model_configuration import saves_layer_states
-from encoder_zoo.common.tensorflow_private import drop_unused_kernels, graphs_as_traced
-from encoder_zoo.common.trace import tracing
+from encoder_zoo.common.model_configuration import add_layer_states
+from encoder_zoo.common.tensorflow_private import disable_graph_rewriting, drop_unused_kernels
+from encoder_zoo.common.trace import use_trace_settings
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -32,19 +32,19 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import LocksWeights, weights_lock
-from encoder_zoo.common.wording import unknown_argument
+from encoder_zoo.common.weights_lock import LocksWeights, get_weights_lock
+from encoder_zoo.common.wording import describe_unknown_argument
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.training import list_undecayed
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.losses.batch_loss import BatchLoss, mean_over_replicas
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss, average_over_replicas
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
-from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
+from encoder_zoo.tasks.preprocessing.columns import list_table_columns, log_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.preprocessor import log_once
@@ -56,10 +56,10 @@ from encoder_zoo.tasks.training.data import (
     GraphCache,
     Source,
     enable_compilation_cache,
-    own_errors,
+    raise_own_errors,
     uncounted,
 )
-from encoder_zoo.tasks.training.distribution import Distribution, current_strategy, get_worker
+from encoder_zoo.tasks.training.distribution import Distribution, get_strategy, get_worker
 from encoder_zoo.tasks.training.exported_forward import ExportedForward
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
@@ -74,15 +74,15 @@ from encoder_zoo.tasks.training.recipe import (
     train_new_pooler,
     warn_random_weights,
 )
-from encoder_zoo.tasks.training.streams import ending_quietly
+from encoder_zoo.tasks.training.streams import suppress_end_warning
 
 FROZEN_HERE = (
     "frozen_here"  # key of the frozen layers in the compile config, see `FrozenLayers.get_state`
 )
 
 
-@saves_layer_states
-@opens_training
+@add_layer_states
+@replace_training_functions
 class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     """A `keras.Model` that is trained and evaluated on raw inputs.
 
@@ -116,7 +116,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     def _reset_training_state(self) -> None:
         """Set the training state of a task that is not compiled."""
-        self.distribution = Distribution(current_strategy())
+        self.distribution = Distribution(get_strategy())
         self.graphs = GraphCache()
         self._layers_version = 0
         enable_compilation_cache()
@@ -140,7 +140,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             task=type(self).__name__,
             preprocessor=self.preprocessor,
             encode=self.preprocess,
-            separate=getattr(self.preprocessor, "separate", unchanged),
+            separate=getattr(self.preprocessor, "separate", return_unchanged),
             check_given=functools.partial(check_given, none_is_answer=none_is_answer),
             check=functools.partial(sources.check_given_inputs, self),
             graphs=self.graphs,
@@ -339,9 +339,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
         rates = tuple(self.learning_rate_shares().values())
-        return trained, *of_backbone, self.form, self._own_settings(), rates
+        return trained, *of_backbone, self.form, self._get_own_settings(), rates
 
-    def _own_settings(self) -> dict:
+    def _get_own_settings(self) -> dict:
         return {name: getattr(self, name) for name in self.record.compile_settings}
 
     def _is_as_traced(self) -> bool:
@@ -383,7 +383,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         config = self.recipe.to_config(config, self.loss, self.learning_rate)
         if frozen := self._frozen_layers.get_state(self.backbone):
             config[FROZEN_HERE] = frozen
-        return {**config, **self._own_settings()}
+        return {**config, **self._get_own_settings()}
 
     def compile_from_config(self, config: dict) -> None:
         """Compile the model with the arguments from `get_compile_config`."""
@@ -479,10 +479,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
         def read() -> tuple[Source, Source | None]:
             with log_once():
-                others = held_out and self._evaluation_source(
+                others = held_out and self._make_evaluation_source(
                     *held_out, held_out_size, validation_steps
                 )
-                data = sources.as_source(given, sample_weight, plan=plan, maker=self.batch_maker)
+                data = sources.make_source(given, sample_weight, plan=plan, maker=self.batch_maker)
             self._reserve_examples(data)
             return (
                 data.split(validation_split, held_out_size) if validation_split else (data, others)
@@ -517,7 +517,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     def _log_columns(self, x, y) -> None:
         """Log which columns of a table are used."""
-        columns = list(x) if isinstance(x, Mapping) else table_columns(x)
+        columns = list(x) if isinstance(x, Mapping) else list_table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
             log_columns(self.preprocessor.inputs.match_names(columns, names), y)
@@ -534,7 +534,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             none.on_train_end()
             return self.history
         self.distribution.report_processes(self)
-        self.distribution.agree(self, self._exact_metrics(), data, held_out)
+        self.distribution.agree(self, self._list_exact_metrics(), data, held_out)
         with self.distribution.running():
             arguments, done = resume(self, data, callbacks, verbose)
             validation = held_out and held_out.in_order()
@@ -548,7 +548,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             validated = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])[0]
             vars(self)["_held_out"] = validated  # `self._held_out = ...` would store a copy
             try:
-                with self._counting(data.steps_per_epoch, done), own_errors(data, held_out):
+                with (
+                    self._count_batches(data.steps_per_epoch, done),
+                    raise_own_errors(data, held_out),
+                ):
                     history = super().fit(**arguments)
             finally:
                 del vars(self)["_held_out"]
@@ -563,12 +566,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if not self.compiled:
             self.compile()
 
-    def _evaluation_source(
+    def _make_evaluation_source(
         self, given: sources.Given, sample_weight, batch_size: int, steps: int | None
     ) -> Source:
         """Create the source of `evaluate`, and reserve memory in metrics that store examples."""
         plan = Plan(batch_size, steps_per_epoch=steps)
-        data = sources.as_source(given, sample_weight, plan=plan, maker=self.batch_maker)
+        data = sources.make_source(given, sample_weight, plan=plan, maker=self.batch_maker)
         self._reserve_examples(data)
         return data
 
@@ -578,12 +581,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             if hasattr(metric, "read_task"):
                 metric.read_task(self)
 
-    def _exact_metrics(self) -> list[ExactMetric]:
+    def _list_exact_metrics(self) -> list[ExactMetric]:
         return [m for m in self.compiled_with.given if isinstance(m, ExactMetric)]
 
     def _reserve_examples(self, data: Source) -> None:
         """Reserve memory for all examples in the metrics that store examples."""
-        kept = self._exact_metrics()
+        kept = self._list_exact_metrics()
         if not kept:
             return
         count = (data.plan.steps_per_epoch or 0) * data.plan.batch_size
@@ -654,28 +657,28 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         }
         if x is not None and x is self._held_out:  # Keras passes prepared data in `fit`
             self._prepare_metrics()
-            with self.distribution.running(), self._counting(steps):
+            with self.distribution.running(), self._count_batches(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
         if of_keras:
             names = set(inspect.signature(type(self).evaluate).parameters) - {"self", "of_keras"}
             called = f"{type(self).__name__}.evaluate"
-            raise TypeError(unknown_argument(called, next(iter(of_keras)), names))
+            raise TypeError(describe_unknown_argument(called, next(iter(of_keras)), names))
         self._check_answers()
         given = sources.read(self, x, y)
         self._adapt(given, training=False)
         self._make_ready()
         self._prepare_metrics()
-        data = self._evaluation_source(given, sample_weight, batch_size or BATCH_SIZE, steps)
-        self.distribution.agree(self, self._exact_metrics(), data)
+        data = self._make_evaluation_source(given, sample_weight, batch_size or BATCH_SIZE, steps)
+        self.distribution.agree(self, self._list_exact_metrics(), data)
         batches = data.in_order()
         build_metrics(self, batches)
-        with ending_quietly(x), own_errors(data):
+        with suppress_end_warning(x), raise_own_errors(data):
             return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):
         """Call `keras.Model.evaluate`. Store the results, except for validations in `fit`."""
         results = super().evaluate(*args, **kwargs)
-        self._remember(dict(_numbers(self.get_metrics_result())))
+        self._remember(dict(_iterate_numbers(self.get_metrics_result())))
         return results
 
     @property
@@ -698,7 +701,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
         """Call a Keras loop over batches. With a strategy, batches are divided into parts."""
         x, steps = self.distribution.divided(x, steps)
-        with self.distribution.running(), self._counting(steps):
+        with self.distribution.running(), self._count_batches(steps):
             return function(x, *args, steps=steps, **kwargs)
 
     def preprocess(self, x: object, y: object = None, sample_weight: object = None) -> dict:
@@ -746,7 +749,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             batch_loss: `BatchLoss` for this step. Defaults to the loss from `compile`.
         """
         penalties = self.penalties(y_pred)
-        loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, _real_rows(x))
+        loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, _get_real_rows(x))
         if training:
             self.recipe.weigh_batch(self.optimizer, size)
         self.compiled_with.weigh_next_loss(size)
@@ -764,7 +767,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if not self.losses:
             return 0.0
         penalty = ops.sum(ops.stack([ops.sum(ops.cast(loss, "float32")) for loss in self.losses]))
-        return mean_over_replicas(penalty, ops.shape(keras.tree.flatten(y_pred)[0])[0])
+        return average_over_replicas(penalty, ops.shape(keras.tree.flatten(y_pred)[0])[0])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Update the metrics. Rows that only pad the batch are ignored."""
@@ -773,7 +776,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 metric.read_inputs(x)
         y_pred = keras.tree.map_structure(_cast_to_float32, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
-        real = _real_rows(x)
+        real = _get_real_rows(x)
         if real is None:
             return super().compute_metrics(x, y, y_pred, sample_weight)
         self.compiled_with.update(ops.convert_to_tensor(y), y_pred, sample_weight, real)
@@ -795,7 +798,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """
         if not self.has_one_graph:
             return None
-        trains, lock = step == self.train_step, weights_lock(self)
+        trains, lock = step == self.train_step, get_weights_lock(self)
         hold = lock.exclusive if trains else lock.shared
         graphs = {
             long: tf.function(_trace_by_length(long, step), autograph=False)
@@ -813,13 +816,13 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             if in_graphs and isinstance(iterator, tf.data.Iterator):
                 # The concrete function is reused for all batches that match its signature.
                 graph.get_concrete_function(iterator.element_spec)
-            with hold(), graphs_as_traced(as_traced and not long):
+            with hold(), disable_graph_rewriting(as_traced and not long):
                 return graph(batch)
 
         return function
 
     @contextlib.contextmanager
-    def _counting(self, steps: int | None, done: int = 0):
+    def _count_batches(self, steps: int | None, done: int = 0):
         """Count the batches that Keras reads, so that no execution crosses the end of an epoch.
 
         Only TensorFlow combines several steps into one execution. On other backends, Keras would
@@ -839,7 +842,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         finally:
             self._counted, self.steps_per_execution = outer, executed
 
-    def _next_execution(self) -> int:
+    def _get_next_execution(self) -> int:
         """Return the number of batches in the next execution."""
         counted = self._counted
         if counted.steps is None:
@@ -905,12 +908,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return super().test_on_batch(check_arrays(self, x), *args, **kwargs)
 
 
-def unchanged(x, y) -> tuple:
+def return_unchanged(x, y) -> tuple:
     """Return inputs and labels unchanged."""
     return x, y
 
 
-def _real_rows(x):
+def _get_real_rows(x):
     """Return a boolean mask (B,) of the real examples, or None if all rows are real."""
     return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
 
@@ -932,7 +935,7 @@ def _trace_by_length(long: bool, function: Callable) -> Callable:
     """Wrap a function, so that it is traced separately for long and for short examples."""
 
     def traced(argument):
-        with tracing(is_long=long, blocks={}):
+        with use_trace_settings(is_long=long, blocks={}):
             return function(argument)
 
     return traced
@@ -945,11 +948,11 @@ def _cast_to_float32(outputs):
     return ops.cast(outputs, "float32") if is_half else outputs
 
 
-def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:
+def _iterate_numbers(results: Mapping) -> Iterator[tuple[str, float]]:
     """Yield the names and values of metric results. Results that are dicts are flattened."""
     for name, value in results.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value)
+            yield from _iterate_numbers(value)
         elif np.ndim(value) == 0:
             yield name, float(value)
 
@@ -957,12 +960,12 @@ def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:
 def _checksum(weights: list[keras.Variable]) -> int:
     found = 0
     for weight in weights:
-        for array in _arrays(weight):
+        for array in _list_arrays(weight):
             found = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view("uint8"), found)
     return found
 
 
-def _arrays(weight: keras.Variable) -> list[np.ndarray]:
+def _list_arrays(weight: keras.Variable) -> list[np.ndarray]:
     """Return the values of a weight that are stored in this process."""
     if getattr(weight.value, "is_fully_addressable", True):
         return [keras.ops.convert_to_numpy(weight)]

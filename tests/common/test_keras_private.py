@@ -10,12 +10,12 @@ import tensorflow as tf
 from processes import run
 
 from encoder_zoo.common import keras_private
-from encoder_zoo.common.keras_private import opens_training
+from encoder_zoo.common.keras_private import replace_training_functions
 
 X, Y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 
 
-@opens_training
+@replace_training_functions
 class Model(keras.Model):
     """A dense layer, and a list of what Keras asks for."""
 
@@ -110,16 +110,16 @@ def test_building_under_a_strategy_with_parts_of_different_size():
             built.append((iterator, data_batch))
 
     parts = [lambda part=part: [tf.constant(part[:n]) for n in (3, 1)] for part in (X, Y > 0)]
-    opens_training(Building)()._maybe_symbolic_build(iter([(0, 0, iter([parts]))]))
+    replace_training_functions(Building)()._maybe_symbolic_build(iter([(0, 0, iter([parts]))]))
     [(iterator, (x, y))] = built
     assert iterator is None and (x.shape, y.dtype) == ((None, 2), "bool")
 
 
 LOOKED = """
 import keras, numpy as np
-from encoder_zoo.common.keras_private import opens_training
+from encoder_zoo.common.keras_private import replace_training_functions
 
-@opens_training
+@replace_training_functions
 class Model(keras.Model):
     looked = 0
 

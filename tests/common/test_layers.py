@@ -4,8 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from encoder_zoo.common.layers import frozen_kernel, innermost_layers, list_layers, own_weights
-from encoder_zoo.encoders import all_families
+from encoder_zoo.common.layers import (
+    get_frozen_kernel,
+    list_innermost_layers,
+    list_layers,
+    list_own_weights,
+)
+from encoder_zoo.encoders import list_families
 
 
 def nested():
@@ -19,26 +24,26 @@ def test_layers_in():
 
 
 @pytest.mark.slow(except_for=r"^modernbert$")
-@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 def test_layers_are_in_the_order_of_keras(family, tiny):
     """Files of Keras number them so."""
     model = tiny.backbone(family)
     assert [*map(id, list_layers(model))] == [*map(id, model._flatten_layers())]
     for layer in list_layers(model):
         own = [*layer._trainable_variables, *layer._non_trainable_variables]
-        assert [*map(id, own_weights(layer))] == [*map(id, own)]
+        assert [*map(id, list_own_weights(layer))] == [*map(id, own)]
 
 
 def test_innermost_layers():
-    names = sorted(layer.name for layer in innermost_layers(nested()))
+    names = sorted(layer.name for layer in list_innermost_layers(nested()))
     assert names == ["a", "b", "c"]
 
 
 def test_own_weights():
     model = nested()
     model(np.ones((4, 2)))
-    assert own_weights(model) == []
-    assert [v.name for v in own_weights(model.layers[1])] == ["kernel", "bias"]
+    assert list_own_weights(model) == []
+    assert [v.name for v in list_own_weights(model.layers[1])] == ["kernel", "bias"]
 
 
 def test_frozen_kernel():
@@ -46,5 +51,5 @@ def test_frozen_kernel():
     dense.build((None, 3))
     before = dense.kernel
     dense.enable_lora(1)
-    assert frozen_kernel(dense) is before
+    assert get_frozen_kernel(dense) is before
     assert dense.kernel is not before

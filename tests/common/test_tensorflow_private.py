@@ -35,8 +35,8 @@ def test_graphs_as_traced():
         return not config.graph_options.rewrite_options.disable_meta_optimizer
 
     double = tf.function(lambda x: x + x)
-    with tensorflow_private.graphs_as_traced(True):
+    with tensorflow_private.disable_graph_rewriting(True):
         assert not rewrites() and float(double(tf.constant(2.0))) == 4
     assert rewrites()
-    with tensorflow_private.graphs_as_traced(False):
+    with tensorflow_private.disable_graph_rewriting(False):
         assert rewrites()

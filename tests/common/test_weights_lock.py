@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from processes import run
 
-from encoder_zoo.common.weights_lock import LocksWeights, WeightsLock, weights_lock
+from encoder_zoo.common.weights_lock import LocksWeights, WeightsLock, get_weights_lock
 
 SECONDS = 10
 
@@ -179,10 +179,10 @@ def test_tasks_of_a_backbone_share_its_lock(tiny):
     from encoder_zoo.encoders import get_family
 
     task = tiny.task(get_family("bert"), "SequenceClassifier")
-    assert weights_lock(task) is weights_lock(task.backbone)
+    assert get_weights_lock(task) is get_weights_lock(task.backbone)
     other = ez.TokenClassifier(task.backbone, labels=["O", "B-A"])
-    assert weights_lock(other) is weights_lock(task)
-    assert weights_lock(keras.Sequential()) is not weights_lock(task)
+    assert get_weights_lock(other) is get_weights_lock(task)
+    assert get_weights_lock(keras.Sequential()) is not get_weights_lock(task)
 
 
 @pytest.mark.matrix

@@ -112,7 +112,7 @@ from unittest import mock
 
 import keras
 import numpy as np
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 from encoder_zoo.encoders.layers import CalledDirectly
 from encoder_zoo.testing import tiny
 
@@ -122,14 +122,14 @@ def outputs(backbone, inputs):
 
 
 checked = mock.patch.object(CalledDirectly, "_is_right", return_value=False)
-for family in all_families():
+for family in list_families():
     for dtype in ("float32", "mixed_bfloat16"):
         backbone, inputs = tiny.backbone(family, dtype=dtype), tiny.examples(family)
         found = outputs(backbone, inputs)
         with checked:
             np.testing.assert_array_equal(found, outputs(backbone, inputs), err_msg=family.name)
 
-backbone, inputs, seen = tiny.backbone(all_families()[0]), tiny.examples(all_families()[0]), []
+backbone, inputs, seen = tiny.backbone(list_families()[0]), tiny.examples(list_families()[0]), []
 hook = backbone.blocks[0].output_dense.register_forward_hook(lambda *call: seen.append(call))
 before = outputs(backbone, inputs)
 assert len(seen) == 1

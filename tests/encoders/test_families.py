@@ -6,7 +6,7 @@ import pytest
 from paths import ROOT, TOPS
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import FAMILIES, all_families, family_module
+from encoder_zoo.encoders import FAMILIES, get_family_module, list_families
 
 # In the default run, the checks that build and train models are of one family of each kind of
 # blocks; of the others, whose blocks are BERT's, what is their own: the record, and its preset.
@@ -26,7 +26,7 @@ def is_slow(family, name: str) -> bool:
     "check",
     [
         pytest.param(check, id=name, marks=SLOW if is_slow(family, name) else [])
-        for family in all_families()
+        for family in list_families()
         for name, check in ez.testing.family_checks(family)
     ],
 )
@@ -36,9 +36,9 @@ def test_a_family(check):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_registered_family_is_public(name):
-    [family] = [family for family in all_families() if family.name == name]
+    [family] = [family for family in list_families() if family.name == name]
     assert family.backbone.__name__ == FAMILIES[name] in ez.__all__
-    assert family.backbone.__module__ == family_module(name)
+    assert family.backbone.__module__ == get_family_module(name)
     assert family.backbone.family is family
 
 

@@ -11,8 +11,12 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 from encoder_zoo.encoders.core import Encoder, EncoderBlock, SelfAttention
 from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.encoders.kernels.attention import FastAttention, attend_fast, fused_attention
-from encoder_zoo.encoders.positions import rotation
+from encoder_zoo.encoders.kernels.attention import (
+    FastAttention,
+    attend_fast,
+    compute_fused_attention,
+)
+from encoder_zoo.encoders.positions import compute_rotation
 from encoder_zoo.testing import tiny
 
 REAL = np.arange(21) < np.array([[21], [9]])
@@ -87,7 +91,7 @@ def test_no_padding_mask_means_that_all_tokens_are_real(name):
 
 def test_the_fused_kernel_is_the_formula(tokens):
     mask = ops.convert_to_numpy(make_attention_mask(REAL).matrix())
-    mixed = fused_attention(*tokens, mask)
+    mixed = compute_fused_attention(*tokens, mask)
     np.testing.assert_allclose(mixed, formula(tokens, mask), atol=1e-5)
 
 
@@ -99,7 +103,7 @@ def test_the_fused_kernel_is_the_formula(tokens):
 def test_options_of_a_block(options):
 
     x = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
-    turns = rotation(np.arange(3)[None], 10_000.0, 4)
+    turns = compute_rotation(np.arange(3)[None], 10_000.0, 4)
     plain, block = EncoderBlock(8, 2, 16), EncoderBlock(8, 2, 16, **options)
     for each in (plain, block):
         each.build()

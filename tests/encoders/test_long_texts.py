@@ -10,11 +10,11 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.common.trace import tracing
+from encoder_zoo.common.trace import use_trace_settings
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import FastAttention, attend_fast
-from encoder_zoo.encoders.positions import positions_in_texts, text_indices
+from encoder_zoo.encoders.positions import compute_text_indices, compute_text_positions
 
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
 
@@ -196,9 +196,9 @@ def test_texts_of_a_row_are_counted(length):
     starts = np.array([[0, 1, 5, 9], [0, 9, 9, 12], [0, 2, 3, 4]])
     places = np.arange(length)
     expected = (places[None, :, None] >= starts[:, None]).sum(-1) - 1
-    np.testing.assert_array_equal(text_indices(starts, length), expected)
+    np.testing.assert_array_equal(compute_text_indices(starts, length), expected)
     begun = np.take_along_axis(starts, expected, axis=1)
-    np.testing.assert_array_equal(positions_in_texts(starts, length), places - begun)
+    np.testing.assert_array_equal(compute_text_positions(starts, length), places - begun)
 
 
 LINUX = pathlib.Path("/proc/self/clear_refs")
@@ -261,7 +261,7 @@ def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     graph = tf.function(lambda ids: backbone({"token_ids": ids})["sequence_output"])
     choices = {"If", "StatelessIf", "While", "StatelessWhile"}
     assert choices & {op.type for op in graph.get_concrete_function(ids).graph.get_operations()}
-    with tracing(is_long=False):
+    with use_trace_settings(is_long=False):
         graph = tf.function(graph.python_function).get_concrete_function(ids).graph
     assert not choices & {op.type for op in graph.get_operations()}
 

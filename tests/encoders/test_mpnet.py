@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.families.mpnet import distance_buckets
+from encoder_zoo.encoders.families.mpnet import compute_distance_buckets
 
 
 def test_buckets_are_those_of_transformers():
     """The first distance of each bucket from 8 on, by MPNetEncoder.relative_position_bucket."""
-    first = np.flatnonzero(np.diff(distance_buckets())) + 1
+    first = np.flatnonzero(np.diff(compute_distance_buckets())) + 1
     assert first.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]
 
 

@@ -10,7 +10,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.encoders.training import choose_layers, list_undecayed
-from encoder_zoo.presets.formats.checkpoint import backbone_layers, named_weights
+from encoder_zoo.presets.formats.checkpoint import list_named_weights, map_backbone_layers
 
 # Every name that a rule of this package, of Keras or of transformers mentions.
 NAMES = [
@@ -124,8 +124,8 @@ def test_weight_decay_is_that_of_transformers(name, suffix, tiny):
     task = tiny.task(family, suffix)
     undecayed = {id(weight) for weight in list_undecayed(task)}
     named = [
-        *named_weights(task.backbone, backbone_layers(task.backbone)),
-        *named_weights(task, task.head_record.tensors),
+        *list_named_weights(task.backbone, map_backbone_layers(task.backbone)),
+        *list_named_weights(task, task.head_record.tensors),
     ]
     wrong = {
         name: id(weight) in undecayed

@@ -24,7 +24,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.encoders.arrays import whole_array
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.testing import tiny
 
 ids = {"token_ids": np.random.default_rng(0).integers(5, 30, (8, 6)).astype("int32")}
@@ -61,8 +61,8 @@ for name in names or FAMILIES:
         np.testing.assert_allclose(split.predict(ids, verbose=0), expected, atol=5e-3)
     np.testing.assert_allclose(eight, one, rtol=1e-4, err_msg=name)
     for before, after in zip(single.weights, split.weights, strict=True):
-        values = whole_array(after)
-        np.testing.assert_allclose(values, whole_array(before), atol=1e-4, err_msg=after.path)
+        values = gather_array(after)
+        np.testing.assert_allclose(values, gather_array(before), atol=1e-4, err_msg=after.path)
     # On each device: its share of all matrices of the blocks, and of the table of tokens.
     for v in split.backbone.weights:
         matrix = "block_" in v.path and v.path.endswith("kernel") and "convolution" not in v.path
@@ -72,7 +72,7 @@ for name in names or FAMILIES:
     split.backbone.save_to_preset(f"{folder}/{number}/{name}")
     kept = ez.Backbone.from_preset(f"{folder}/{number}/{name}")
     for before, after in zip(single.backbone.weights, kept.weights, strict=True):
-        np.testing.assert_allclose(whole_array(after), whole_array(before), atol=1e-4)
+        np.testing.assert_allclose(gather_array(after), gather_array(before), atol=1e-4)
     print(name, flush=True)
 """
 

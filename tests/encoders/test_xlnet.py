@@ -6,7 +6,7 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import prediction_order
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import rank_selected_tokens
 
 FAMILY = ez.XLNetBackbone.family
 
@@ -151,7 +151,7 @@ def test_orders_are_uniform():
     selected = tf.constant([[True, True, True, False]] * 3000)
     order = tf.constant([[3, 0, 2, 1]] * 3000)
     draws = tf.constant(np.random.default_rng(0).random((3000, 4), "float32"))
-    found = prediction_order(order, selected, draws).numpy()
+    found = rank_selected_tokens(order, selected, draws).numpy()
     assert (found[:, 1] == 0).all()
     kinds, counts = np.unique(found, axis=0, return_counts=True)
     assert len(kinds) == 6 and counts.min() > 400

@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from encoder_zoo.common.extras import EXTRAS, extra
+from encoder_zoo.common.extras import EXTRAS, load_extra
 
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_an_extra_is_where_the_registry_says(name):
-    assert inspect.getmodule(extra(name)).__name__.startswith("encoder_zoo.extras.")
+    assert inspect.getmodule(load_extra(name)).__name__.startswith("encoder_zoo.extras.")

@@ -15,8 +15,8 @@ from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.common.layers import list_layers
-from encoder_zoo.encoders import all_families
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.encoders import list_families
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.testing import tiny
 from encoder_zoo.testing.comparing import arrays, assert_same
@@ -24,7 +24,7 @@ from encoder_zoo.testing.family_conformance import gradients
 
 TEXTS = ["a b ab", "", "c d e a b", "p"]
 SLOW = pytest.mark.slow
-each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+each_family = pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 # In the default run one family of each kind of blocks.
 KINDS_OF_BLOCKS = ("bert", "albert", "deberta-v2", "modernbert")
 # Families whose graph is BERT's, without segments, a pooler or a head's layer.
@@ -33,7 +33,7 @@ each_kind = pytest.mark.parametrize(
     "family",
     [
         pytest.param(family, id=family.name, marks=[] if family.name in KINDS_OF_BLOCKS else SLOW)
-        for family in all_families()
+        for family in list_families()
     ],
 )
 
@@ -41,14 +41,14 @@ each_kind = pytest.mark.parametrize(
 # checks backbones. The slow tests add pairs that cover: each family with two tasks and each task
 # with three families, where so many have it. All pairs are the matrix, which runs before a release.
 PAIRS = [
-    (family, task) for family in all_families() for task in all_tasks() if task.supports(family)
+    (family, task) for family in list_families() for task in list_tasks() if task.supports(family)
 ]
 
 
 def covering(pairs: list) -> list:
     """Return BERT's pairs, and two of each other family, of the tasks with the fewest so far."""
     chosen = [(family, task) for family, task in pairs if family.name == "bert"]
-    for family in all_families():
+    for family in list_families():
         tasks = [task for of_family, task in pairs if of_family is family]
         tasks.sort(key=lambda task: sum(task is other for _, other in chosen))
         chosen += [] if family.name == "bert" else [(family, task) for task in tasks[:2]]
@@ -63,7 +63,7 @@ USUAL = covering(PAIRS)
     "family",
     [
         pytest.param(family, id=family.name, marks=[] if family.name == "bert" else SLOW)
-        for family in all_families()
+        for family in list_families()
     ],
 )
 def test_layers_have_the_precision_of_their_model_and_not_that_of_others(family):
@@ -87,10 +87,10 @@ def of_family(family) -> list:
 
 
 def test_the_pairs_cover_all_families_and_tasks():
-    for task in all_tasks():
+    for task in list_tasks():
         families = [family for family, other in PAIRS if other is task]
         assert sum(other is task for _, other in USUAL) >= min(3, len(families))
-    for family in all_families():
+    for family in list_families():
         assert sum(other is family for other, _ in USUAL) >= 2
 
 
@@ -153,7 +153,7 @@ def saved(tiny, tmp_path_factory):
     folder, models = tmp_path_factory.mktemp("saved"), {}
     for name in ("rows", "presets", "files", *KINDS):
         (folder / name).mkdir()
-    for family in all_families():
+    for family in list_families():
         np.savez(folder / "rows" / f"{family.name}.npz", **tiny.rows(family))
     for family, task in USUAL:
         name = f"{family.name} {task.__name__}"
@@ -312,7 +312,7 @@ def test_a_savedmodel_of_sentencepiece_answers_as_classify_does(tiny, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
-    [family for family in all_families() if family.name not in BERTS],
+    [family for family in list_families() if family.name not in BERTS],
     ids=lambda family: family.name,
 )
 @pytest.mark.filterwarnings("ignore")  # of the converters
@@ -343,7 +343,7 @@ def test_onnx_and_litert_say_what_the_model_does(tiny, family, tmp_path):
     "family",
     [
         pytest.param(f, id=f.name, marks=[] if f.name == "modernbert" else SLOW)
-        for f in all_families()
+        for f in list_families()
     ],
 )
 def test_fit_trains_on_raw_text_by_the_familys_recipe(tiny, family):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 
 WORDS = "good fine nice bad poor awful the a film was it very".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -407,10 +407,10 @@ class TestSpansThatCutWords:
 
 class TestPartsThatDoNotBelongTogether:
     @pytest.mark.slow
-    @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+    @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.__name__)
     def test_another_tasks_preprocessor(self, task):
         own = task.record.preprocessor_class.__name__
-        for other in set(all_tasks()) - {task}:
+        for other in set(list_tasks()) - {task}:
             preprocessor = other.record.preprocessor_class(tokenizer())
             theirs = other.record.preprocessor_class.__name__
             with pytest.raises(TypeError, match=f"preprocessor is {theirs}.*{own}"):

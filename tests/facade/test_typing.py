@@ -13,11 +13,11 @@ from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.common import arguments
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.validation import list_argument_names
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 from encoder_zoo.encoders.backbone import BackbonePresetArguments
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.tasks.retrieval import hybrid_index, index
 
 SCRIPTS = ROOT / "tests" / "typing"
@@ -88,7 +88,7 @@ def names_of(options: type) -> set[str]:
 
 
 def backbone_names() -> set[str]:
-    return {n for family in all_families() for n in argument_names(family.backbone)}
+    return {n for family in list_families() for n in get_argument_names(family.backbone)}
 
 
 def test_backbones_name_their_arguments():
@@ -96,11 +96,11 @@ def test_backbones_name_their_arguments():
 
 
 @pytest.mark.parametrize(
-    "task", [*all_tasks(), ez.FewShotClassifier], ids=lambda task: task.__name__
+    "task", [*list_tasks(), ez.FewShotClassifier], ids=lambda task: task.__name__
 )
 def test_tasks_name_the_arguments_of_from_preset(task):
     """All that `from_preset` takes, and nothing else."""
-    own = {*argument_names(task), *argument_names(task.record.preprocessor_class)} - PARTS
+    own = {*get_argument_names(task), *get_argument_names(task.record.preprocessor_class)} - PARTS
     expected = own | (backbone_names() - SHAPES) | CHECKS
     expected |= {"dtype", "added_tokens", "preprocessor"}
     assert list_argument_names(task.from_preset.__func__) - {"cls", "source"} == expected
@@ -160,7 +160,7 @@ def test_from_preset_names_the_argument_that_is_meant():
         ez.SequenceClassifier.from_preset("bert_nano_en_uncased", lables=["bad", "good"])
 
 
-@pytest.mark.parametrize("task", [*all_tasks(), ez.Distillation], ids=lambda task: task.__name__)
+@pytest.mark.parametrize("task", [*list_tasks(), ez.Distillation], ids=lambda task: task.__name__)
 @pytest.mark.parametrize("method", ["compile", "fit", "evaluate", "predict", "from_preset"])
 def test_the_methods_of_keras_are_documented(task, method):
     if task is ez.Distillation and method == "from_preset":

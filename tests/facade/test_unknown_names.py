@@ -5,7 +5,7 @@ import re
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.unknown_names import ELSEWHERE, ENDINGS, RENAMED, explain
 
 MEANT = {
@@ -55,7 +55,7 @@ def test_names_of_other_libraries_are_none_of_ours():
 
 def test_every_head_of_transformers_has_its_task():
     """Of two tasks with one head, the first is the one for which the head was made."""
-    heads = {task.record.head: task.__name__ for task in reversed(all_tasks())}
+    heads = {task.record.head: task.__name__ for task in reversed(list_tasks())}
     heads.pop("ForEntityExtraction")  # GLiNER's, which transformers has not
     assert {end: name for end, name in ENDINGS.items() if end.startswith("For")} == {
         end: name for end, name in heads.items() if end.startswith("For")

@@ -8,15 +8,15 @@ import pytest
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.encoders import list_families
+from encoder_zoo.tasks import list_tasks
 
 pytestmark = pytest.mark.slow(every=True)  # one process makes all results
 
 # BERT with all its tasks, each other family with one of its own.
 NAMES = []
-for i, family in enumerate(all_families()):
-    supported = [task.__name__ for task in all_tasks() if task.supports(family)]
+for i, family in enumerate(list_families()):
+    supported = [task.__name__ for task in list_tasks() if task.supports(family)]
     chosen = supported if family.name == "bert" else [supported[i % len(supported)]]
     NAMES += [f"{family.name} {name}" for name in chosen]
 # Each result is a line, so that each is a test of its own.
@@ -25,9 +25,9 @@ import json, sys, traceback
 sys.modules["tensorflow"] = None
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 
-tasks = {task.__name__: task for task in all_tasks()}
+tasks = {task.__name__: task for task in list_tasks()}
 for name in json.loads(sys.argv[1]):
     family, task = name.split(" ")
     for title, check in ez.testing.task_checks(tasks[task], [get_family(family)]):

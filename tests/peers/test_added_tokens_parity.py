@@ -6,7 +6,7 @@ import random
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer, XLMRobertaTokenizer
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
@@ -60,7 +60,18 @@ def wordpiece(**options):
 
 
 def byte_bpe(**options):
-    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet(), "ab", "Ġa", "Ġab", "cd"]
+    names = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "<mask>",
+        *make_byte_alphabet(),
+        "ab",
+        "Ġa",
+        "Ġab",
+        "cd",
+    ]
     vocabulary = {name: i for i, name in enumerate(names)}
     merges = ["a b", "Ġ a", "Ġ ab", "c d"]
     return ez.RobertaTokenizer(vocabulary, merges, added_tokens=ADDED, **options)

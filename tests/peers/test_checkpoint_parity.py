@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.encoders import list_families
+from encoder_zoo.tasks import list_tasks
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -20,8 +20,8 @@ FAMILIES = ["Bert", "Roberta", "Electra"]
 OUTPUTS = ("logits", "start_logits", "end_logits")
 TASKS = [
     task.__name__
-    for task in all_tasks()
-    if all(task.supports(f) for f in all_families() if f.name != "bart")
+    for task in list_tasks()
+    if all(task.supports(f) for f in list_families() if f.name != "bart")
     and task.record.folder.opened_by is None
 ]
 TEXTS = [

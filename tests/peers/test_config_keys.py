@@ -20,8 +20,8 @@ from keras import ops
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.presets.formats.config import _rules
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.presets.formats.config import _make_rules
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.testing import tiny
 
 torch = pytest.importorskip("torch")
@@ -211,7 +211,7 @@ def older_keys_of(cls) -> list[str]:
 
 def honoured(family) -> set[str]:
     """The keys that are read, or have a rule, in our record of the family."""
-    return {*_rules(family), *family.repeated_keys, *family.key_aliases, *READ}
+    return {*_make_rules(family), *family.repeated_keys, *family.key_aliases, *READ}
 
 
 def settings_of(family) -> dict:
@@ -255,7 +255,7 @@ def class_of(family, suffix: str):
 def heads_of(family) -> dict[str, type]:
     """{head: our class} of those that transformers has, too."""
     tasks = {"Model": ez.Backbone}
-    for task in all_tasks():
+    for task in list_tasks():
         suffix = task.record.head
         if suffix in family.heads and task.supports(family) and class_of(family, suffix):
             tasks.setdefault(suffix, task)

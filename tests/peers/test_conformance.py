@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.encoders import list_families
+from encoder_zoo.tasks import list_tasks
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -18,11 +18,11 @@ pytestmark = [
 ]
 
 # Inputs of the two others must end as their tokenizers' do, see test_bart_xlnet.py.
-FAMILIES = [family for family in all_families() if family.name not in ("bart", "xlnet")]
+FAMILIES = [family for family in list_families() if family.name not in ("bart", "xlnet")]
 # Those that transformers has a class for in almost every family.
 TASKS = [
     task
-    for task in all_tasks()
+    for task in list_tasks()
     if all(map(task.supports, FAMILIES)) and task.record.folder.opened_by is None
 ]
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -132,7 +132,7 @@ def test_transformers_opens_what_we_saved(tiny, family, task, tmp_path):
     assert_close(outputs_here(here, inputs), there, inputs["padding_mask"])
 
 
-@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 def test_transformers_tokenizes_as_the_saved_tokenizer_does(tiny, golden, family, tmp_path):
     is_there = hasattr(transformers, family.class_name("ForMaskedLM"))
     folder = golden(f"{family.class_prefix}_{'ForMaskedLM' if is_there else 'Model'}").folder

@@ -72,7 +72,7 @@ def test_hamming_distances():
     distances, indices = theirs.search(np.packbits(queries > 0, axis=1), 300)
     signs, words = vectors.pack_signs(corpus), vectors.pack_signs(queries).T
     for query, expected, found in zip(words, distances, indices, strict=True):
-        ours = vectors.hamming(signs, query)
+        ours = vectors.count_differences(signs, query)
         assert np.sort(ours)[:300].tolist() == expected.tolist()
         assert ours[found].tolist() == expected.tolist()
 

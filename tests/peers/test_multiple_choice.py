@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -18,7 +18,7 @@ CHOICES = [["a", "b"], ["c d", "a b ab", "e"], ["d", "e", "f g", "p"]]
 CONTEXTS = ["p o n", "a b c d e f", "c"]
 FAMILIES = [
     family
-    for family in all_families()
+    for family in list_families()
     if hasattr(transformers, f"{family.class_prefix}ForMultipleChoice")  # not all have the head
 ]
 

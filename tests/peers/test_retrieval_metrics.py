@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from encoder_zoo.tasks.retrieval.evaluation import pearson, ranking_metrics, spearman
+from encoder_zoo.tasks.retrieval.evaluation import (
+    compute_pearson,
+    compute_ranking_metrics,
+    compute_spearman,
+)
 
 pytestmark = pytest.mark.peers
 
@@ -45,7 +49,7 @@ def test_metrics_equal_trec_eval(seed, graded, scored):
         return np.mean([results[str(i)][name] for i in range(60)])
 
     scores = -np.sort(np.random.default_rng(seed).random(rankings.shape)) if scored else None
-    found = ranking_metrics(rankings, relevant, CUTOFFS, scores)
+    found = compute_ranking_metrics(rankings, relevant, CUTOFFS, scores)
     expected = {"map@100": theirs("map_cut.100")}
     for k in CUTOFFS:
         expected[f"ndcg@{k}"] = theirs(f"ndcg_cut.{k}")
@@ -61,5 +65,5 @@ def test_correlations_equal_scipy(seed):
     rng = np.random.default_rng(seed)
     a = rng.normal(size=100)
     b = np.round(a + rng.normal(size=100))  # with ties
-    assert spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
-    assert pearson(a, b) == pytest.approx(stats.pearsonr(a, b).statistic, abs=1e-12)
+    assert compute_spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
+    assert compute_pearson(a, b) == pytest.approx(stats.pearsonr(a, b).statistic, abs=1e-12)

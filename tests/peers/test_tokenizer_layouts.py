@@ -113,9 +113,20 @@ def mmbert(folder):
 
 
 def bert_with_byte_bpe(folder):
-    from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+    from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 
-    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet(), "Ġt", "th", "Ġth", "the"]
+    tokens = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "<mask>",
+        *make_byte_alphabet(),
+        "Ġt",
+        "th",
+        "Ġth",
+        "the",
+    ]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     merges = [("Ġ", "t"), ("t", "h"), ("Ġt", "h"), ("th", "e")]
     transformers.RobertaTokenizer(vocab=vocabulary, merges=merges).save_pretrained(folder)

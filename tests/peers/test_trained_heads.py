@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 
 torch = pytest.importorskip("torch")
 safetensors_torch = pytest.importorskip("safetensors.torch")
@@ -133,9 +133,9 @@ def outcome(task: str, golden, folder, arguments: dict, rows, records, expected=
     return "equal"
 
 
-@pytest.mark.parametrize("family", [family.name for family in all_families()])
+@pytest.mark.parametrize("family", [family.name for family in list_families()])
 def test_a_trained_head_is_taken_or_named(golden, family, tmp_path, caplog):
-    record = next(f for f in all_families() if f.name == family)
+    record = next(f for f in list_families() if f.name == family)
     counts = collections.Counter()
     for task, head in TASKS.items():
         source = CHECKPOINTS / f"{record.class_prefix}_{head}"
@@ -197,9 +197,9 @@ def without_biases(folder, tensors: dict, head: set[str]) -> None:
     safetensors_torch.save_file(tensors, path, metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("family", [family.name for family in all_families()])
+@pytest.mark.parametrize("family", [family.name for family in list_families()])
 def test_a_trained_head_is_taken_wherever_it_lies(golden, family, tmp_path, caplog):
-    record = next(f for f in all_families() if f.name == family)
+    record = next(f for f in list_families() if f.name == family)
     counts = collections.Counter()
     for task, head in TASKS.items():
         source = CHECKPOINTS / f"{record.class_prefix}_{head}"

@@ -11,7 +11,7 @@ import tensorflow as tf
 from safetensors import SafetensorError
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
+from encoder_zoo.presets.files.atomic import Kind, replace_file, replace_folder
 
 KIND = Kind("notes", lambda manifest: True)
 TEXTS = ["a good film", "a bad film"]
@@ -68,9 +68,9 @@ def test_whatever_library_finds_the_disk_full(tmp_path, error):
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder").mkdir()
     for target, change in (
-        ("folder", lambda path: replacing(path, KIND)),
-        ("file", replacing_file),
-        ("new", lambda path: replacing(path, KIND)),
+        ("folder", lambda path: replace_folder(path, KIND)),
+        ("file", replace_file),
+        ("new", lambda path: replace_folder(path, KIND)),
     ):
         expected = f"The disk is full: {tmp_path / target} was not saved."
         with pytest.raises(OSError, match=expected), change(tmp_path / target):
@@ -80,7 +80,7 @@ def test_whatever_library_finds_the_disk_full(tmp_path, error):
 
 
 def test_other_errors_stay_what_they_are(tmp_path):
-    with pytest.raises(tf.errors.InvalidArgumentError), replacing(tmp_path / "folder", KIND):
+    with pytest.raises(tf.errors.InvalidArgumentError), replace_folder(tmp_path / "folder", KIND):
         raise tf.errors.InvalidArgumentError(None, None, "no such node")
     assert not list(tmp_path.iterdir())
 
@@ -89,8 +89,8 @@ def test_other_errors_stay_what_they_are(tmp_path):
 def test_what_killed_processes_left_is_cleared_away(tmp_path):
     program = """
 import os, signal, sys
-from encoder_zoo.presets.files.atomic import Kind, replacing
-with replacing(sys.argv[1], Kind("notes", bool)) as new:
+from encoder_zoo.presets.files.atomic import Kind, replace_folder
+with replace_folder(sys.argv[1], Kind("notes", bool)) as new:
     (new / "part").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -102,7 +102,7 @@ with replacing(sys.argv[1], Kind("notes", bool)) as new:
         folder.mkdir()
     assert len(list(tmp_path.iterdir())) == 4
     for name in ("preset", "pre[s]et"):
-        with replacing(tmp_path / name, KIND) as new:
+        with replace_folder(tmp_path / name, KIND) as new:
             (new / "part").write_text("whole")
     kept = {"preset", "pre[s]et", alive.name, elsewhere.name}
     assert {path.name for path in tmp_path.iterdir()} == kept

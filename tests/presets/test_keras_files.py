@@ -15,8 +15,8 @@ import pytest
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import FAMILIES, all_families, get_family
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.encoders import FAMILIES, get_family, list_families
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.testing import tiny as testing_tiny
 from encoder_zoo.testing.comparing import assert_keras_file_round_trip
 
@@ -202,7 +202,7 @@ def test_sizes_that_a_file_has_no_weights_for_are_refused_at_once(files, tmp_pat
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # KiB
 
 
-@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 def test_sizes_are_not_overestimated(tmp_path, family):
     backbone = testing_tiny.backbone(family)
     config = {**backbone.get_config(), "quantized": {}}
@@ -233,7 +233,7 @@ QUANTIZED = [
     *[
         pytest.param(name, mode, marks=pytest.mark.slow)
         for name, mode in [
-            *((task.__name__, "int8") for task in all_tasks()),
+            *((task.__name__, "int8") for task in list_tasks()),
             ("SequenceClassifier", "int4"),
             ("SequenceClassifier", "float8"),
         ]

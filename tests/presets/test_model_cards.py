@@ -8,7 +8,7 @@ import yaml
 
 import encoder_zoo as ez
 from encoder_zoo.presets.origin import Origin, find_origin, read_card
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 
 TEXTS, LABELS = ["a b ab", "c d e", "p a b", "b"], ["O", "B-X", "I-X", "O"]
 
@@ -165,7 +165,7 @@ EXAMPLE = re.compile(r"```python\n(import encoder_zoo.*?)```", re.DOTALL)
 class TestExamples:
     @pytest.mark.slow(except_for="^Reranker")
     @pytest.mark.eager
-    @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+    @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.__name__)
     def test_run_beside_the_folder(self, tiny, tmp_path, monkeypatch, task):
         detects = task is ez.ReplacedTokenDetection  # which BERT has no head for
         family = ez.ElectraBackbone.family if detects else ez.BertBackbone.family

@@ -7,7 +7,7 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.families.bert import BertBackbone
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 
 pytestmark = pytest.mark.eager
 BERT = get_family("bert")
@@ -78,7 +78,7 @@ def test_files_of_keras_keep_them(tiny, tmp_path, make):
 
 @pytest.mark.slow(except_for="^(SequenceClassifier|SparseEncoder)")
 @pytest.mark.parametrize("updated", [False, True])
-@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+@pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.__name__)
 def test_tasks_of_this_package_are_saved(tiny, tmp_path, task, updated):
     family = next(f for f in map(get_family, ("bert", "electra")) if task.supports(f))
     model = tiny.task(family, task.__name__)

@@ -18,15 +18,15 @@ from safetensors.numpy import load_file
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.presets.files.atomic import Kind, replace_folder
 from encoder_zoo.presets.saving import save_task
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 
 FAMILIES = ["Bert", "Roberta"]  # all of them: test_conformance.py
 # Those with transformers' heads; of the others test_sentence_transformers.py and test_reranker.py.
 TASKS = [
     task
-    for task in all_tasks()
+    for task in list_tasks()
     if (CHECKPOINTS / f"Bert_{task.record.head}").is_dir() and task.record.folder.opened_by is None
 ]
 
@@ -261,7 +261,10 @@ def test_a_target_that_cannot_be_replaced_at_once_is_refused(classifier, tmp_pat
 def test_a_failure_leaves_the_old_preset_and_nothing_beside_it(classifier, tmp_path):
     classifier.save_to_preset(tmp_path / "preset")
     before = {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir()}
-    with pytest.raises(RuntimeError), replacing(tmp_path / "preset", Kind("a preset", bool)) as new:
+    with (
+        pytest.raises(RuntimeError),
+        replace_folder(tmp_path / "preset", Kind("a preset", bool)) as new,
+    ):
         (new / "config.json").write_text("{")
         raise RuntimeError
     assert {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir()} == before

@@ -18,7 +18,7 @@ import pytest
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 from encoder_zoo.presets import restoring
 
 NANO = "bert_nano_en_uncased"
@@ -28,7 +28,7 @@ needs_mallinfo = pytest.mark.skipif(
     not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallinfo2")),
     reason="reads the heap's size from glibc, and the process's from /proc",
 )
-each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+each_family = pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 # One of each kind of tokenizer; the others when the slow tests run.
 each_tokenizer = pytest.mark.parametrize(
     "family",
@@ -38,7 +38,7 @@ each_tokenizer = pytest.mark.parametrize(
             id=family.name,
             marks=[] if family.name in ("bert", "roberta") else pytest.mark.slow,
         )
-        for family in all_families()
+        for family in list_families()
     ],
 )
 
@@ -84,7 +84,7 @@ COUNT = 6  # loads of a case after its warm-up
 @pytest.fixture(scope="module")
 def growths(tiny, minilm, tmp_path_factory):
     """{case: how much a fresh process, which runs one after the other, grows in `COUNT` loads}."""
-    bert = next(family for family in all_families() if family.name == "bert")
+    bert = next(family for family in list_families() if family.name == "bert")
     small = tmp_path_factory.mktemp("presets") / "tiny"
     tiny.task(bert, "SequenceClassifier").save_to_preset(small)
     cases = {

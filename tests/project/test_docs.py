@@ -18,7 +18,7 @@ from site_search import search
 
 import encoder_zoo as ez
 from encoder_zoo import tasks
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 
 yaml = pytest.importorskip("yaml")
 DOCS = ROOT / "docs"
@@ -73,7 +73,7 @@ class TestReference:
         assert {*documented_names()[name]} == {*public}
 
     @pytest.mark.parametrize(
-        "task", [*all_tasks(), ez.Distillation], ids=lambda task: task.__name__
+        "task", [*list_tasks(), ez.Distillation], ids=lambda task: task.__name__
     )
     def test_methods_that_users_call_are_described(self, task):
         described = {*documented_names()[task.__name__]}
@@ -82,7 +82,7 @@ class TestReference:
         public = {name for name, method in methods if is_ours(method) and name[0] != "_"}
         assert public - HOOKS <= described
 
-    @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+    @pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.__name__)
     def test_a_task_is_read_from_loading_to_export(self, task):
         """Load, train, answer; then the rest: on the task's own page, in this order."""
         members = documented_names()[task.__name__]
@@ -92,7 +92,7 @@ class TestReference:
         assert {"from_preset", "export", task.record.text_method} - {None} <= {*members}
 
 
-@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+@pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.__name__)
 def test_arguments_of_from_preset_have_descriptions(task, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
     found = importlib.import_module("arguments").list_arguments(task)

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.wording import quote
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, byte_alphabet
-from encoder_zoo.encoders.tokenizers.files.special_tokens import template_ids
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, make_byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.special_tokens import collect_template_ids
 from encoder_zoo.encoders.tokenizers.steps import (
     COMPOSING,
     KEPT_WORDS,
     REPLACED_SPACE,
     describe_steps,
-    model_settings,
+    get_model_settings,
 )
-from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
+from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ WHITE_SPACE = (*range(9, 14), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x20
 WHITE_SPACE += (0x202F, 0x205F, 0x3000)
 
 
-def same_steps(
+def normalize_steps(
     normalizer: Sequence[Mapping], words: Sequence[Mapping]
 ) -> tuple[list[Mapping], list[Mapping]]:
     """Convert equivalent normalizer and pre-tokenizer steps to a common form.
@@ -45,10 +45,10 @@ def same_steps(
 
     Example:
         >>> step = {"type": "ByteLevel", "trim_offsets": True}
-        >>> same_steps([], [step])
+        >>> normalize_steps([], [step])
         ([], [{'type': 'ByteLevel'}])
     """
-    normalizer = [same for step in normalizer if (same := _same_bert(step))]
+    normalizer = [same for step in normalizer if (same := _normalize_bert_step(step))]
     words = [{k: v for k, v in step.items() if k != "trim_offsets"} for step in words]
     if REPLACED_SPACE in normalizer:
         words = [step for step in words if step != KEPT_WORDS]
@@ -66,7 +66,7 @@ def same_steps(
     return normalizer, words
 
 
-def _same_bert(step: Mapping) -> Mapping | None:
+def _normalize_bert_step(step: Mapping) -> Mapping | None:
     """Return a BertNormalizer step with all fields set, or None if it has no effect."""
     if step.get("type") != "BertNormalizer":
         return step
@@ -78,23 +78,23 @@ def _same_bert(step: Mapping) -> Mapping | None:
 def joins_words(normalizer: Sequence[Mapping]) -> bool:
     """Return whether a charsmap converts all white space to spaces, except for U+0085."""
     charsmaps = [s["precompiled_charsmap"] for s in normalizer if s.get("type") == "Precompiled"]
-    rules = charsmap_rules(charsmaps[0] if charsmaps else None)
+    rules = parse_charsmap_rules(charsmaps[0] if charsmaps else None)
     spaces = [chr(c) for c in WHITE_SPACE]
     return all(rules.get(space, space) in (" ", "") for space in spaces)
 
 
-def same_model(model: Mapping, settings: Mapping, words: Sequence[Mapping]) -> Mapping:
+def normalize_model(model: Mapping, settings: Mapping, words: Sequence[Mapping]) -> Mapping:
     """Convert equivalent model settings to a common form.
 
     For example, characters are never unknown if the vocabulary contains all bytes.
 
     Args:
         model: Dict with the model, including the vocabulary.
-        settings: Dict with all settings. See `model_settings`.
+        settings: Dict with all settings. See `get_model_settings`.
         words: List of pre-tokenizer steps.
     """
     is_byte_level = any(step.get("type") == "ByteLevel" for step in words)
-    if is_byte_level and set(byte_alphabet()) <= model["vocab"].keys():
+    if is_byte_level and set(make_byte_alphabet()) <= model["vocab"].keys():
         never = ("unk_token", "fuse_unk", "byte_fallback")
         return {name: value for name, value in settings.items() if name not in never}
     fused = not is_byte_level and settings.get("byte_fallback") and "fuse_unk" in settings
@@ -105,8 +105,8 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
     """Raise an error if a tokenizer does not execute the steps in tokenizer.json.
 
     All steps and fields are compared, so that no setting will be ignored. Equivalent steps are
-    described in `same_steps` and `same_model`. The decoder is not compared, since it is not used
-    by `detokenize`.
+    described in `normalize_steps` and `normalize_model`. The decoder is not compared, since it is
+    not used by `detokenize`.
 
     Raises:
         ValueError: If a step is not supported by this tokenizer class, which would change ids.
@@ -114,7 +114,7 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
     ours, parts = tokenizer.steps, ("normalizer", "pre_tokenizer")
     theirs = [files.steps(part) for part in parts]
     own = [getattr(ours, part) for part in parts]
-    alike = zip(same_steps(*theirs), same_steps(*own), strict=True)
+    alike = zip(normalize_steps(*theirs), normalize_steps(*own), strict=True)
     for i, (found, expected) in enumerate(alike):
         if found != expected:
             raise files.mismatch(
@@ -122,7 +122,7 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
             )
     model = tokenizer._model()
     found, expected = (
-        same_model(model, model_settings(settings, model["type"]), ours.pre_tokenizer)
+        normalize_model(model, get_model_settings(settings, model["type"]), ours.pre_tokenizer)
         for settings in (files.part("model"), model)
     )
     for field, value in found.items():
@@ -158,13 +158,13 @@ def compare_processors(
             f"tokens. Expected a template such as {tokenizer.start_token} $A "
             f"{tokenizer.end_token}{advice or ''}."
         )
-    for token, token_id in template_ids(found):
+    for token, token_id in collect_template_ids(found):
         if tokenizer.token_to_id(token) != token_id:
             raise files.mismatch(
                 f"post_processor uses the id {quote(token_id)} for {quote(token)}",
                 f"the id {tokenizer.token_to_id(token)}",
             )
-    if not found or _trimming(found) == _trimming(expected):
+    if not found or _list_trimming_steps(found) == _list_trimming_steps(expected):
         return
     # For tokens with leading or trailing spaces, only the spans differ.
     differing = set(filter(_has_space, tokenizer.get_vocabulary()))
@@ -182,7 +182,7 @@ def compare_processors(
         )
 
 
-def _trimming(steps: Sequence[Mapping]) -> list[tuple[int, bool]]:
+def _list_trimming_steps(steps: Sequence[Mapping]) -> list[tuple[int, bool]]:
     """Return (index, add_prefix_space) of each post-processor with `trim_offsets`."""
     return [
         (i, step.get("add_prefix_space") is True)

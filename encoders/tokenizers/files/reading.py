@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from encoder_zoo.common.configuration import argument_defaults
-from encoder_zoo.common.wording import differing, invalid, quote
+from encoder_zoo.common.configuration import get_argument_defaults
+from encoder_zoo.common.wording import describe_mismatch, invalid, quote
 from encoder_zoo.encoders.tokenizers.files.special_tokens import FIELDS, Template, read_template
-from encoder_zoo.encoders.tokenizers.steps import flat_steps
+from encoder_zoo.encoders.tokenizers.steps import flatten_steps
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -53,7 +53,7 @@ class TokenizerFiles:
         return name in self.contents
 
     @contextlib.contextmanager
-    def named_in_errors(self) -> Iterator[None]:
+    def add_folder_to_errors(self) -> Iterator[None]:
         """Add the folder to the message of a ValueError that does not name it."""
         try:
             yield
@@ -75,13 +75,13 @@ class TokenizerFiles:
 
     def part(self, name: str) -> dict:
         """Return a part of tokenizer.json, such as "model". Return {} if it is missing or null."""
-        part = self._object("tokenizer.json").get(name) or {}
+        part = self._get_object("tokenizer.json").get(name) or {}
         if not isinstance(part, dict):
             raise invalid(f"{self.json_path}: {name}", part, "an object")
         return part
 
     def steps(self, part: str) -> list[dict]:
-        """Return the flattened steps for a part such as "normalizer". See `flat_steps`.
+        """Return the flattened steps for a part such as "normalizer". See `flatten_steps`.
 
         Calls to `setting` can change these steps. After all settings have been read, they match the
         steps used by transformers.
@@ -92,13 +92,13 @@ class TokenizerFiles:
             [{'type': 'NFC'}]
         """
         if part not in self._steps:
-            self._steps[part] = flat_steps(self.part(part), part)
+            self._steps[part] = flatten_steps(self.part(part), part)
         return self._steps[part]
 
     @property
     def tokenizer_class(self) -> object:
         """Return the class name in tokenizer_config.json without "Fast". None if it is missing."""
-        return strip_fast(self._object("tokenizer_config.json").get("tokenizer_class"))
+        return strip_fast(self._get_object("tokenizer_config.json").get("tokenizer_class"))
 
     @property
     def names_class(self) -> bool:
@@ -120,7 +120,7 @@ class TokenizerFiles:
             *parts: Names of tokenizer.json parts to search, such as "normalizer".
         """
         steps = [step for part in parts for step in self.steps(part) if field in step]
-        own = self._object("tokenizer_config.json").get(name)
+        own = self._get_object("tokenizer_config.json").get(name)
         stated = steps[0][field] if steps else None
         for file, value in (("tokenizer_config.json", own), ("tokenizer.json", stated)):
             if not isinstance(value, bool | None):
@@ -160,10 +160,10 @@ class TokenizerFiles:
         found: dict[str, str] = {}
         for argument, names in SPECIAL_TOKENS.items():
             for name in names:
-                named = {file: self._special_token(file, name) for file in files}
+                named = {file: self._get_special_token(file, name) for file in files}
                 tokens = {file: token for file, token in named.items() if token is not None}
                 if len(set(tokens.values())) > 1:
-                    raise ValueError(f"{self.folder}: {name} is {differing(tokens)}")
+                    raise ValueError(f"{self.folder}: {name} is {describe_mismatch(tokens)}")
                 for token in tokens.values():
                     found.setdefault(argument, token)
         if unknown := self.get_unknown_token():
@@ -181,7 +181,7 @@ class TokenizerFiles:
 
     def read_special_tokens(self, cls: type) -> dict[str, str]:
         """Return special tokens from the files, with default values from a tokenizer class."""
-        defaults = argument_defaults(cls)
+        defaults = get_argument_defaults(cls)
         tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
         if tokens["pad_token"] == tokens["mask_token"]:  # used by PyLate to pad queries
             tokens["pad_token"] = defaults["pad_token"]
@@ -215,16 +215,16 @@ class TokenizerFiles:
         name = f"{self.json_path}: post_processor"
         return read_template(self.part("post_processor"), name)
 
-    def config_value(self, name: str) -> object:
+    def get_config_value(self, name: str) -> object:
         """Return a field from tokenizer_config.json, or None if it is missing."""
-        return self._object("tokenizer_config.json").get(name)
+        return self._get_object("tokenizer_config.json").get(name)
 
-    def config_token(self, name: str) -> str | None:
+    def get_config_token(self, name: str) -> str | None:
         """Return a special token from tokenizer_config.json, or None if it is missing."""
-        return self._special_token("tokenizer_config.json", name)
+        return self._get_special_token("tokenizer_config.json", name)
 
-    def _special_token(self, file: str, name: str) -> str | None:
-        value = self._object(file).get(name)
+    def _get_special_token(self, file: str, name: str) -> str | None:
+        value = self._get_object(file).get(name)
         value = value.get("content") if isinstance(value, dict) else value
         if not isinstance(value, str | None):
             raise invalid(f"{self.folder / file}: {name}", value, "a string")
@@ -287,7 +287,9 @@ class TokenizerFiles:
         for token in (*ids, *fast):
             if ids.get(token) != fast.get(token) and token not in added:
                 said = {name: ids.get(token), "tokenizer.json": fast.get(token)}
-                raise ValueError(f"{self.folder}: the id of {quote(token)} is {differing(said)}")
+                raise ValueError(
+                    f"{self.folder}: the id of {quote(token)} is {describe_mismatch(said)}"
+                )
 
     def compare_added(self, ids: Mapping[str, int]) -> None:
         """Raise an error if an added token has a different id in the vocabulary.
@@ -298,7 +300,9 @@ class TokenizerFiles:
         for token, token_id in self.added_tokens().items():
             if ids.get(token, token_id) != token_id:
                 said = {"the vocabulary": ids[token], "added tokens": token_id}
-                raise ValueError(f"{self.folder}: the id of {quote(token)} is {differing(said)}")
+                raise ValueError(
+                    f"{self.folder}: the id of {quote(token)} is {describe_mismatch(said)}"
+                )
 
     def model(self, alternative: str) -> dict:
         """Return the model from tokenizer.json.
@@ -322,7 +326,7 @@ class TokenizerFiles:
         name = f"{self.json_path}: model.vocab"
         return check_vocabulary(self.model(alternative).get("vocab"), name)
 
-    def all_added_tokens(self) -> list[dict]:
+    def list_added_tokens(self) -> list[dict]:
         """Return all added tokens, including special tokens, sorted by id.
 
         If a token is defined in several files, the order of precedence is tokenizer.json,
@@ -345,13 +349,13 @@ class TokenizerFiles:
     def _read_added_entries(self) -> list[dict]:
         """Return added token entries from all files, in order of precedence."""
         name = f"{self.json_path}: added_tokens"
-        listed = self._object("tokenizer.json").get("added_tokens") or []
+        listed = self._get_object("tokenizer.json").get("added_tokens") or []
         if not isinstance(listed, list):
             raise invalid(name, listed, "a list of objects")
         entries = [(f"{name}[{i}]", token) for i, token in enumerate(listed)]
 
         name = f"{self.folder / 'tokenizer_config.json'}: added_tokens_decoder"
-        decoder = self._object("tokenizer_config.json").get("added_tokens_decoder") or {}
+        decoder = self._get_object("tokenizer_config.json").get("added_tokens_decoder") or {}
         if not isinstance(decoder, dict):
             raise invalid(name, decoder, "an object that maps ids to tokens")
         for i, token in decoder.items():
@@ -359,7 +363,7 @@ class TokenizerFiles:
                 raise invalid(f"{name}[{quote(i)}]", token, "an object, with an id as its key")
             entries.append((f"{name}[{quote(i)}]", {**token, "id": int(i)}))
 
-        added = self._object("added_tokens.json").items()
+        added = self._get_object("added_tokens.json").items()
         name = f"{self.folder / 'added_tokens.json'}"
         entries += [(f"{name}: {quote(t)}", {"content": t, "id": i}) for t, i in added]
         for place, token in entries:
@@ -372,19 +376,19 @@ class TokenizerFiles:
         return [token for _, token in entries]
 
     def added_tokens(self) -> dict[str, int]:
-        """Return {token: id} for all added tokens. See `all_added_tokens`."""
-        return {token["content"]: token["id"] for token in self.all_added_tokens()}
+        """Return {token: id} for all added tokens. See `list_added_tokens`."""
+        return {token["content"]: token["id"] for token in self.list_added_tokens()}
 
-    def added_ids(self, tokens: Collection[str]) -> dict[str, int]:
+    def map_added_tokens(self, tokens: Collection[str]) -> dict[str, int]:
         """Return {token: id} for the added tokens among the given tokens."""
         return {token: i for token, i in self.added_tokens().items() if token in tokens}
 
-    def special_added_tokens(self) -> list[str]:
+    def list_special_added_tokens(self) -> list[str]:
         """Return the added tokens that are marked as special in tokenizer.json."""
-        added = self._object("tokenizer.json").get("added_tokens") or []
+        added = self._get_object("tokenizer.json").get("added_tokens") or []
         return [token["content"] for token in added if token.get("special")]
 
-    def _object(self, name: str) -> dict:
+    def _get_object(self, name: str) -> dict:
         return self.contents.get(name, {})
 
 
@@ -465,10 +469,10 @@ def append_tokens(tokens: list[str], added: Mapping[str, int]) -> list[str]:
         ['a', 'b', '[E1]']
     """
     behind = {token: i for token, i in added.items() if i >= len(tokens)}
-    return [*tokens, *tokens_by_id(behind)[len(tokens) :]] if behind else tokens
+    return [*tokens, *sort_tokens_by_id(behind)[len(tokens) :]] if behind else tokens
 
 
-def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
+def sort_tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
     """Return a list of tokens, indexed by id."""
     tokens = [f"[unused id {i}]" for i in range(max(vocabulary.values()) + 1)]
     for token, token_id in vocabulary.items():
@@ -476,14 +480,14 @@ def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
     return tokens
 
 
-def byte_alphabet() -> list[str]:
+def make_byte_alphabet() -> list[str]:
     """Return the visible characters that represent all 256 bytes in the vocabulary.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section
         2.2, and the files released with it.
 
     Example:
-        >>> byte_alphabet()[32], byte_alphabet()[65]
+        >>> make_byte_alphabet()[32], make_byte_alphabet()[65]
         ('Ġ', 'A')
     """
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -494,27 +498,27 @@ def byte_alphabet() -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def alphabet_bytes() -> dict[str, int]:
-    """Return {character: byte} for `byte_alphabet`."""
-    return {c: byte for byte, c in enumerate(byte_alphabet())}
+def map_alphabet_to_bytes() -> dict[str, int]:
+    """Return {character: byte} for `make_byte_alphabet`."""
+    return {c: byte for byte, c in enumerate(make_byte_alphabet())}
 
 
 def get_token_bytes(token: str) -> bytes:
     """Return the bytes for a token. Special tokens are encoded as UTF-8."""
-    byte_of = alphabet_bytes()
+    byte_of = map_alphabet_to_bytes()
     if all(c in byte_of for c in token):
         return bytes(byte_of[c] for c in token)
     return token.encode("utf-8")
 
 
-def surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
+def count_surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
     """Return the number of leading and trailing spaces for each token.
 
     Example:
-        >>> surrounding_spaces(["Ġthe", "ĠĠ"])
+        >>> count_surrounding_spaces(["Ġthe", "ĠĠ"])
         [(1, 0), (2, 2)]
     """
-    space = byte_alphabet()[ord(" ")]
+    space = make_byte_alphabet()[ord(" ")]
     return [
         (len(token) - len(token.lstrip(space)), len(token) - len(token.rstrip(space)))
         for token in tokens

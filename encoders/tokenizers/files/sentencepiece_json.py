@@ -10,7 +10,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     check_count,
     check_vocabulary,
     read_merges,
-    tokens_by_id,
+    sort_tokens_by_id,
 )
 
 
@@ -52,11 +52,11 @@ def read_unigram_model(
     if type(unknown) is not int or not 0 <= unknown < len(ids):
         raise invalid(f"{path}: model.unk_id", unknown, f"0 to {len(ids) - 1}")
     files.compare_added(ids)
-    special = files.special_added_tokens()
+    special = files.list_special_added_tokens()
     for token in special:
         if scores.get(token) == 0:  # it will be found as an added token
             scores[token] = None
-    return append_tokens(list(ids), files.added_ids(roles)), list(scores.values())
+    return append_tokens(list(ids), files.map_added_tokens(roles)), list(scores.values())
 
 
 def is_scored_token(entry: object) -> bool:
@@ -86,15 +86,15 @@ def read_bpe_model(
     path = files.json_path
     model = files.part("model")
     vocabulary = check_vocabulary(model.get("vocab"), f"{path}: model.vocab")
-    tokens = tokens_by_id(vocabulary | files.added_ids(roles.values()))
+    tokens = sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))
     merges = read_merges(files)
     unknown = roles["unknown_token"]
     if any(unknown in merge.split(" ") for merge in merges):
         raise invalid(f"{files.json_path}: model.unk_token", unknown, "a token without merges")
-    return tokens, merges, {*roles.values(), *files.special_added_tokens()}
+    return tokens, merges, {*roles.values(), *files.list_special_added_tokens()}
 
 
-def merges_by_score(scores: Mapping[str, float]) -> list[str]:
+def make_merges_by_score(scores: Mapping[str, float]) -> list[str]:
     """Convert pieces with scores to a list of merges, in the order in which they are applied.
 
     SentencePiece merges the pair with the highest score first. If several pairs result in the same
@@ -106,7 +106,8 @@ def merges_by_score(scores: Mapping[str, float]) -> list[str]:
     Source: `generate_merges` in transformers, which is used to convert such models.
 
     Example:
-        >>> merges_by_score({"ab": 0.0, "abc": -1.0, "bc": -2.0, "a": -3.0, "b": -4.0, "c": -5.0})
+        >>> scores = {"ab": 0.0, "abc": -1.0, "bc": -2.0, "a": -3.0, "b": -4.0, "c": -5.0}
+        >>> make_merges_by_score(scores)
         ['a b', 'ab c', 'a bc', 'b c']
     """
     pairs = [

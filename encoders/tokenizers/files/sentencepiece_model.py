@@ -90,19 +90,21 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
     pieces: list[Piece] = []
     trainer: dict[str, object] = {}
     normalizer: dict[str, object] = {}
-    for number, wire, value in _fields(content, name):
+    for number, wire, value in _parse_fields(content, name):
         if number in (_PIECES, _TRAINER, _NORMALIZER) and wire != _BYTES:
             raise invalid(f"{name}: the wire type of field {number}", wire, "a message")
         if number == _PIECES:
             check_count(len(pieces), name)
             where = f"{name}: pieces[{len(pieces)}]"
-            pieces.append(_piece(_message(value, _PIECE_FIELDS, where), where))
+            pieces.append(_parse_piece(_parse_message(value, _PIECE_FIELDS, where), where))
         elif number == _TRAINER:
-            trainer |= _message(value, _TRAINER_FIELDS, f"{name}: trainer_spec")
+            trainer |= _parse_message(value, _TRAINER_FIELDS, f"{name}: trainer_spec")
         elif number == _NORMALIZER:
-            normalizer |= _message(value, _NORMALIZER_FIELDS, f"{name}: normalizer_spec")
+            normalizer |= _parse_message(value, _NORMALIZER_FIELDS, f"{name}: normalizer_spec")
     _check(pieces, name)
-    normalizer["normalizer"] = _text(normalizer.pop("name", b""), f"{name}: normalizer_spec.name")
+    normalizer["normalizer"] = _parse_text(
+        normalizer.pop("name", b""), f"{name}: normalizer_spec.name"
+    )
     settings = {
         field: bool(value) if field in _FLAGS else value
         for field, value in {**trainer, **normalizer}.items()
@@ -114,8 +116,8 @@ _DEFAULTS = SentencePieceModel._field_defaults
 _FLAGS = {name for name, default in _DEFAULTS.items() if isinstance(default, bool)}
 
 
-def _piece(fields: dict, where: str) -> Piece:
-    text = _text(fields.get("piece", b""), f"{where}.piece")
+def _parse_piece(fields: dict, where: str) -> Piece:
+    text = _parse_text(fields.get("piece", b""), f"{where}.piece")
     score, kind = fields.get("score", 0.0), fields.get("type", NORMAL)
     if not text:
         raise invalid(f"{where}.piece", text, "a non-empty string")
@@ -144,17 +146,17 @@ def _check(pieces: list[Piece], name: str) -> None:
         )
 
 
-def _text(value: bytes, where: str) -> str:
+def _parse_text(value: bytes, where: str) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         raise invalid(where, value, "text in UTF-8") from None
 
 
-def _message(content: bytes, names: dict[int, str], where: str) -> dict:
+def _parse_message(content: bytes, names: dict[int, str], where: str) -> dict:
     """Return {name: value} for the named fields. For repeated fields, the last value is used."""
     found = {}
-    for number, wire, value in _fields(content, where):
+    for number, wire, value in _parse_fields(content, where):
         field = names.get(number)
         if field is None:
             continue
@@ -165,18 +167,18 @@ def _message(content: bytes, names: dict[int, str], where: str) -> dict:
     return found
 
 
-def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]]:
+def _parse_fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]]:
     """Yield (number, wire type, value) for each field in a message."""
     offset = 0
     while offset < len(content):
-        key, offset = _varint(content, offset, where)
+        key, offset = _parse_varint(content, offset, where)
         number, wire = key >> 3, key & 7
         if wire == _VARINT:
-            value, offset = _varint(content, offset, where)
+            value, offset = _parse_varint(content, offset, where)
             yield number, wire, value
             continue
         if wire == _BYTES:
-            size, offset = _varint(content, offset, where)
+            size, offset = _parse_varint(content, offset, where)
         elif wire in (_FIXED32, _FIXED64):
             size = 4 if wire == _FIXED32 else 8
         else:
@@ -192,7 +194,7 @@ def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]
         offset += size
 
 
-def _varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
+def _parse_varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
     """Return an integer with up to ten bytes, and the offset after it."""
     value = 0
     for i in range(10):
@@ -223,30 +225,41 @@ def write_model(model: SentencePieceModel) -> bytes:
     ids = {piece.text: i for i, piece in enumerate(model.pieces)}
     unknown = next(i for i, piece in enumerate(model.pieces) if piece.kind == UNKNOWN)
     special = [("<s>", 41), ("</s>", 42), ("<pad>", 43)]
-    trainer = _integer(3, model.model_type) + _integer(4, len(model.pieces))
-    trainer += _integer(24, model.treat_whitespace_as_suffix) + _integer(35, model.byte_fallback)
-    trainer += _integer(40, unknown)
-    trainer += b"".join(_integer(field, ids.get(token, -1)) for token, field in special)
-    trainer += _bytes(45, model.pieces[unknown].text.encode())
-    normalizer = _bytes(1, model.normalizer.encode()) + _bytes(2, model.precompiled_charsmap)
-    normalizer += _integer(3, model.add_dummy_prefix) + _integer(4, model.remove_extra_whitespaces)
-    normalizer += _integer(5, model.escape_whitespaces)
+    trainer = _encode_integer(3, model.model_type) + _encode_integer(4, len(model.pieces))
+    trainer += _encode_integer(24, model.treat_whitespace_as_suffix) + _encode_integer(
+        35, model.byte_fallback
+    )
+    trainer += _encode_integer(40, unknown)
+    trainer += b"".join(_encode_integer(field, ids.get(token, -1)) for token, field in special)
+    trainer += _encode_bytes(45, model.pieces[unknown].text.encode())
+    normalizer = _encode_bytes(1, model.normalizer.encode()) + _encode_bytes(
+        2, model.precompiled_charsmap
+    )
+    normalizer += _encode_integer(3, model.add_dummy_prefix) + _encode_integer(
+        4, model.remove_extra_whitespaces
+    )
+    normalizer += _encode_integer(5, model.escape_whitespaces)
     pieces = b"".join(
-        _bytes(_PIECES, _bytes(1, p.text.encode()) + _float(2, p.score) + _integer(3, p.kind))
+        _encode_bytes(
+            _PIECES,
+            _encode_bytes(1, p.text.encode())
+            + _encode_float(2, p.score)
+            + _encode_integer(3, p.kind),
+        )
         for p in model.pieces
     )
-    return pieces + _bytes(_TRAINER, trainer) + _bytes(_NORMALIZER, normalizer)
+    return pieces + _encode_bytes(_TRAINER, trainer) + _encode_bytes(_NORMALIZER, normalizer)
 
 
-def _integer(number: int, value: int) -> bytes:
+def _encode_integer(number: int, value: int) -> bytes:
     return _encode_varint(number << 3 | _VARINT) + _encode_varint(value % 2**64)
 
 
-def _float(number: int, value: float) -> bytes:
+def _encode_float(number: int, value: float) -> bytes:
     return _encode_varint(number << 3 | _FIXED32) + struct.pack("<f", value)
 
 
-def _bytes(number: int, value: bytes) -> bytes:
+def _encode_bytes(number: int, value: bytes) -> bytes:
     return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
 
 

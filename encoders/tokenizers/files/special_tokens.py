@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.steps import processor_kind
+from encoder_zoo.encoders.tokenizers.steps import get_processor_kind
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -86,7 +86,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
         >>> read_template(step, "post_processor").pair_separators
         2
     """
-    kind = processor_kind(step)
+    kind = get_processor_kind(step)
     if kind == "Sequence":
         steps = step.get("processors")
         inner = [s for s in steps if isinstance(s, Mapping)] if isinstance(steps, list) else []
@@ -96,18 +96,19 @@ def read_template(step: Mapping, name: str) -> Template | None:
         return found[0] if found else None
     if kind in ("BertProcessing", "RobertaProcessing"):
         is_bert = kind == "BertProcessing"
-        tokens = (_first(step.get("cls")), _first(step.get("sep")))
+        tokens = (_get_first(step.get("cls")), _get_first(step.get("sep")))
         if not all(isinstance(token, str) for token in tokens):
             raise invalid(f"{name}: cls and sep", tokens, "tokens with ids")
         return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
     return _read_template_parts(step, name) if kind == "TemplateProcessing" else None
 
 
-def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
+def collect_template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
     """Return the tokens that are added around texts by post-processors, with ids.
 
     Example:
-        >>> template_ids([{"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}])
+        >>> step = {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
+        >>> collect_template_ids([step])
         [('[CLS]', 2), ('[SEP]', 3)]
     """
     found = []
@@ -116,7 +117,7 @@ def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
             if isinstance(pair, list) and pair:
                 found.append((pair[0], pair[-1]))
         special = step.get("special_tokens")
-        parts = [*_parts(step.get("single")), *_parts(step.get("pair"))]
+        parts = [*_parse_parts(step.get("single")), *_parse_parts(step.get("pair"))]
         used = {name for _, name, _ in parts if isinstance(name, str)}
         for token, entry in special.items() if isinstance(special, Mapping) else ():
             if token not in used:
@@ -126,13 +127,13 @@ def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
     return found
 
 
-def _first(pair: object) -> object:
+def _get_first(pair: object) -> object:
     return pair[0] if isinstance(pair, list) and pair else None
 
 
 def _read_template_parts(step: Mapping, name: str) -> Template:
     """Read a TemplateProcessing step."""
-    single, pair = _parts(step.get("single")), _parts(step.get("pair"))
+    single, pair = _parse_parts(step.get("single")), _parse_parts(step.get("pair"))
     if (
         len(single) == 3
         and pair[:3] == single
@@ -163,7 +164,7 @@ def _names(parts: Sequence[tuple[bool, object, object]]) -> list[object]:
     return [name for _, name, _ in parts]
 
 
-def _parts(parts: object) -> list[tuple[bool, object, object]]:
+def _parse_parts(parts: object) -> list[tuple[bool, object, object]]:
     """Return (is_text, name, segment) for each part of a template."""
     found = []
     for part in parts if isinstance(parts, list) else ():
@@ -232,11 +233,12 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
     return found
 
 
-def tokens_with_added(tokens: Sequence[str], added: Sequence[Mapping]) -> list[str]:
+def merge_added_tokens(tokens: Sequence[str], added: Sequence[Mapping]) -> list[str]:
     """Return model tokens and added tokens, sorted by id.
 
     Example:
-        >>> tokens_with_added(["a"], complete_added_tokens([{"content": "<e>", "id": 2}], {"a": 0}))
+        >>> added = complete_added_tokens([{"content": "<e>", "id": 2}], {"a": 0})
+        >>> merge_added_tokens(["a"], added)
         ['a', '[unused id 1]', '<e>']
     """
     size = max(len(tokens), *(token["id"] + 1 for token in added))
@@ -254,7 +256,7 @@ def _check(token: Mapping, name: str) -> None:
         )
 
 
-def special_added_token(token_id: int, token: str, lstrip: bool = False) -> dict:
+def make_added_token(token_id: int, token: str, lstrip: bool = False) -> dict:
     """Return an entry to add a special token to tokenizer.json."""
     own = {"id": token_id, "content": token, "lstrip": lstrip, "special": True}
     entry = {**OPTIONS, **own, "normalized": False}

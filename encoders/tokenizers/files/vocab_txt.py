@@ -9,7 +9,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     append_tokens,
     check_count,
-    tokens_by_id,
+    sort_tokens_by_id,
 )
 
 # Unicode white space. In Python, four control characters are also treated as white space.
@@ -70,7 +70,7 @@ def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str
             tokens[i] = token
         ids = {token: i for i, token in enumerate(tokens)}
         files.compare_added(ids)
-        return append_tokens(tokens, files.added_ids(roles.values()))
+        return append_tokens(tokens, files.map_added_tokens(roles.values()))
     vocabulary = files.vocabulary("vocab.txt")
     files.compare_added(vocabulary)
-    return tokens_by_id(vocabulary | files.added_ids(roles.values()))
+    return sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))

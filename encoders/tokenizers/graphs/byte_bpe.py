@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.files.reading import alphabet_bytes, byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet, map_alphabet_to_bytes
 from encoder_zoo.encoders.tokenizers.graphs.patterns import BYTES
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
@@ -21,7 +21,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
 from encoder_zoo.encoders.tokenizers.text.characters import encode_utf8
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids, expand_spans, shift_left
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model
@@ -38,14 +38,14 @@ class ByteBPE(tf.Module):
     def __init__(self, model: Model, unknown_id: int):
         super().__init__()
         settings, vocabulary = model.settings, model.settings["vocab"]
-        byte_ids = [vocabulary.get(c, unknown_id) for c in byte_alphabet()]
+        byte_ids = [vocabulary.get(c, unknown_id) for c in make_byte_alphabet()]
         merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in settings["merges"]]
         self._model = BPE(byte_ids, merges, vocabulary)
         self._long = None
         ignores_merges = settings.get("ignore_merges", False)
-        self._word_table = WordTable(*self._single_tokens(vocabulary, ignores_merges))
+        self._word_table = WordTable(*self._find_single_tokens(vocabulary, ignores_merges))
 
-    def _single_tokens(
+    def _find_single_tokens(
         self, vocabulary: Mapping[str, int], ignore_merges: bool
     ) -> tuple[PackedWords, np.ndarray]:
         """Return the symbols (starting with 1) and ids of all words with a single token.
@@ -53,7 +53,7 @@ class ByteBPE(tf.Module):
         With `ignore_merges`, this includes all tokens. Otherwise, only tokens that result from
         merges are used. Tokens that are too long for the table are not included.
         """
-        byte_of = alphabet_bytes()
+        byte_of = map_alphabet_to_bytes()
         ids = {
             bytes(map(byte_of.get, token)): token_id
             for token, token_id in vocabulary.items()
@@ -62,14 +62,16 @@ class ByteBPE(tf.Module):
         words, ids = PackedWords.from_symbols(list(ids)), np.array(list(ids.values()), np.int64)
         is_short = words.lengths <= MAX_SYMBOLS
         if ignore_merges:
-            self._long = self._long_tokens(words.where(~is_short), ids[~is_short])
+            self._long = self._make_long_token_table(words.where(~is_short), ids[~is_short])
         words, ids = words.where(is_short), ids[is_short]
         if not ignore_merges:
             is_made = are_single_tokens(self._model.encode, words, ids)
             words, ids = words.where(is_made), ids[is_made]
         return words._replace(symbols=1 + words.symbols), ids
 
-    def _long_tokens(self, words: PackedWords, ids: np.ndarray) -> tf.lookup.StaticHashTable | None:
+    def _make_long_token_table(
+        self, words: PackedWords, ids: np.ndarray
+    ) -> tf.lookup.StaticHashTable | None:
         """Return a table to look up tokens that are too long for the word table.
 
         Only tokens that do not result from merges are included. Return None if there are no such
@@ -93,7 +95,7 @@ class ByteBPE(tf.Module):
             return tokens
         long = tf.where(ends - starts > MAX_SYMBOLS)
         words = tf.gather(starts, long[:, 0]), tf.gather(ends, long[:, 0])
-        indices, _, splits = span_indices(*words)
+        indices, _, splits = expand_spans(*words)
         characters = tf.gather(BYTES, tf.gather(symbols, indices))
         texts = tf.RaggedTensor.from_row_splits(characters, splits, validate=False)
         found = self._long.lookup(tf.strings.reduce_join(texts, axis=1))
@@ -117,7 +119,7 @@ class ByteBPE(tf.Module):
 
 def _replace_whole(tokens: WordTokens, ids: tf.Tensor) -> WordTokens:
     """Replace the tokens in a word by a single token if the word has an id (W,) other than -1."""
-    whole = tf.gather(ids, row_ids(tokens.splits, tf.size(tokens.ids)))  # (T,)
+    whole = tf.gather(ids, compute_row_ids(tokens.splits, tf.size(tokens.ids)))  # (T,)
     kept = (whole < 0) | (tokens.starts == 0)
     kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int32))], 0)
     found = tf.where(whole < 0, tokens.ids, whole)

@@ -15,8 +15,8 @@ from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
 )
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.steps import make_unsupported_error
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
-from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, decode_characters
+from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
@@ -55,15 +55,17 @@ class TokenizerGraph(tf.Module):
         self._raw_finder = make_finder(raw, contents, **options)
         self._normalized_finder = None
         if normalized:
-            chars = self._normalize(characters(tf.constant([t["content"] for t in normalized])))
+            chars = self._normalize(
+                decode_characters(tf.constant([t["content"] for t in normalized]))
+            )
             contents = tf.RaggedTensor.from_row_splits(chars.codes, chars.row_splits)
             self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
 
     def _texts_to_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         with tf.device("CPU"):
-            return self._ids(texts, as_words=False)
+            return self._compute_ids(texts, as_words=False)
 
-    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+    def _compute_ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
         """Return ids from `_encode`. This can be overridden with a faster implementation."""
         return self._encode(texts, as_words)[0]
 
@@ -73,7 +75,7 @@ class TokenizerGraph(tf.Module):
     def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
         """Return ids, starts and ends for texts (B,), or for words that each follow a space."""
         with tf.device("CPU"):  # a GPU would only add copies
-            chars = characters(texts)
+            chars = decode_characters(texts)
             tokens = self._trim_spans(self._tokenize_with_added(chars, as_words))
             for token in self._stripping:  # exclude white space before the token from the span
                 first = tokens.ends - len(token["content"])
@@ -81,7 +83,7 @@ class TokenizerGraph(tf.Module):
                 tokens = tokens._replace(starts=starts)
             splits = tf.cast(tokens.row_splits, tf.int64)
             ids = tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
-            row = row_ids(tokens.row_splits, tf.size(tokens.ids))
+            row = compute_row_ids(tokens.row_splits, tf.size(tokens.ids))
             row_start = tf.gather(chars.original_splits, row)
             return (
                 ids,
@@ -118,7 +120,7 @@ class TokenizerGraph(tf.Module):
 
     def _words_to_ids(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
-            ids = self._ids(words.values, as_words=True)  # (words, None)
+            ids = self._compute_ids(words.values, as_words=True)  # (words, None)
             per_text = words.with_values(ids)
             within = tf.range(tf.size(words.values)) - tf.gather(
                 tf.cast(words.row_splits, tf.int32), tf.cast(words.value_rowids(), tf.int32)

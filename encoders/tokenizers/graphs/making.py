@@ -5,15 +5,15 @@ from __future__ import annotations
 import tensorflow as tf
 
 from encoder_zoo.common.lazy import use_tensorflow
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.graphs.steps_graph import StepsGraph
 from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph, has_bert_steps
 from encoder_zoo.encoders.tokenizers.steps import (
     Model,
     Steps,
+    get_model_settings,
     make_unsupported_error,
-    model_settings,
 )
 
 _BPE = {"dropout": None, "continuing_subword_prefix": None}
@@ -41,11 +41,11 @@ def make_graph(steps: Steps, model: Model) -> TokenizerGraph:
 def check_model(steps: Steps, model: Model) -> None:
     """Raise a ValueError if a model setting is not supported."""
     kind, vocabulary = model.settings["type"], model.settings["vocab"]
-    settings = model_settings(model.settings, kind)
+    settings = get_model_settings(model.settings, kind)
     is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
     needs_unknown = True
     if kind == "BPE":
-        needs_unknown = not (is_byte_level and set(byte_alphabet()) <= {*vocabulary})
+        needs_unknown = not (is_byte_level and set(make_byte_alphabet()) <= {*vocabulary})
         expected, unknown = _BYTE_BPE if is_byte_level else _CHARACTER_BPE, "unk_token"
         if settings["end_of_word_suffix"]:  # the library also converts the suffix to bytes
             expected = {**expected, "byte_fallback": False}

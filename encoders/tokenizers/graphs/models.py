@@ -25,27 +25,27 @@ from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     MAX_SYMBOLS,
     WordTable,
-    word_keys,
+    compute_word_keys,
 )
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text.characters import CodePointTable, encode_utf8
 from encoder_zoo.encoders.tokenizers.text.packed_words import (
     HashTable,
     PackedWords,
-    character_numbers,
+    number_characters,
 )
 from encoder_zoo.encoders.tokenizers.text.ragged import (
-    index_mask,
-    row_ids,
+    compute_row_ids,
+    expand_spans,
+    make_index_mask,
     shift_left,
-    span_indices,
 )
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model
 
 
-def token_ids(model: Mapping) -> dict[str, int]:
+def map_token_ids(model: Mapping) -> dict[str, int]:
     """Return {token: id} for a model in tokenizer.json."""
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
@@ -53,11 +53,11 @@ def token_ids(model: Mapping) -> dict[str, int]:
     return {token: i for i, (token, _) in enumerate(vocabulary)}
 
 
-def byte_ids(model: Mapping) -> tf.Tensor | None:
+def find_byte_ids(model: Mapping) -> tf.Tensor | None:
     """Return ids with shape (256,) to use for unknown bytes, or None without byte fallback."""
     if not model.get("byte_fallback"):
         return None
-    ids = token_ids(model)
+    ids = map_token_ids(model)
     if not ids.keys() >= set(BYTE_TOKENS):
         raise make_unsupported_error(
             "model", [{"byte_fallback": True, "vocab": "incomplete bytes"}]
@@ -90,9 +90,9 @@ def make_splitter(
     """
     if model["type"] == "Unigram":
         return Unigram(words, ids, [score for _, score in model["vocab"]], unknown_id)
-    vocabulary, num = token_ids(model), int(numbers.max()) + 1
+    vocabulary, num = map_token_ids(model), int(numbers.max()) + 1
     symbol_ids = np.full(2 * num, unknown_id)
-    for first, suffix in ((0, ""), (num, word_suffix(model))):
+    for first, suffix in ((0, ""), (num, get_word_suffix(model))):
         for token, token_id in vocabulary.items():
             if len(token) == 1 + len(suffix) and token.endswith(suffix):
                 symbol_ids[first + numbers[ord(token[0])]] = token_id
@@ -100,12 +100,12 @@ def make_splitter(
     return BPE(symbol_ids, merges, vocabulary)
 
 
-def word_suffix(model: Mapping) -> str:
+def get_word_suffix(model: Mapping) -> str:
     """Return the suffix for the last character in a word, or "" without a suffix."""
     return model.get("end_of_word_suffix") or ""
 
 
-def spell_unknown(
+def replace_unknown(
     of_bytes: tf.Tensor,
     unknown_id: int,
     codes: tf.Tensor,
@@ -126,14 +126,14 @@ def spell_unknown(
         locate each original token in the result.
     """
     unknown = ids == unknown_id
-    indices, token, _ = span_indices(
+    indices, token, _ = expand_spans(
         tf.boolean_mask(begins, unknown), tf.boolean_mask(ends, unknown)
     )
     symbols, splits, _ = encode_utf8(tf.gather(codes, indices))
     num_bytes = tf.math.segment_sum(splits[1:] - splits[:-1], token)
     lengths = tf.tensor_scatter_nd_update(tf.ones_like(ids), tf.where(unknown), num_bytes)
     splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-    owner = row_ids(splits, splits[-1])
+    owner = compute_row_ids(splits, splits[-1])
     is_byte = tf.where(tf.gather(unknown, owner))
     ids = tf.tensor_scatter_nd_update(tf.gather(ids, owner), is_byte, tf.gather(of_bytes, symbols))
     return ids, tf.gather(begins, owner), tf.gather(ends, owner), splits
@@ -149,19 +149,19 @@ class CharacterModel(tf.Module):
 
     def __init__(self, model: Model, unknown_id: int):
         super().__init__()
-        settings, vocabulary = model.settings, token_ids(model.settings)
+        settings, vocabulary = model.settings, map_token_ids(model.settings)
         self._unknown_id, self._fuses = unknown_id, fuses_unknown(settings)
-        self._bytes = byte_ids(settings)
+        self._bytes = find_byte_ids(settings)
         self._ids, self._first_last = None, 0  # first symbol for the last character in a word
         if settings["type"] == "WordPiece":
             tables = make_word_piece(vocabulary, unknown_id)
             numbers, self._model, self._word_table = tables
         else:
-            suffix = word_suffix(settings)
+            suffix = get_word_suffix(settings)
             found = {t.removesuffix(suffix): i for t, i in vocabulary.items() if t.endswith(suffix)}
             found.pop("", None)
             words, ids = PackedWords.from_texts(list(found)), np.array(list(found.values()), int)
-            numbers = character_numbers(PackedWords.from_texts(list(vocabulary)))
+            numbers = number_characters(PackedWords.from_texts(list(vocabulary)))
             words = words._replace(symbols=numbers[words.symbols])
             if model.ids:
                 self._ids = tf.constant(model.ids, tf.int32)
@@ -179,7 +179,7 @@ class CharacterModel(tf.Module):
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
         if self._first_last:
-            is_last = tf.cast(index_mask(ends - 1, tf.size(symbols)), tf.int32)
+            is_last = tf.cast(make_index_mask(ends - 1, tf.size(symbols)), tf.int32)
             symbols += self._first_last * is_last
         tokens = self._model.encode(symbols, starts, ends)
         if self._ids is not None:
@@ -192,7 +192,7 @@ class CharacterModel(tf.Module):
         starts = tf.constant(packed.starts, tf.int32)
         symbols = self._numbers(tf.constant(packed.symbols, tf.int32))
         ends = starts + tf.constant(packed.lengths, tf.int32)
-        return self._word_table.look_up(word_keys(symbols, starts, ends)).numpy()
+        return self._word_table.look_up(compute_word_keys(symbols, starts, ends)).numpy()
 
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""
@@ -206,7 +206,7 @@ class CharacterModel(tf.Module):
         )
         rows = tf.gather(splits, tf.searchsorted(starts, chars.row_splits))
         if self._bytes is not None:
-            ids, begins, ends, splits = spell_unknown(
+            ids, begins, ends, splits = replace_unknown(
                 self._bytes, self._unknown_id, chars.codes, ids, begins, ends
             )
             rows = tf.gather(splits, rows)

@@ -11,13 +11,13 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.steps import QUOTES, make_unsupported_error
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, CodePointTable, members
-from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, CodePointTable, mark_members
+from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     FIRST_COMPLEX,
     expand_characters,
-    folding_map,
+    make_folding_map,
     normalize_quotation_marks,
 )
 from encoder_zoo.encoders.tokenizers.text.precompiled import (
@@ -32,12 +32,12 @@ Normalizer = Callable[[Characters], Characters]
 
 def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
     """Create a normalizer that lowercases text and strips accents, as in ALBERT."""
-    return CharacterMap(folding_map(lowercase, keep_accents))
+    return CharacterMap(make_folding_map(lowercase, keep_accents))
 
 
 def map_kind(kind: str, codes: Sequence[int] = ()) -> Normalizer:
     """Make a normalizer to replace or remove all characters with a given kind."""
-    return CharacterMap(dict.fromkeys(np.flatnonzero(members(kind)).tolist(), codes))
+    return CharacterMap(dict.fromkeys(np.flatnonzero(mark_members(kind)).tolist(), codes))
 
 
 def replace(step: Mapping) -> Normalizer | None:
@@ -80,7 +80,7 @@ def prepend(step: Mapping) -> Normalizer:
 
 def strip(step: Mapping) -> Normalizer:
     """Make a normalizer for a Strip step."""
-    spaces = CodePointTable(members("white_space").astype(np.int32))
+    spaces = CodePointTable(mark_members("white_space").astype(np.int32))
 
     def apply(chars: Characters) -> Characters:
         text = tf.cumsum(tf.cast(Words.from_texts(chars).begins, tf.int32)) - 1
@@ -105,7 +105,7 @@ def normalize_bert(step: Mapping) -> Normalizer:
     if step["clean_text"]:
         found += [map_kind("dropped"), map_kind("space", [ord(" ")])]
     if step["handle_chinese_chars"]:
-        chinese = np.flatnonzero(members("chinese")).tolist()
+        chinese = np.flatnonzero(mark_members("chinese")).tolist()
         found.append(CharacterMap({code: [ord(" "), code, ord(" ")] for code in chinese}))
     if strips:
         found += [UnicodeNormalizer("NFD"), map_kind("mark")]
@@ -131,7 +131,9 @@ RUNS: tuple[Run, ...] = (
 NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
     "BertNormalizer": normalize_bert,
     "Lowercase": lambda step: fold(lowercase=True, keep_accents=True),
-    "Precompiled": lambda step: PrecompiledNormalizer(charsmap_rules(step["precompiled_charsmap"])),
+    "Precompiled": lambda step: PrecompiledNormalizer(
+        parse_charsmap_rules(step["precompiled_charsmap"])
+    ),
     "Prepend": prepend,
     "Replace": replace,
     "Strip": strip,
@@ -150,9 +152,9 @@ def make_normalizer(steps: Sequence[Mapping]) -> Normalizer:
         ValueError: If a step is not supported.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
         >>> lower = make_normalizer([{"type": "Lowercase"}])
-        >>> lower(characters(tf.constant(["A"]))).codes.numpy().tolist()
+        >>> lower(decode_characters(tf.constant(["A"]))).codes.numpy().tolist()
         [97]
     """
     steps, found = list(steps), []

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import character_class
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, encode_utf8, members
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import make_character_class
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, encode_utf8, mark_members
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -32,11 +32,11 @@ QUANTIFIER = re.compile(r"[*+?]\??(?![*+?{])|\{\d+(?:,\d*)?\}(?![*+?{])")
 INSIDE = re.compile(rf"({_CLASS})(?!-[^\]])|{_LETTER}|[^\\\[\]&]")
 
 
-def as_re2(pattern: str) -> str | None:
+def convert_to_re2(pattern: str) -> str | None:
     """Convert an Oniguruma pattern to RE2. Return None if RE2 could find different matches.
 
     Example:
-        >>> as_re2(r"a|(?:bc){2,}"), as_re2(r"a(?!b)"), as_re2("^a")
+        >>> convert_to_re2(r"a|(?:bc){2,}"), convert_to_re2(r"a(?!b)"), convert_to_re2("^a")
         ('a|(?:bc){2,}', None, None)
     """
     found, position, in_class = [], 0, False
@@ -55,22 +55,22 @@ def as_re2(pattern: str) -> str | None:
         if not match:
             return None
         is_class = match.re is not QUANTIFIER and match[1]
-        found.append(_ranges(match[1], in_class) if is_class else match[0])
+        found.append(_convert_class(match[1], in_class) if is_class else match[0])
         position = match.end()
     return None if in_class else "".join(found)
 
 
-def _ranges(name: str, in_class: bool) -> str:
+def _convert_class(name: str, in_class: bool) -> str:
     """Convert a character class such as "\\s" to ranges for RE2."""
     kind = name[0] + name[1].lower() + name[2:]
-    belongs = members(CLASSES[kind])
+    belongs = mark_members(CLASSES[kind])
     if in_class and kind == r"\w":  # fractions and superscripts are excluded by Oniguruma
-        belongs &= members("word_character")
-    ranges = character_class(belongs if kind == name else ~belongs)
+        belongs &= mark_members("word_character")
+    ranges = make_character_class(belongs if kind == name else ~belongs)
     return ranges[1:-1] if in_class else ranges
 
 
-def runs(values: tf.Tensor) -> tf.Tensor:
+def mark_runs(values: tf.Tensor) -> tf.Tensor:
     """Return a mask (N,) for values that differ from the previous value."""
     return values != shift_right(values, 1, -1)
 
@@ -103,14 +103,14 @@ def make_finder(
         not supported by RE2, or if it matches an empty text.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> chars = characters(tf.constant(["abcab"]))
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
+        >>> chars = decode_characters(tf.constant(["abcab"]))
         >>> matched, first = make_finder({"String": "ab"})(chars, chars.row_starts())
         >>> matched.numpy().tolist(), first.numpy().tolist()
         ([True, True, False, True, True], [True, False, True, True, False])
     """
     is_text = "String" in pattern
-    expression = re.escape(pattern["String"]) if is_text else as_re2(pattern["Regex"])
+    expression = re.escape(pattern["String"]) if is_text else convert_to_re2(pattern["Regex"])
     if not expression or _is_refused(expression):
         return None
 

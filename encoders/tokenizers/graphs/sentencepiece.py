@@ -18,9 +18,9 @@ from encoder_zoo.encoders.tokenizers.steps import (
     SPACE,
     SPACE_PREPENDED,
 )
-from encoder_zoo.encoders.tokenizers.text.characters import CodePointTable, members
-from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
-from encoder_zoo.encoders.tokenizers.text.normalization import folding_map
+from encoder_zoo.encoders.tokenizers.text.characters import CodePointTable, mark_members
+from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
+from encoder_zoo.encoders.tokenizers.text.normalization import make_folding_map
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def marks_words(steps: Steps) -> bool:
     return steps.pre_tokenizer == [{"type": "WhitespaceSplit"}, METASPACE] and not steps.trims
 
 
-def steps_before_words(normalizer: list[dict]) -> list[dict]:
+def drop_word_steps(normalizer: list[dict]) -> list[dict]:
     """Return normalizer steps without the steps at the end that are executed by `mark_words`."""
     if normalizer[-2:] == INSERTED_SPACE:
         return normalizer[:-2]
@@ -65,7 +65,7 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
         steps: `Steps` to execute.
         splits_words: Boolean. Whether to split texts at "▁" if spaces are kept.
     """
-    is_white = members("white_space")
+    is_white = mark_members("white_space")
     if "WhitespaceSplit" not in steps.types("pre_tokenizer"):
         is_white = np.arange(len(is_white)) == ord(" ")
     white = CodePointTable(is_white.astype(np.int32))
@@ -91,7 +91,7 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
     return keep_spaces if steps.keeps_spaces else remove_spaces
 
 
-def lookup_rules(
+def get_lookup_rules(
     normalizer: Sequence[Mapping],
 ) -> tuple[dict[str, str], Mapping[int, Sequence[int]], bool] | None:
     """Return rules, mapping and lower-casing for `WhitespaceWordLookup`.
@@ -104,5 +104,5 @@ def lookup_rules(
     accents = ["NFKD", "StripAccents"] * strips
     if types != [*accents, *["Lowercase"] * lowers, *["Precompiled"] * len(charsmaps)]:
         return None
-    mapping = folding_map(lowers, not strips) if lowers or strips else {}
-    return charsmap_rules(charsmaps[0] if charsmaps else None), mapping, lowers
+    mapping = make_folding_map(lowers, not strips) if lowers or strips else {}
+    return parse_charsmap_rules(charsmaps[0] if charsmaps else None), mapping, lowers

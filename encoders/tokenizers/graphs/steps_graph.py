@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.files.reading import surrounding_spaces
+from encoder_zoo.encoders.tokenizers.files.reading import count_surrounding_spaces
 from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPE
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-from encoder_zoo.encoders.tokenizers.graphs.models import CharacterModel, WordLevel, token_ids
+from encoder_zoo.encoders.tokenizers.graphs.models import CharacterModel, WordLevel, map_token_ids
 from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizer
 from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import (
-    lookup_rules,
+    drop_word_steps,
+    get_lookup_rules,
     mark_words,
     marks_words,
-    steps_before_words,
     tokens_stay_in_words,
 )
 from encoder_zoo.encoders.tokenizers.graphs.words import Words, make_pre_tokenizer
@@ -41,12 +41,12 @@ class StepsGraph(TokenizerGraph):
 
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
-        kind, ids = model.settings["type"], token_ids(model.settings)
+        kind, ids = model.settings["type"], map_token_ids(model.settings)
         splits_words = steps.keeps_spaces and tokens_stay_in_words(ids)
         self.words_are_independent &= splits_words or not steps.keeps_spaces
         marks = kind in ("BPE", "Unigram") and marks_words(steps)
         if marks:
-            self._normalizer = make_normalizer(steps_before_words(steps.normalizer))
+            self._normalizer = make_normalizer(drop_word_steps(steps.normalizer))
             self._pre_tokenize = mark_words(steps, splits_words)
         else:
             self._normalizer = make_normalizer(steps.normalizer)
@@ -71,7 +71,7 @@ class StepsGraph(TokenizerGraph):
         self, steps: Steps, ids: Mapping[str, int]
     ) -> WhitespaceWordLookup | None:
         """Make a lookup table for words with a single token. Return None if it is not supported."""
-        if (rules := lookup_rules(steps.normalizer)) is None:
+        if (rules := get_lookup_rules(steps.normalizer)) is None:
             return None
         tokens = [token for token in ids if token.startswith(SPACE)]
         found = zip(tokens, self._model.single_tokens(tokens).tolist(), strict=True)
@@ -79,12 +79,12 @@ class StepsGraph(TokenizerGraph):
         words = {token.removeprefix(SPACE): i for token, i in found if i not in special}
         return WhitespaceWordLookup(words, *rules)
 
-    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+    def _compute_ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
         if as_words and self._without_space is not None:
             apart = tf.strings.regex_full_match(texts, self._without_space)
             texts = tf.where(apart, texts, tf.strings.join([" ", texts]))
         if self._word_lookup is None or not self.words_are_independent:
-            return super()._ids(texts, as_words)
+            return super()._compute_ids(texts, as_words)
         return self._word_lookup.ids(texts, lambda parts: self._encode(parts, as_words)[0])
 
     def _normalize(self, chars: Characters) -> Characters:
@@ -117,6 +117,6 @@ def count_spaces(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
     added = [token["id"] for token in steps.tokens_in_texts]
     size = 1 + max(*vocabulary.values(), *steps.skipped_ids, *added)
     spaces = np.zeros([size, 2], np.int32)
-    spaces[[*vocabulary.values()]] = surrounding_spaces(list(vocabulary))
+    spaces[[*vocabulary.values()]] = count_surrounding_spaces(list(vocabulary))
     spaces[[token["id"] for token in steps.added_tokens]] = 0
     return spaces

@@ -10,22 +10,22 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_word_bounds
+from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import find_bert_words
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, WordTokens
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, decode_characters
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     BertNormalizer,
-    normalization_tables,
+    get_normalization_tables,
     unpack_codes,
 )
 from encoder_zoo.encoders.tokenizers.text.packed_words import (
     UNKNOWN_SYMBOL,
     PackedWords,
-    character_numbers,
+    number_characters,
 )
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import expand_spans, make_index_mask
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
@@ -65,28 +65,30 @@ class WordPiece(tf.Module):
         """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
         too_long = ends - starts > MAX_WORD_CHARACTERS
         ends = tf.where(too_long, starts, ends)
-        indices, word, splits = span_indices(starts, ends + 1)  # (P,), (P,), (W + 1,)
+        indices, word, splits = expand_spans(starts, ends + 1)  # (P,), (P,), (W + 1,)
         symbols = tf.gather(symbols, tf.minimum(indices, tf.size(symbols) - 1))
         symbols = tf.tensor_scatter_nd_update(symbols, splits[1:, None] - 1, tf.zeros_like(starts))
         begins = splits[:-1]  # symbols now contain all words, separated by zeros
 
-        roots = tf.where(index_mask(begins, tf.size(symbols)), START, CONTINUATION)
-        ids, lengths = self._trie.longest_matches(
+        roots = tf.where(make_index_mask(begins, tf.size(symbols)), START, CONTINUATION)
+        ids, lengths = self._trie.find_longest_matches(
             tf.cast(roots, tf.int64), lambda index, offset: tf.gather(symbols, index + offset)
         )
-        reached = reachable_positions(begins, lengths)
+        reached = mark_reachable_positions(begins, lengths)
         stuck = tf.boolean_mask(word, reached & (lengths == 0) & (symbols != 0))
-        failed = too_long | index_mask(stuck, tf.size(starts))  # the whole word is unknown
+        failed = too_long | make_index_mask(stuck, tf.size(starts))  # the whole word is unknown
         ids = tf.where(tf.gather(failed, word), self._unknown_id, ids)
         is_token = tf.where(
-            tf.gather(failed, word), index_mask(begins, tf.size(symbols)), reached & (lengths > 0)
+            tf.gather(failed, word),
+            make_index_mask(begins, tf.size(symbols)),
+            reached & (lengths > 0),
         )
         found = tf.cast(tf.where(is_token)[:, 0], tf.int32)
         within = found - tf.gather(begins, tf.gather(word, found))
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
 
-def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+def mark_reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
     """Return a mask (P,) for positions that can be reached by a sequence of tokens.
 
     Args:
@@ -95,7 +97,8 @@ def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
             token starts there.
 
     Example:
-        >>> reachable_positions(tf.constant([0, 4]), tf.constant([2, 1, 1, 0, 0])).numpy().tolist()
+        >>> lengths = tf.constant([2, 1, 1, 0, 0])
+        >>> mark_reachable_positions(tf.constant([0, 4]), lengths).numpy().tolist()
         [True, False, True, True, True]
     """
 
@@ -125,30 +128,32 @@ class WordPieceGraph(TokenizerGraph):
 
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
-        self._options = bert_options(steps.normalizer)
+        self._options = read_bert_options(steps.normalizer)
         lowercase, _, _, clean_text = self._options
         vocabulary = model.settings["vocab"]
         tables = make_word_piece(vocabulary, self.unknown_token_id)
         numbers, self._model, self._word_table = tables
         self._normalizer = BertNormalizer(*self._options, numbers)
-        self._word_lookup = WholeWordLookup(self._whole_words(vocabulary), lowercase, clean_text)
+        self._word_lookup = WholeWordLookup(
+            self._find_whole_words(vocabulary), lowercase, clean_text
+        )
         self._index_added_tokens(steps)
 
-    def _whole_words(self, ids: dict[str, int]) -> dict[str, int]:
+    def _find_whole_words(self, ids: dict[str, int]) -> dict[str, int]:
         """Return {word: id} for words with a single token that are not changed by normalization."""
-        words = [t for t in ids if 0 < len(t) <= MAX_WORD_CHARACTERS and not _continues(t)]
-        kept = normalization_tables(*self._options).unchanged(words)
+        words = [t for t in ids if 0 < len(t) <= MAX_WORD_CHARACTERS and not _is_continuation(t)]
+        kept = get_normalization_tables(*self._options).unchanged(words)
         return {word: ids[word] for word in kept}
 
-    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+    def _compute_ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
         if not self.words_are_independent:
-            return super()._ids(texts, as_words)
+            return super()._compute_ids(texts, as_words)
         return self._word_lookup.ids(texts, self._split_words)
 
     def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Return ids (B, None) for texts (B,), which usually are words with several tokens."""
-        chars = self._normalizer(characters(texts))
-        starts, ends = bert_word_bounds(chars)
+        chars = self._normalizer(decode_characters(texts))
+        starts, ends = find_bert_words(chars)
         tokens = self._model.encode(unpack_codes(chars.codes), starts, ends)
         splits = tf.gather(tokens.splits, tf.searchsorted(starts, chars.row_splits))
         return tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
@@ -157,7 +162,7 @@ class WordPieceGraph(TokenizerGraph):
         return self._normalizer(chars)
 
     def _tokenize(self, chars: Characters) -> Tokens:
-        starts, ends = bert_word_bounds(chars)
+        starts, ends = find_bert_words(chars)
         words = tf.searchsorted(starts, chars.row_splits)
         numbers = unpack_codes(chars.codes)
         ids, starts, ends, splits = self._word_table.tokens(
@@ -182,7 +187,7 @@ def has_bert_steps(steps: Steps) -> bool:
     return normalizer and steps.types("pre_tokenizer") == ["BertPreTokenizer"]
 
 
-def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
+def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
     """Return whether to change case, accents, Chinese characters and control characters."""
     if not normalizer:
         return False, False, False, False
@@ -196,8 +201,8 @@ def make_word_piece(
     vocabulary: Mapping[str, int], unknown_id: int
 ) -> tuple[np.ndarray, WordPiece, WordTable]:
     """Make character numbers, and a model and a word table that use these numbers."""
-    tokens, continues, ids = _tokens_in_texts(vocabulary)
-    numbers = character_numbers(tokens)
+    tokens, continues, ids = _list_text_tokens(vocabulary)
+    numbers = number_characters(tokens)
     tokens = tokens._replace(symbols=numbers[tokens.symbols])
     unknown = PackedWords.from_symbols([[UNKNOWN_SYMBOL]])
     words, word_ids = tokens.where(~continues).concatenate(unknown), ids[~continues]
@@ -205,15 +210,15 @@ def make_word_piece(
     return numbers, WordPiece(tokens, continues, ids, unknown_id), table
 
 
-def _tokens_in_texts(
+def _list_text_tokens(
     vocabulary: Mapping[str, int],
 ) -> tuple[PackedWords, np.ndarray, np.ndarray]:
     """Return the tokens that can occur in texts, whether they continue a word, and the ids."""
     tokens = [token for token in vocabulary if token]
-    texts = [token[2:] if _continues(token) else token for token in tokens]
+    texts = [token[2:] if _is_continuation(token) else token for token in tokens]
     ids = [*map(vocabulary.get, tokens)]
-    return PackedWords.from_texts(texts), np.array([*map(_continues, tokens)]), np.array(ids)
+    return PackedWords.from_texts(texts), np.array([*map(_is_continuation, tokens)]), np.array(ids)
 
 
-def _continues(token: str) -> bool:
+def _is_continuation(token: str) -> bool:
     return token.startswith("##") and len(token) > 2

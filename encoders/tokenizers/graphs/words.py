@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder, runs
+from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder, mark_runs
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
-    byte_level_character_kinds,
-    byte_level_word_starts,
-    llama_word_starts,
+    find_byte_level_words,
+    find_llama_words,
+    make_byte_level_kinds,
 )
 from encoder_zoo.encoders.tokenizers.steps import (
     GPT2_WORDS,
@@ -30,10 +30,14 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     NUM_CODE_POINTS,
     Characters,
     CodePointTable,
-    members,
-    unicode_data,
+    load_unicode_data,
+    mark_members,
 )
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids, shift_right
+from encoder_zoo.encoders.tokenizers.text.ragged import (
+    compute_row_ids,
+    make_index_mask,
+    shift_right,
+)
 
 # Character kinds to split at, per pre-tokenizer type.
 KINDS = {"WhitespaceSplit": "white_space", "Punctuation": "punctuation", "Digits": "numeric"}
@@ -67,8 +71,8 @@ class Words(NamedTuple):
         """
         counts = tf.cast(kept, tf.int32) + tf.cast(wanted, tf.int32)
         splits = tf.concat([[0], tf.cumsum(counts)], 0)
-        owner = row_ids(splits, splits[-1])
-        is_new = index_mask(tf.boolean_mask(splits[:-1], wanted), splits[-1])
+        owner = compute_row_ids(splits, splits[-1])
+        is_new = make_index_mask(tf.boolean_mask(splits[:-1], wanted), splits[-1])
         chars = self.chars.take(owner)
         chars = chars._replace(codes=tf.where(is_new, code, chars.codes))
         begins = tf.gather(self.begins, owner) & (is_new | ~tf.gather(wanted, owner))
@@ -89,7 +93,7 @@ def is_text_start(chars: Characters) -> tf.Tensor:
     Characters that only start a part of a text are not included.
     """
     splits = chars.original_splits
-    return tf.gather(index_mask(splits, splits[-1] + 1), chars.starts)
+    return tf.gather(make_index_mask(splits, splits[-1] + 1), chars.starts)
 
 
 PreTokenizer = Callable[[Words], Words]
@@ -106,8 +110,8 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
         behavior: String. Behavior to use, as defined for tokenizer.json.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> words = Words.from_texts(characters(tf.constant(["a--b"])))
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
+        >>> words = Words.from_texts(decode_characters(tf.constant(["a--b"])))
         >>> matched, first = tf.constant([False, True, True, False]), tf.fill([4], True)
         >>> split(words, matched, first, "MergedWithPrevious").begins.numpy().tolist()
         [True, False, True, True]
@@ -133,7 +137,7 @@ def split_at_kind(step: Mapping) -> PreTokenizer:
     if step["type"] == "CharDelimiterSplit":
         belongs = np.arange(NUM_CODE_POINTS) == ord(step["delimiter"])
     else:
-        belongs = members(KINDS[step["type"]])
+        belongs = mark_members(KINDS[step["type"]])
     table = CodePointTable(belongs.astype(np.int32))
     behavior = step.get("behavior", "Removed")
     if step["type"] == "Digits":
@@ -148,13 +152,13 @@ def split_at_kind(step: Mapping) -> PreTokenizer:
 
 def split_whitespace(step: Mapping) -> PreTokenizer:
     r"""Make a pre-tokenizer for `\w+|[^\w\s]+`."""
-    kinds = np.where(members("word_character"), 1, 0)
-    kinds[members("bpe_space")] = 2
+    kinds = np.where(mark_members("word_character"), 1, 0)
+    kinds[mark_members("bpe_space")] = 2
     table = CodePointTable(kinds.astype(np.int32))
 
     def apply(words: Words) -> Words:
         found = table(words.chars.codes)
-        return split(words, found == 2, runs(found), "Removed")
+        return split(words, found == 2, mark_runs(found), "Removed")
 
     return apply
 
@@ -162,7 +166,7 @@ def split_whitespace(step: Mapping) -> PreTokenizer:
 def split_scripts(step: Mapping) -> PreTokenizer:
     """Make a pre-tokenizer to split words when the script changes."""
     scripts = np.zeros(NUM_CODE_POINTS, np.int32)
-    for first, last, number in unicode_data()["script"]:
+    for first, last, number in load_unicode_data()["script"]:
         scripts[first : last + 1] = number
     table = CodePointTable(scripts)
 
@@ -186,7 +190,7 @@ def split_pattern(step: Mapping) -> PreTokenizer | None:
     """Make a pre-tokenizer to split at a pattern. Return None for patterns not supported by RE2."""
     if step == TWEET_WORDS:
         return split_tweets()
-    for pattern, starts in ((GPT2_WORDS, byte_level_word_starts), (LLAMA_WORDS, llama_word_starts)):
+    for pattern, starts in ((GPT2_WORDS, find_byte_level_words), (LLAMA_WORDS, find_llama_words)):
         if step == make_split_step(pattern):
             return split_bytes(starts)
     if (find := make_finder(step["pattern"])) is None:
@@ -218,24 +222,24 @@ def split_tweets() -> PreTokenizer:
 
 def split_bytes(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
     """Make a pre-tokenizer from a function that finds word starts."""
-    kinds = CodePointTable(byte_level_character_kinds())
+    kinds = CodePointTable(make_byte_level_kinds())
 
     def apply(words: Words) -> Words:
         codes = words.chars.codes
         found = starts(codes, kinds(codes), words.begins)
-        return words._replace(begins=index_mask(found, tf.size(codes)))
+        return words._replace(begins=make_index_mask(found, tf.size(codes)))
 
     return apply
 
 
-def byte_level(step: Mapping) -> PreTokenizer:
+def make_byte_level(step: Mapping) -> PreTokenizer:
     """Make a ByteLevel pre-tokenizer. Characters will be encoded as bytes by the model."""
-    split_words = split_bytes(byte_level_word_starts) if step["use_regex"] else lambda words: words
+    split_words = split_bytes(find_byte_level_words) if step["use_regex"] else lambda words: words
     space = ord(" ")
     return lambda words: split_words(words.prepend(space) if step["add_prefix_space"] else words)
 
 
-def metaspace(step: Mapping) -> PreTokenizer:
+def make_metaspace(step: Mapping) -> PreTokenizer:
     """Make a Metaspace pre-tokenizer."""
     sign, scheme = ord(step["replacement"]), step["prepend_scheme"]
 
@@ -265,8 +269,8 @@ def split_bert(step: Mapping) -> PreTokenizer:
 # Functions to make a pre-tokenizer per step type. They return None for unsupported steps.
 PRE_TOKENIZERS: dict[str, Callable[[Mapping], PreTokenizer | None]] = {
     "BertPreTokenizer": split_bert,
-    "ByteLevel": byte_level,
-    "Metaspace": metaspace,
+    "ByteLevel": make_byte_level,
+    "Metaspace": make_metaspace,
     "Split": split_pattern,
     "UnicodeScripts": split_scripts,
     "Whitespace": split_whitespace,
@@ -284,9 +288,9 @@ def make_pre_tokenizer(steps: Sequence[Mapping]) -> PreTokenizer:
         ValueError: If a step is not supported, or if a step follows ByteLevel.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
         >>> split_words = make_pre_tokenizer([{"type": "WhitespaceSplit"}])
-        >>> words = split_words(Words.from_texts(characters(tf.constant(["a b"]))))
+        >>> words = split_words(Words.from_texts(decode_characters(tf.constant(["a b"]))))
         >>> words.chars.codes.numpy().tolist(), words.begins.numpy().tolist()
         ([97, 98], [True, True])
     """

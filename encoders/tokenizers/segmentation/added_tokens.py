@@ -16,10 +16,10 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     NUM_CODE_POINTS,
     Characters,
     CodePointTable,
-    members,
+    mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, span_indices
+from encoder_zoo.encoders.tokenizers.text.ragged import expand_spans, make_index_mask
 
 
 class SplitTexts(NamedTuple):
@@ -59,10 +59,10 @@ class AddedTokenFinder(tf.Module):
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.files.special_tokens import complete_added_tokens
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
         >>> tokens = complete_added_tokens(["ab", "abc"], {})
         >>> finder = AddedTokenFinder(tokens, [[97, 98], [97, 98, 99]])
-        >>> split = finder(characters(tf.constant(["xabcab", "y"])))
+        >>> split = finder(decode_characters(tf.constant(["xabcab", "y"])))
         >>> [x.numpy().tolist() for x in (split.ids, split.starts, split.parts.codes)]
         [[1, 0], [1, 4], [120, 121]]
     """
@@ -93,13 +93,13 @@ class AddedTokenFinder(tf.Module):
             for name in ("single_word", "lstrip", "rstrip")
             if any(token[name] for token in tokens)
         }
-        self._spaces = CodePointTable(members("bpe_space").astype("int32"))
-        self._word_characters = CodePointTable(members("word_character").astype("int32"))
+        self._spaces = CodePointTable(mark_members("bpe_space").astype("int32"))
+        self._word_characters = CodePointTable(mark_members("word_character").astype("int32"))
 
     def __call__(self, chars: Characters) -> SplitTexts:
         """Split texts around added tokens."""
-        starts, ends, tokens = self._longest_matches(chars)
-        chosen = leftmost_spans(starts, ends)
+        starts, ends, tokens = self._find_longest_matches(chars)
+        chosen = select_leftmost_spans(starts, ends)
         starts, ends, tokens = (tf.gather(part, chosen) for part in (starts, ends, tokens))
         if "single_word" in self._options:
             alone = ~tf.gather(self._options["single_word"], tokens)
@@ -108,7 +108,7 @@ class AddedTokenFinder(tf.Module):
             starts, ends, tokens = (tf.boolean_mask(p, alone) for p in (starts, ends, tokens))
         rows = find_rows(chars, starts)
         starts, ends = self._strip(chars, starts, ends, tokens, rows)
-        spans = self._spans(chars, starts, ends)
+        spans = self._compute_spans(chars, starts, ends)
         return SplitTexts(
             remove_spans(chars, starts, ends, rows),
             tf.gather(self._ids, tokens),
@@ -117,7 +117,7 @@ class AddedTokenFinder(tf.Module):
             tf.size(chars.row_splits) - 1,
         )
 
-    def _longest_matches(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _find_longest_matches(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the longest match per position as starts, ends and token indices, shape (M,)."""
         numbers = self._numbers(chars.codes)
         origins = tf.cast(tf.where(tf.gather(self._may_begin, numbers))[:, 0], tf.int32)
@@ -128,7 +128,9 @@ class AddedTokenFinder(tf.Module):
             symbol = tf.gather(numbers, tf.minimum(position, tf.size(numbers) - 1))
             return tf.where(position < tf.gather(limits, searching), symbol, 0)
 
-        tokens, lengths = self._trie.longest_matches(tf.ones_like(origins, tf.int64), symbol_at)
+        tokens, lengths = self._trie.find_longest_matches(
+            tf.ones_like(origins, tf.int64), symbol_at
+        )
         found = lengths > 0
         starts = tf.boolean_mask(origins, found)
         ends = starts + tf.boolean_mask(lengths, found)
@@ -139,7 +141,7 @@ class AddedTokenFinder(tf.Module):
     ) -> tf.Tensor:
         """Return a mask with shape (K,) for positions with a word character from the same text."""
         size = tf.size(chars.codes)
-        apart = tf.gather(index_mask(chars.row_splits, size + 1), borders)
+        apart = tf.gather(make_index_mask(chars.row_splits, size + 1), borders)
         codes = tf.gather(tf.concat([chars.codes, [0]], 0), tf.where(apart, size, positions))
         return self._word_characters(codes) > 0
 
@@ -153,27 +155,31 @@ class AddedTokenFinder(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Extend spans with shape (K,) to include white space for tokens with lstrip or rstrip."""
         if "rstrip" in self._options:
-            most = tf.minimum(self._next_solid(chars, ends), tf.gather(chars.row_splits, rows + 1))
+            most = tf.minimum(
+                self._find_next_solid(chars, ends), tf.gather(chars.row_splits, rows + 1)
+            )
             ends = tf.where(tf.gather(self._options["rstrip"], tokens), most, ends)
         if "lstrip" in self._options:
-            least = tf.maximum(self._last_solid(chars, starts), tf.gather(chars.row_splits, rows))
+            least = tf.maximum(
+                self._find_last_solid(chars, starts), tf.gather(chars.row_splits, rows)
+            )
             taken = tf.concat([[0], ends], 0)[:-1]  # end of the previous token
             least = tf.maximum(least, taken)
             starts = tf.where(tf.gather(self._options["lstrip"], tokens), least, starts)
         return starts, ends
 
-    def _spans(
+    def _compute_spans(
         self, chars: Characters, starts: tf.Tensor, ends: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return spans in original characters for each token."""
         first, last = tf.gather(chars.starts, starts), tf.gather(chars.ends, ends - 1)
         if not self._trim_offsets:
             return first, last
-        inner = tf.minimum(self._next_solid(chars, starts), ends)
-        outer = tf.maximum(self._last_solid(chars, ends), inner)
+        inner = tf.minimum(self._find_next_solid(chars, starts), ends)
+        outer = tf.maximum(self._find_last_solid(chars, ends), inner)
         if self._keep_first_space:  # it is treated like an inserted space
             is_first = tf.gather(
-                index_mask(chars.original_splits, chars.original_splits[-1] + 1), first
+                make_index_mask(chars.original_splits, chars.original_splits[-1] + 1), first
             )
             inner = tf.where(is_first & (inner - starts == 1), starts, inner)
             outer = tf.maximum(outer, inner)
@@ -182,19 +188,19 @@ class AddedTokenFinder(tf.Module):
         begin = tf.where(inner < ends, begin, last)
         return begin, tf.where(outer > inner, tf.gather(chars.ends, outer - 1), begin)
 
-    def _next_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
+    def _find_next_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
         """Return the next non-space position for each position (K,), or the end of all texts."""
-        solid = self._solid(chars)
+        solid = self._find_solid(chars)
         return tf.gather(
             tf.concat([solid, [tf.size(chars.codes)]], 0), tf.searchsorted(solid, positions)
         )
 
-    def _last_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
+    def _find_last_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
         """Return the position after the last non-space before each position (K,), or 0."""
-        solid = self._solid(chars)
+        solid = self._find_solid(chars)
         return tf.gather(tf.concat([[-1], solid], 0), tf.searchsorted(solid, positions)) + 1
 
-    def _solid(self, chars: Characters) -> tf.Tensor:
+    def _find_solid(self, chars: Characters) -> tf.Tensor:
         return tf.cast(tf.where(self._spaces(chars.codes) == 0)[:, 0], tf.int32)
 
 
@@ -221,7 +227,7 @@ def remove_spans(
 
     begins = borders(first, chars.row_splits[:-1], behind, ends)
     stops = borders(last, chars.row_splits[1:], behind - 1, starts)
-    indices, _, splits = span_indices(begins, tf.maximum(begins, stops))
+    indices, _, splits = expand_spans(begins, tf.maximum(begins, stops))
     return chars.take(indices)._replace(row_splits=splits)
 
 
@@ -248,7 +254,9 @@ def merge_tokens(tokens: Tokens, split: SplitTexts) -> Tokens:
     """Merge tokens for the parts (P rows) with the added tokens between them (R rows)."""
     found = tf.range(tf.size(split.ids))
     positions = tf.gather(tokens.row_splits, split.rows + found + 1) + found
-    is_found = tf.cast(index_mask(positions, tf.size(tokens.ids) + tf.size(split.ids)), tf.int32)
+    is_found = tf.cast(
+        make_index_mask(positions, tf.size(tokens.ids) + tf.size(split.ids)), tf.int32
+    )
     order = tf.where(
         is_found > 0, tf.size(tokens.ids) + tf.cumsum(is_found) - 1, tf.cumsum(1 - is_found) - 1
     )
@@ -264,22 +272,23 @@ def find_rows(chars: Characters, positions: tf.Tensor) -> tf.Tensor:
     return tf.searchsorted(chars.row_splits, positions, side="right") - 1
 
 
-def leftmost_spans(starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+def select_leftmost_spans(starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
     """Select non-overlapping spans from left to right, and return their indices.
 
     Args:
         starts, ends: int32 tensors of shape (M,). Spans, sorted by start.
 
     Example:
-        >>> leftmost_spans(tf.constant([0, 1, 2, 5]), tf.constant([2, 3, 4, 6])).numpy().tolist()
+        >>> starts, ends = tf.constant([0, 1, 2, 5]), tf.constant([2, 3, 4, 6])
+        >>> select_leftmost_spans(starts, ends).numpy().tolist()
         [0, 2, 3]
     """
     num = tf.size(starts)
     following = tf.concat([tf.searchsorted(starts, ends), [num]], 0)  # (M + 1,); M ends
-    reached = index_mask(tf.zeros([1], tf.int32), num + 1)
+    reached = make_index_mask(tf.zeros([1], tf.int32), num + 1)
 
     def double(jump, reached):  # doubles the number of steps
-        reached |= index_mask(tf.boolean_mask(jump, reached), num + 1)
+        reached |= make_index_mask(tf.boolean_mask(jump, reached), num + 1)
         return tf.gather(jump, jump), reached
 
     _, reached = tf.while_loop(

@@ -8,10 +8,10 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
 from encoder_zoo.encoders.tokenizers.text.ragged import (
-    every_other,
+    expand_spans,
+    keep_every_other,
     shift_left,
     shift_right,
-    span_indices,
 )
 
 NO_RANK = 2**31 - 1
@@ -44,13 +44,13 @@ class BPE(tf.Module):
         keys = np.array([-1, *ranks.keys()], np.int64)  # TensorFlow does not allow empty tables
         values = np.array([NO_RANK, *ranks.values()], np.int64)
         self._ranks = HashTable(keys, values, default_value=NO_RANK)
-        safe = safe_in_parallel(ranks, merged)
+        safe = are_safe_in_parallel(ranks, merged)
         self._all_safe = bool(safe.all())
         self._safe = tf.constant([*safe, True])
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
-        positions, word, splits = span_indices(starts, ends)  # (P,), (P,), (W + 1,)
+        positions, word, splits = expand_spans(starts, ends)  # (P,), (P,), (W + 1,)
         nothing = tf.zeros([tf.size(positions), 2], tf.int32)
         entries = self._encode(tf.gather(symbols, positions), splits[:-1], splits[1:], nothing)
         ids, begins, _ = collect_tokens(entries)
@@ -103,7 +103,7 @@ class BPE(tf.Module):
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
         """Encode words without windows. The number of steps depends on the longest word."""
-        positions, word, splits = span_indices(starts, ends)  # (P,), (P,), (W + 1,)
+        positions, word, splits = expand_spans(starts, ends)  # (P,), (P,), (W + 1,)
         ids = tf.gather(self._symbol_ids, tf.gather(symbols, positions))
         _, found = tf.while_loop(
             lambda state, found: tf.shape(state)[1] > 0,
@@ -130,7 +130,7 @@ class BPE(tf.Module):
         rank = tf.where(word == shift_left(word, 1, -1), rank, NO_RANK)
         lowest = tf.gather(tf.math.segment_min(rank, word), word)
         done = lowest == NO_RANK
-        merges = self._apart((rank == lowest) & ~done, rank, word)
+        merges = self._select_pairs((rank == lowest) & ~done, rank, word)
 
         final = tf.where(done)[:, 0]
         found = tf.tensor_scatter_nd_update(
@@ -140,10 +140,10 @@ class BPE(tf.Module):
         active = tf.where(~shift_right(merges, 1, False) & ~done)[:, 0]
         return tf.gather(tf.stack([ids, word, position]), active, axis=1), found
 
-    def _apart(self, merges: tf.Tensor, rank: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
+    def _select_pairs(self, merges: tf.Tensor, rank: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
         """Select the pairs with the lowest rank to merge in this step, starting from the left."""
         overlapping = tf.reduce_any(merges & shift_right(merges, 1, False))  # as in "aaa"
-        merges = tf.cond(overlapping, lambda: every_other(merges), lambda: merges)
+        merges = tf.cond(overlapping, lambda: keep_every_other(merges), lambda: merges)
         if self._all_safe:
             return merges
         index = tf.range(tf.size(word))
@@ -162,7 +162,7 @@ def collect_tokens(entries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     return ids - 1, starts, ends
 
 
-def safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
+def are_safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
     """Return whether all pairs of each merge can be merged in one step, shape (merges,).
 
     This is possible unless a pair with the merged token has a lower rank, and must be merged first.
@@ -178,7 +178,7 @@ def split_windows(starts: tf.Tensor, ends: tf.Tensor, offset: int) -> tuple[tf.T
     """Return starts and ends for adjacent windows in words (W,), up to the end of each word."""
     starts += offset
     num = tf.maximum(0, (ends - HALF_WINDOW - starts - 1) // (2 * HALF_WINDOW) + 1)
-    within, word, _ = span_indices(tf.zeros_like(num), num)
+    within, word, _ = expand_spans(tf.zeros_like(num), num)
     begins = tf.gather(starts, word) + 2 * HALF_WINDOW * within
     return begins, tf.minimum(begins + 2 * HALF_WINDOW, tf.gather(ends, word))
 
@@ -195,7 +195,7 @@ def join_windows(
         tensor (W,) that is True for words with an overlap without a shared token. Entries for these
         words are empty.
     """
-    positions, word, _ = span_indices(starts, ends)  # (symbols of long words,)
+    positions, word, _ = expand_spans(starts, ends)  # (symbols of long words,)
     block = (positions - tf.gather(starts, word)) // HALF_WINDOW
     num_blocks = (ends - starts - 1) // HALF_WINDOW + 1
     overlap = (block > 0) & (block < tf.gather(num_blocks, word) - 1)

@@ -6,23 +6,27 @@ import operator
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import NUM_CODE_POINTS, Characters, members
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    NUM_CODE_POINTS,
+    Characters,
+    mark_members,
+)
 from encoder_zoo.encoders.tokenizers.text.normalization import FIRST_ALONE, FIRST_SPACE
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
 
 OTHER, LETTER, NUMBER, SPACE = range(4)
 
 
-def byte_level_character_kinds() -> np.ndarray:
+def make_byte_level_kinds() -> np.ndarray:
     """Return the character kinds for the GPT-2 pattern, int32 of shape (code points,)."""
     kinds = np.full(NUM_CODE_POINTS, OTHER)
-    kinds[members("bpe_letter")] = LETTER
-    kinds[members("bpe_number")] = NUMBER
-    kinds[members("bpe_space")] = SPACE
+    kinds[mark_members("bpe_letter")] = LETTER
+    kinds[mark_members("bpe_number")] = NUMBER
+    kinds[mark_members("bpe_space")] = SPACE
     return kinds
 
 
-def byte_level_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+def find_byte_level_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
     r"""Return the first character (W,) of each word, as found by the GPT-2 pattern.
 
     The pattern 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ only
@@ -37,8 +41,8 @@ def byte_level_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Te
 
     Example:
         >>> codes = tf.constant([ord(c) for c in "I'll  go"])
-        >>> kinds = tf.gather(tf.constant(byte_level_character_kinds()), codes)
-        >>> byte_level_word_starts(codes, kinds, tf.range(8) == 0).numpy().tolist()
+        >>> kinds = tf.gather(tf.constant(make_byte_level_kinds()), codes)
+        >>> find_byte_level_words(codes, kinds, tf.range(8) == 0).numpy().tolist()
         [0, 1, 4, 5]
     """
     last_kind = tf.where(row_starts, -1, shift_right(kinds, 1, -1))
@@ -94,7 +98,7 @@ def find_contractions(
     return tf.boolean_mask(positions, letters > 0), tf.boolean_mask(letters, letters > 0)
 
 
-def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+def find_llama_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
     r"""Return the first character (W,) of each word, as found by the Llama 3 pattern `LLAMA_WORDS`.
 
     The pattern only depends on consecutive characters with the same kind. Letters include one
@@ -104,7 +108,7 @@ def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor)
 
     Args:
         codes, kinds: int32 tensors of shape (N,). The code points and character kinds, see
-            `byte_level_character_kinds`.
+            `make_byte_level_kinds`.
         row_starts: Boolean tensor of shape (N,). True for the first character in each text.
 
     Source: Dubey et al. 2024, The Llama 3 Herd of Models, released tokenizer.
@@ -113,8 +117,8 @@ def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor)
         >>> from encoder_zoo.encoders.tokenizers.segmentation import pre_tokenization
         >>> text = "I'll  go, 12345\n\n !"
         >>> codes = tf.constant([ord(c) for c in text])
-        >>> kinds = tf.gather(pre_tokenization.byte_level_character_kinds(), codes)
-        >>> starts = llama_word_starts(codes, kinds, tf.range(len(text)) == 0).numpy().tolist()
+        >>> kinds = tf.gather(pre_tokenization.make_byte_level_kinds(), codes)
+        >>> starts = find_llama_words(codes, kinds, tf.range(len(text)) == 0).numpy().tolist()
         >>> [text[i:j] for i, j in zip(starts, [*starts[1:], len(text)])]
         ['I', "'ll", ' ', ' go', ',', ' ', '123', '45', '\n\n', ' !']
     """
@@ -126,14 +130,14 @@ def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor)
     after_blank = shift_right(codes == ord(" "), 1, False) & ~row_starts
     others = (kinds == OTHER) & first & ~after_blank
     joins_letters = others & (next_kind == LETTER)
-    contracted, contraction_ends = _contractions(codes, joins_letters, row_starts)
+    contracted, contraction_ends = _find_contractions(codes, joins_letters, row_starts)
     joins_letters |= (kinds == SPACE) & ~_is_line_break(codes)
     letters = (kinds == LETTER) & first & ~(shift_right(joins_letters, 1, False) & ~row_starts)
     letters |= (kinds == LETTER) & contraction_ends
     letters &= ~shift_right(contracted, 1, False)
 
-    numbers = (kinds == NUMBER) & (_index_in_run(first) % 3 == 0)
-    spaces = _space_starts(codes, kinds, first, last_kind, is_end)
+    numbers = (kinds == NUMBER) & (_compute_run_positions(first) % 3 == 0)
+    spaces = _find_space_starts(codes, kinds, first, last_kind, is_end)
     starts = others | letters | numbers | spaces | row_starts
     return tf.cast(tf.where(starts)[:, 0], tf.int32)
 
@@ -142,14 +146,14 @@ def _is_line_break(codes):
     return (codes == ord("\n")) | (codes == ord("\r"))
 
 
-def _index_in_run(first):
+def _compute_run_positions(first):
     """Return the distance between each character and the start of the run, with shape (N,)."""
     starts = tf.cast(tf.where(first)[:, 0], tf.int32)
     positions = tf.range(tf.size(first))
     return positions - tf.gather(starts, tf.cumsum(tf.cast(first, tf.int32)) - 1)
 
 
-def _contractions(codes, may_open, row_starts):
+def _find_contractions(codes, may_open, row_starts):
     """Return two masks (N,): apostrophes in contractions, and characters after contractions."""
     lower = tf.where((codes >= ord("A")) & (codes <= ord("Z")), codes + 32, codes)
     lower = tf.where(codes == ord("ſ"), ord("s"), lower)  # as in Unicode case folding
@@ -161,7 +165,7 @@ def _contractions(codes, may_open, row_starts):
     return contracted, ends
 
 
-def _space_starts(codes, kinds, first, last_kind, is_end):
+def _find_space_starts(codes, kinds, first, last_kind, is_end):
     """Return a mask (N,) for words that start in a run of white space.
 
     Line breaks at the start of a run belong to other characters before them. The remaining white
@@ -187,7 +191,7 @@ def _space_starts(codes, kinds, first, last_kind, is_end):
     return until_first | behind_first | behind_last
 
 
-def bert_word_bounds(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
+def find_bert_words(chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the start and end indices (W,) of BERT's words.
 
     A word is a run of WORD characters or a single ALONE character.

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, shift_right
+from encoder_zoo.encoders.tokenizers.text.ragged import make_index_mask, shift_right
 
 
 class Tokens(NamedTuple):
@@ -52,7 +52,7 @@ class WordTokens(NamedTuple):
             [[0, 5, 0], [0, 2, 0], [0, 2, 3]]
         """
         is_same = self.ids == token_id
-        first = index_mask(self.splits[:-1], tf.size(self.ids))
+        first = make_index_mask(self.splits[:-1], tf.size(self.ids))
         keep = ~(is_same & shift_right(is_same, 1, False)) | first
         splits = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int32))], 0)
         ids, starts = tf.boolean_mask(self.ids, keep), tf.boolean_mask(self.starts, keep)

@@ -10,10 +10,10 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable, PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
-    index_mask,
+    compute_row_ids,
+    expand_spans,
     is_in_span,
-    row_ids,
-    span_indices,
+    make_index_mask,
 )
 
 SYMBOL_BITS = 16
@@ -68,7 +68,7 @@ class Trie(tf.Module):
         """Return values (int32) for sequences that end at `nodes`, or -1 for other nodes."""
         return tf.gather(self._values, nodes)
 
-    def longest_matches(
+    def find_longest_matches(
         self, roots: tf.Tensor, symbol_at: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Find the longest matching sequence for each position.
@@ -150,21 +150,21 @@ class Unigram(tf.Module):
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
-        positions, word, splits = span_indices(starts, ends + 1)  # (P,), (P,), (W + 1,)
+        positions, word, splits = expand_spans(starts, ends + 1)  # (P,), (P,), (W + 1,)
         codes = tf.gather(symbols, tf.minimum(positions, tf.size(symbols) - 1))
         codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
         begins = splits[:-1]  # symbols now contain all words, separated by zeros
 
-        arrivals, reach = self._arrivals(codes)
+        arrivals, reach = self._find_arrivals(codes)
         starts, ends = split_long_words(begins, splits[1:] - 1, reach)
-        lengths = self._best_lengths(arrivals, starts, ends)
+        lengths = self._find_best_lengths(arrivals, starts, ends)
         ids = self._follow_back(arrivals, lengths, starts, ends)
 
         found = tf.cast(tf.where(ids >= 0)[:, 0], tf.int32)
         within = found - tf.gather(begins, tf.gather(word, found))
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
-    def _arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _find_arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return all tokens that end before each position, and how far the next tokens can reach.
 
         Returns:
@@ -204,7 +204,9 @@ class Unigram(tf.Module):
         arrivals = tf.concat([single[None], arrivals[1:]], 0)
         return tf.transpose(tf.reverse(arrivals, [0])), reach
 
-    def _best_lengths(self, arrivals: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    def _find_best_lengths(
+        self, arrivals: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
+    ) -> tf.Tensor:
         """Return lengths (P,) for the last token in the best path to each position."""
         num_lengths = tf.shape(arrivals)[1]
         order = tf.argsort(starts - ends, stable=True)  # longest first
@@ -234,7 +236,7 @@ class Unigram(tf.Module):
             parallel_iterations=1,
         )
         splits = tf.concat([[0], tf.cumsum(active)], 0)
-        row = row_ids(splits, splits[-1])
+        row = compute_row_ids(splits, splits[-1])
         positions = tf.gather(starts, tf.range(splits[-1]) - tf.gather(splits, row)) + row + 1
         best = num_lengths - columns.concat()
         return tf.scatter_nd(positions[:, None], best, tf.shape(arrivals)[:1])
@@ -292,14 +294,14 @@ def split_long_words(
         num = tf.size(reach)
         position = tf.range(num)
         crossed = is_in_span(position + 1, position + tf.maximum(reach, 1), reach > 1)
-        within, _, _ = span_indices(
+        within, _, _ = expand_spans(
             tf.boolean_mask(begins, ends - begins > LONG),
             tf.boolean_mask(ends, ends - begins > LONG),
         )
         cut = tf.boolean_mask(within, ~tf.gather(crossed, within))
-        start = index_mask(cut, num) | index_mask(begins, num)
+        start = make_index_mask(cut, num) | make_index_mask(begins, num)
         starts = tf.cast(tf.where(start)[:, 0], tf.int32)
-        word_ends = tf.cast(tf.where(index_mask(ends, num) | start)[:, 0], tf.int32)
+        word_ends = tf.cast(tf.where(make_index_mask(ends, num) | start)[:, 0], tf.int32)
         behind = tf.searchsorted(word_ends, starts, side="right")
         return starts, tf.gather(word_ends, behind)
 

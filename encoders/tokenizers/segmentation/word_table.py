@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import members
+from encoder_zoo.encoders.tokenizers.text.characters import mark_members
 from encoder_zoo.encoders.tokenizers.text.packed_words import MAX_SYMBOL, HashTable, PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import replace_by_spans
 
@@ -31,7 +31,7 @@ class WordTable(tf.Module):
     Example:
         >>> table = WordTable(PackedWords.from_symbols([[7, 8], [9]]), [40, 41])
         >>> symbols = tf.constant([7, 8, 0, 9, 7])
-        >>> table.look_up(word_keys(symbols, tf.constant([0, 3]), tf.constant([2, 5])))
+        >>> table.look_up(compute_word_keys(symbols, tf.constant([0, 3]), tf.constant([2, 5])))
         <tf.Tensor: shape=(2,), dtype=int32, numpy=array([40, -1], dtype=int32)>
     """
 
@@ -50,8 +50,8 @@ class WordTable(tf.Module):
 
     def look_up(self, keys: list[tf.Tensor]) -> tf.Tensor:
         """Return int32 ids (W,) for words, given `KEYS` keys (W,). Returns -1 for missing words."""
-        row = self._rows.lookup(fingerprints(keys))
-        same = all_equal([tf.gather(column, row) for column in self._keys], keys)
+        row = self._rows.lookup(compute_fingerprints(keys))
+        same = compare_keys([tf.gather(column, row) for column in self._keys], keys)
         return tf.where(same, tf.gather(self._ids, row), -1)
 
     def tokens(
@@ -69,10 +69,10 @@ class WordTable(tf.Module):
         Returns:
             Ids, starts and ends with shape (T,) for all tokens, and splits with shape (W + 1,).
         """
-        keys = word_keys(symbols, starts, ends)
+        keys = compute_word_keys(symbols, starts, ends)
         ids = self.look_up(keys)
         missed = tf.cast(tf.where(ids < 0)[:, 0], tf.int32)
-        chosen, alike = distinct([tf.gather(key, missed) for key in keys])
+        chosen, alike = remove_duplicates([tf.gather(key, missed) for key in keys])
         chosen = tf.gather(missed, chosen)
         others = slow(tf.gather(starts, chosen), tf.gather(ends, chosen))
         positions, word, splits = replace_by_spans(tf.size(ids), missed, alike, others.splits)
@@ -90,17 +90,17 @@ MASKS[-1] = 0
 MASKS = MASKS.astype(np.uint16).view(np.int64).T  # (KEYS, MAX_SYMBOLS + 2)
 
 
-def fingerprints(keys: list[tf.Tensor]) -> tf.Tensor:
+def compute_fingerprints(keys: list[tf.Tensor]) -> tf.Tensor:
     """Return hash values (W,) for keys."""
     return tf.add_n([key * factor for key, factor in zip(keys, FACTORS.tolist(), strict=True)])
 
 
-def all_equal(keys: list[tf.Tensor], others: list[tf.Tensor]) -> tf.Tensor:
+def compare_keys(keys: list[tf.Tensor], others: list[tf.Tensor]) -> tf.Tensor:
     """Return a mask (W,) for words with equal keys."""
     return functools.reduce(operator.and_, map(tf.equal, keys, others))
 
 
-def word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf.Tensor]:
+def compute_word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf.Tensor]:
     """Return `KEYS` keys (W,) for words, given start and end indices (W,) for symbols (S,).
 
     Keys are 0 for words with more than `MAX_SYMBOLS` symbols.
@@ -118,7 +118,7 @@ def word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf
     ]
 
 
-def distinct(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+def remove_duplicates(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Remove duplicate words, given their keys (W,). Words that are too long are never removed.
 
     Returns:
@@ -127,13 +127,13 @@ def distinct(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
 
     Example:
         >>> keys = [tf.constant(key, tf.int64) for key in ([7, 8, 7, 0, 0], [0] * 5, [0] * 5)]
-        >>> [part.numpy().tolist() for part in distinct(keys)]
+        >>> [part.numpy().tolist() for part in remove_duplicates(keys)]
         [[0, 1, 3, 4], [0, 1, 0, 2, 3]]
     """
-    unique, group = tf.unique(fingerprints(keys))
+    unique, group = tf.unique(compute_fingerprints(keys))
     index = tf.range(tf.size(group))
     first = tf.gather(tf.math.unsorted_segment_min(index, group, tf.size(unique)), group)
-    same = all_equal([tf.gather(key, first) for key in keys], keys) & (keys[0] != 0)
+    same = compare_keys([tf.gather(key, first) for key in keys], keys) & (keys[0] != 0)
     first = tf.where(same, first, index)
     chosen = first == index
     number = tf.cumsum(tf.cast(chosen, tf.int32)) - 1
@@ -251,7 +251,7 @@ class WhitespaceWordLookup(WholeWordLookup):
     ):
         kept = find_unchanged_words([word for word in words if word], rules, mapping)
         super().__init__({word: words[word] for word in kept}, lowercase)
-        self._joining = joining_pattern(rules, mapping)
+        self._joining = make_joining_pattern(rules, mapping)
 
     def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Split texts at white space if possible. Returns parts (P,) and row splits (B + 1,)."""
@@ -273,8 +273,8 @@ def find_unchanged_words(
         >>> find_unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
         ['cat']
     """
-    changes = members("extends") | members("prepends") | members("ends_grapheme")
-    changes |= members("white_space")
+    changes = mark_members("extends") | mark_members("prepends") | mark_members("ends_grapheme")
+    changes |= mark_members("white_space")
     changes[[ord("▁"), *mapping, *(ord(key) for key in rules if len(key) == 1)]] = True
     spellings = PackedWords.from_texts(words)
     changed = np.logical_or.reduceat(changes[spellings.symbols], spellings.starts)
@@ -282,13 +282,13 @@ def find_unchanged_words(
     return [w for w, c, p in zip(words, changed, pairs, strict=True) if not c and not p]
 
 
-def joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
+def make_joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
     """Return a regular expression to find texts where normalization depends on white space.
 
     White space can be part of a grapheme with neighbouring characters, or it can be replaced by
     other characters. See `PrecompiledNormalizer`.
     """
-    follows, leads = members("extends"), members("prepends")
+    follows, leads = mark_members("extends"), mark_members("prepends")
     behind, ahead = follows.copy(), leads.copy()
     for code, codes in mapping.items():
         behind[code] = not codes or follows[codes[0]]
@@ -299,16 +299,16 @@ def joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int
         for character in SPLITTING
         if character in key and not value.isspace()
     }
-    parts = [f" {character_class(behind)}", f"{character_class(ahead)} "]
+    parts = [f" {make_character_class(behind)}", f"{make_character_class(ahead)} "]
     parts += [rf"\x{{{ord(character):X}}}" for character in sorted(lost)]
     return rf"\C*(?:{'|'.join(parts)})\C*"
 
 
-def character_class(belongs: np.ndarray) -> str:
+def make_character_class(belongs: np.ndarray) -> str:
     """Convert a mask over code points to a character class for regular expressions.
 
     Example:
-        >>> character_class(np.isin(np.arange(300), [97, 98, 99, 256]))
+        >>> make_character_class(np.isin(np.arange(300), [97, 98, 99, 256]))
         '[\\\\x{61}-\\\\x{63}\\\\x{100}-\\\\x{100}]'
     """
     edges = np.flatnonzero(np.diff(belongs, prepend=False, append=False)).reshape(-1, 2)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids
+from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids, make_index_mask
 
 
 def decode_utf8(
@@ -107,7 +107,7 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         length = 2 + tf.cast(code >= 0x800, tf.int32) + tf.cast(code >= 0x10000, tf.int32)
         lengths = tf.tensor_scatter_nd_update(tf.ones_like(codes), long[:, None], length)
         splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-        owners = row_ids(splits, splits[-1])
+        owners = compute_row_ids(splits, splits[-1])
 
         leading = tf.bitwise.right_shift(code, 6 * (length - 1))
         leading += tf.gather([0, 0, 0xC0, 0xE0, 0xF0], length)
@@ -160,14 +160,14 @@ class Characters(NamedTuple):
 
     def row_starts(self) -> tf.Tensor:
         """Return a mask with shape (N,) for the first character in each text."""
-        return index_mask(self.row_splits[:-1], tf.size(self.codes))
+        return make_index_mask(self.row_splits[:-1], tf.size(self.codes))
 
 
-def characters(texts: tf.Tensor) -> Characters:
+def decode_characters(texts: tf.Tensor) -> Characters:
     """Decode texts with shape (B,). Malformed bytes are replaced by U+FFFD.
 
     Example:
-        >>> characters(tf.constant(["né", "", "e"])).row_splits.numpy().tolist()
+        >>> decode_characters(tf.constant(["né", "", "e"])).row_splits.numpy().tolist()
         [0, 2, 2, 3]
     """
     joined = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
@@ -223,33 +223,33 @@ class CodePointTable(tf.Module):
 
 
 @functools.lru_cache(maxsize=1)
-def unicode_data() -> dict:
+def load_unicode_data() -> dict:
     """Load the Unicode tables, with closed code point ranges and code point mappings."""
     return json.loads(DATA_FILE.read_text(encoding="utf-8"))
 
 
-def members(name: str) -> np.ndarray:
+def mark_members(name: str) -> np.ndarray:
     """Return a mask over all code points, which is True in the named ranges.
 
     Example:
-        >>> members("bpe_number")[[ord("7"), ord("½"), ord("x")]].tolist()
+        >>> mark_members("bpe_number")[[ord("7"), ord("½"), ord("x")]].tolist()
         [True, True, False]
     """
     belongs = np.zeros(NUM_CODE_POINTS, bool)
-    for first, last in unicode_data()[name]:
+    for first, last in load_unicode_data()[name]:
         belongs[first : last + 1] = True
     return belongs
 
 
 @functools.lru_cache(maxsize=1)
-def decompositions() -> dict[int, list[int]]:
+def load_decompositions() -> dict[int, list[int]]:
     """Return canonical decompositions (NFD). For Hangul, the tables in Python are used.
 
     Example:
-        >>> [chr(c) for c in decompositions()[ord("각")]]
+        >>> [chr(c) for c in load_decompositions()[ord("각")]]
         ['ᄀ', 'ᅡ', 'ᆨ']
     """
-    stored = unicode_data()["decomposition"]
+    stored = load_unicode_data()["decomposition"]
     hangul = {c: unicodedata.normalize("NFD", chr(c)) for c in HANGUL_SYLLABLES}
     return {
         **{int(code_point): parts for code_point, parts in stored.items()},
@@ -258,12 +258,12 @@ def decompositions() -> dict[int, list[int]]:
 
 
 @functools.lru_cache(maxsize=1)
-def compatible_decompositions() -> dict[int, list[int]]:
+def load_compatible_decompositions() -> dict[int, list[int]]:
     """Return compatibility decompositions (NFKD).
 
     Example:
-        >>> [chr(c) for c in compatible_decompositions()[ord("ﬁ")]]
+        >>> [chr(c) for c in load_compatible_decompositions()[ord("ﬁ")]]
         ['f', 'i']
     """
-    others = unicode_data()["compatible"]
-    return {**decompositions(), **{int(code): parts for code, parts in others.items()}}
+    others = load_unicode_data()["compatible"]
+    return {**load_decompositions(), **{int(code): parts for code, parts in others.items()}}

@@ -19,7 +19,7 @@ LABELS = np.arange(1, 256)
 LABEL_MASK = 1 << 31 | 0xFF
 
 
-def charsmap_rules(charsmap: str | None) -> dict[str, str]:
+def parse_charsmap_rules(charsmap: str | None) -> dict[str, str]:
     """Return {text: replacement} for a base64 charsmap from tokenizer.json."""
     if not charsmap:
         return {}
@@ -53,7 +53,7 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
     units = np.frombuffer(content, "<u4", size // 4, 4)
     replacements = content[4 + size :]
     found = {}
-    for key, value in _entries(units, name):
+    for key, value in _iterate_entries(units, name):
         end = replacements.find(b"\0", value)
         if value >= len(replacements) or end < 0:
             raise ValueError(
@@ -69,11 +69,11 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
     return found
 
 
-def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
+def _iterate_entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
     """Return (key, value) for keys with up to `MAX_GRAPHEME_BYTES` bytes."""
     units = np.append(units, np.zeros(256, units.dtype))  # add units without a label
     found: list[tuple[bytes, int]] = []
-    waiting = [(b"", _offset(int(units[0])))]
+    waiting = [(b"", _get_offset(int(units[0])))]
     for _ in range(len(units)):  # avoid endless loops, since a trie may contain cycles
         if not waiting:
             return found
@@ -81,7 +81,7 @@ def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
         children = np.minimum(base ^ LABELS, len(units) - 1)
         for i in np.flatnonzero((units[children] & LABEL_MASK) == LABELS).tolist():
             label, unit = i + 1, int(units[children[i]])
-            child = int(children[i]) ^ _offset(unit)
+            child = int(children[i]) ^ _get_offset(unit)
             if unit >> 8 & 1:
                 if child >= len(units):
                     raise ValueError(
@@ -96,5 +96,5 @@ def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
     )
 
 
-def _offset(unit: int) -> int:
+def _get_offset(unit: int) -> int:
     return (unit >> 10) << ((unit & 1 << 9) >> 6)

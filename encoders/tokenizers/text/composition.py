@@ -15,18 +15,18 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     NUM_CODE_POINTS,
     Characters,
     CodePointTable,
-    compatible_decompositions,
-    decompositions,
-    members,
-    unicode_data,
+    load_compatible_decompositions,
+    load_decompositions,
+    load_unicode_data,
+    mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     COMPLEX,
     KIND_SHIFT,
     ORDER_MASK,
     ORDER_SHIFT,
-    combining_orders,
     expand_characters,
+    rank_combining_classes,
     sort_combining_marks,
     unpack_codes,
 )
@@ -44,8 +44,8 @@ class UnicodeNormalizer(tf.Module):
     Source: The Unicode Standard, sections 3.11 and 3.12, and annex 15.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> chars = UnicodeNormalizer()(characters(tf.constant(["e\\u0301a"])))
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
+        >>> chars = UnicodeNormalizer()(decode_characters(tf.constant(["e\\u0301a"])))
         >>> [chr(c) for c in chars.codes], chars.starts.numpy().tolist()
         (['é', 'a'], [0, 2])
     """
@@ -53,7 +53,7 @@ class UnicodeNormalizer(tf.Module):
     def __init__(self, form: str = "NFC"):
         super().__init__()
         self._composes = form.endswith("C")
-        tables = composition_tables("K" in form)
+        tables = get_composition_tables("K" in form)
         touched = tables.touched if self._composes else tables.decomposed
         self._first_touched = int(np.flatnonzero(touched)[0])
         self._is_touched = CodePointTable(touched)
@@ -118,7 +118,9 @@ class UnicodeNormalizer(tf.Module):
             walkers = (position, ends, starter, last)
             position, ends, starter, last = (tf.gather(part, inside) for part in walkers)
             order = tf.gather(orders, position)
-            made = self._pair(tf.gather(codes, tf.maximum(starter, 0)), tf.gather(codes, position))
+            made = self._compose_pair(
+                tf.gather(codes, tf.maximum(starter, 0)), tf.gather(codes, position)
+            )
             # A mark that is not joined blocks later marks with the same or a lower order.
             joins = (starter >= 0) & (last < order) & (made >= 0)
             who = tf.boolean_mask(starter, joins)
@@ -138,7 +140,7 @@ class UnicodeNormalizer(tf.Module):
         )
         return codes, target
 
-    def _pair(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    def _compose_pair(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
         """Return composites (W,) for pairs of code points, or -1 if a pair cannot be composed."""
         key = tf.bitwise.left_shift(tf.cast(first, tf.int64), 21) + tf.cast(second, tf.int64)
         entry = tf.minimum(tf.searchsorted(self._pairs, key), tf.size(self._pairs) - 1)
@@ -146,12 +148,14 @@ class UnicodeNormalizer(tf.Module):
         made = tf.where(tf.gather(self._pairs, entry) == key, made, -1)
         lead, vowel, tail = first - LEADS.start, second - VOWELS.start, second - TAILS.start + 1
         syllable = HANGUL_SYLLABLES.start + 28 * (len(VOWELS) * lead + vowel)
-        is_open = _among(first, HANGUL_SYLLABLES) & ((first - HANGUL_SYLLABLES.start) % 28 == 0)
-        made = tf.where(_among(first, LEADS) & _among(second, VOWELS), syllable, made)
-        return tf.where(is_open & _among(second, TAILS), first + tail, made)
+        is_open = _is_in_range(first, HANGUL_SYLLABLES) & (
+            (first - HANGUL_SYLLABLES.start) % 28 == 0
+        )
+        made = tf.where(_is_in_range(first, LEADS) & _is_in_range(second, VOWELS), syllable, made)
+        return tf.where(is_open & _is_in_range(second, TAILS), first + tail, made)
 
 
-def _among(codes: tf.Tensor, codes_range: range) -> tf.Tensor:
+def _is_in_range(codes: tf.Tensor, codes_range: range) -> tf.Tensor:
     return (codes >= codes_range.start) & (codes < codes_range.stop)
 
 
@@ -184,21 +188,21 @@ class CompositionTables(NamedTuple):
 
 
 @functools.lru_cache(maxsize=2)
-def composition_tables(compatible: bool = False) -> CompositionTables:
+def get_composition_tables(compatible: bool = False) -> CompositionTables:
     """Return cached tables for canonical or compatibility decompositions."""
-    orders, never = combining_orders(), members("never_composed")
+    orders, never = rank_combining_classes(), mark_members("never_composed")
     packed = np.arange(NUM_CODE_POINTS, dtype=np.int32)
     for code, order in orders.items():
         packed[code] |= order << ORDER_SHIFT
     expansions, splits = [], [0]
-    whole = compatible_decompositions() if compatible else decompositions()
+    whole = load_compatible_decompositions() if compatible else load_decompositions()
     for entry, (code, parts) in enumerate(whole.items()):
         expansions += parts
         splits.append(len(expansions))
         packed[code] = COMPLEX << KIND_SHIFT | entry
     marked = np.array([orders.get(int(part), 0) for part in expansions]) << ORDER_SHIFT
 
-    pairs = _composites(never)
+    pairs = _find_composites(never)
     keys = sorted(pairs)
     may_follow = np.zeros(NUM_CODE_POINTS, np.int32)
     may_follow[[second for _, second in keys] + [*VOWELS, *TAILS]] = 1
@@ -208,7 +212,7 @@ def composition_tables(compatible: bool = False) -> CompositionTables:
         changed[list(orders)] = True
     decomposed[list(whole)] = True
     if compatible:
-        touched[[int(code) for code in unicode_data()["compatible"]]] = True
+        touched[[int(code) for code in load_unicode_data()["compatible"]]] = True
     return CompositionTables(
         touched.astype(np.int32),
         decomposed.astype(np.int32),
@@ -221,7 +225,7 @@ def composition_tables(compatible: bool = False) -> CompositionTables:
     )
 
 
-def _composites(never: np.ndarray) -> dict[tuple[int, int], int]:
+def _find_composites(never: np.ndarray) -> dict[tuple[int, int], int]:
     """Return {pair of code points: composite}, without Hangul syllables.
 
     If a character has more than two parts, the last part is composed with the composite of all
@@ -229,7 +233,7 @@ def _composites(never: np.ndarray) -> dict[tuple[int, int], int]:
     """
     whole = {
         tuple(parts): code
-        for code, parts in decompositions().items()
+        for code, parts in load_decompositions().items()
         if not never[code] and code not in HANGUL_SYLLABLES
     }
     found = {}

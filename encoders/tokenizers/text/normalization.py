@@ -10,31 +10,35 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.text.characters import (
     Characters,
     CodePointTable,
-    compatible_decompositions,
-    decompositions,
-    members,
-    unicode_data,
+    load_compatible_decompositions,
+    load_decompositions,
+    load_unicode_data,
+    mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
-    every_other,
-    row_ids,
+    compute_row_ids,
+    keep_every_other,
     shift_left,
     shift_right,
 )
 
 
 @functools.cache
-def folding_map(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
+def make_folding_map(lowercase: bool, keep_accents: bool) -> dict[int, list[int]]:
     """Return {code point: code points} to strip accents and lower-case texts as in ALBERT.
 
     Example:
-        >>> [chr(c) for c in folding_map(lowercase=True, keep_accents=False)[ord("Ǽ")]]
+        >>> [chr(c) for c in make_folding_map(lowercase=True, keep_accents=False)[ord("Ǽ")]]
         ['æ']
     """
-    decomposed = {} if keep_accents else compatible_decompositions()
-    lower = {int(c): codes for c, codes in unicode_data()["lowercase"].items()} if lowercase else {}
-    marks = set() if keep_accents else set(np.flatnonzero(members("any_mark")).tolist())
+    decomposed = {} if keep_accents else load_compatible_decompositions()
+    lower = (
+        {int(c): codes for c, codes in load_unicode_data()["lowercase"].items()}
+        if lowercase
+        else {}
+    )
+    marks = set() if keep_accents else set(np.flatnonzero(mark_members("any_mark")).tolist())
     return {
         code: [
             small
@@ -53,7 +57,7 @@ def fold_text(text: str, lowercase: bool, keep_accents: bool) -> str:
         >>> fold_text("``Ça''", lowercase=True, keep_accents=False)
         '"ca"'
     """
-    table = folding_map(lowercase, keep_accents)
+    table = make_folding_map(lowercase, keep_accents)
     codes = map(ord, text.replace("``", '"').replace("''", '"'))
     return "".join(chr(c) for code in codes for c in table.get(code, [code]))
 
@@ -62,15 +66,16 @@ def normalize_quotation_marks(chars: Characters) -> Characters:
     """Replace two backticks or apostrophes by a quotation mark with the span of the second one.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
-        >>> "".join(map(chr, normalize_quotation_marks(characters(tf.constant(["``a'''"]))).codes))
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
+        >>> characters = decode_characters(tf.constant(["``a'''"]))
+        >>> "".join(map(chr, normalize_quotation_marks(characters).codes))
         '"a"\\''
     """
     followed = shift_left(~chars.row_starts(), 1, False)  # by a character in the same text
     pairs = tf.zeros_like(followed)
     for quote in "`'":
         is_quote = chars.codes == ord(quote)
-        pairs |= every_other(is_quote & shift_left(is_quote, 1, False) & followed)
+        pairs |= keep_every_other(is_quote & shift_left(is_quote, 1, False) & followed)
     codes = tf.where(shift_right(pairs, 1, False), ord('"'), chars.codes)
     return tf.cond(
         tf.reduce_any(pairs), lambda: chars._replace(codes=codes).where(~pairs), lambda: chars
@@ -110,7 +115,7 @@ class BertNormalizer(tf.Module):
         numbers: np.ndarray,
     ):
         super().__init__()
-        tables = normalization_tables(lowercase, strip_accents, split_chinese, clean_text)
+        tables = get_normalization_tables(lowercase, strip_accents, split_chinese, clean_text)
 
         def numbered(packed: np.ndarray) -> np.ndarray:
             called = packed & ~CODE_MASK | numbers[packed & CODE_MASK]
@@ -156,7 +161,7 @@ def expand_characters(chars: Characters, expansions: tf.Tensor, splits: tf.Tenso
     lengths = tf.where(is_complex, tf.gather(splits, entry + 1) - first, 1)
     positions = tf.concat([[0], tf.cumsum(lengths)], 0)
     begins, num = positions[:-1], positions[-1]
-    owner = row_ids(positions, num)
+    owner = compute_row_ids(positions, num)
     within = tf.range(num) - tf.gather(begins, owner)
     parts = tf.gather(expansions, tf.gather(first, owner) + within)
     return Characters(
@@ -205,28 +210,28 @@ class NormalizationTables:
     """
 
     def __init__(self, lowercase: bool, strip_accents: bool, split_chinese: bool, clean_text: bool):
-        self.parts = decompositions() if strip_accents else {}
-        self.lower = unicode_data()["lowercase"] if lowercase else {}
-        self.orders = combining_orders() if strip_accents else {}
-        self.chinese = members("chinese") & split_chinese
-        self.kinds = np.where(members("punctuation"), ALONE, WORD)
-        self.kinds[members("mark") & strip_accents] = MARK
+        self.parts = load_decompositions() if strip_accents else {}
+        self.lower = load_unicode_data()["lowercase"] if lowercase else {}
+        self.orders = rank_combining_classes() if strip_accents else {}
+        self.chinese = mark_members("chinese") & split_chinese
+        self.kinds = np.where(mark_members("punctuation"), ALONE, WORD)
+        self.kinds[mark_members("mark") & strip_accents] = MARK
         self.expansions: list[int] = []
         self.expansion_splits = [0]
 
         kinds = np.where(self.chinese, ALONE, self.kinds)
-        kinds[members("space" if clean_text else "white_space")] = SPACE
-        kinds[members("dropped") & clean_text] = DROPPED
+        kinds[mark_members("space" if clean_text else "white_space")] = SPACE
+        kinds[mark_members("dropped") & clean_text] = DROPPED
         self.packed = (kinds << KIND_SHIFT | np.arange(len(kinds))).astype(np.int32)
         for code in sorted({*self.parts, *self.orders, *map(int, self.lower)}):
             if kinds[code] not in (SPACE, DROPPED):
-                self.packed[code] = self._becomes(code)
+                self.packed[code] = self._pack_result(code)
 
     def unchanged(self, words: list[str]) -> list[str]:
         """Return words that are not changed by normalization and will not be split.
 
         Example:
-            >>> tables = normalization_tables(True, True, split_chinese=True, clean_text=True)
+            >>> tables = get_normalization_tables(True, True, split_chinese=True, clean_text=True)
             >>> tables.unchanged(["cafe", "café", "Cafe", "!", "a!", "中", "中国"])
             ['cafe', '!', '中']
         """
@@ -237,14 +242,14 @@ class NormalizationTables:
         keep = whole | (alone & (spellings.lengths == 1))
         return [word for word, kept in zip(words, keep, strict=True) if kept]
 
-    def _becomes(self, code: int) -> int:
+    def _pack_result(self, code: int) -> int:
         """Return the packed result for a character. Add an expansion if needed."""
         parts = [p for part in self.parts.get(code, [code]) for p in self._lower_case(code, part)]
         kept = [p for p in parts if p >> KIND_SHIFT != MARK]
-        if all(combining_order(p) for p in parts if p not in kept):  # else the order matters
+        if all(get_combining_order(p) for p in parts if p not in kept):  # else the order matters
             if not kept:
                 return parts[0]
-            if len(kept) == 1 and not combining_order(kept[0]):
+            if len(kept) == 1 and not get_combining_order(kept[0]):
                 return kept[0]
         self.expansions += parts
         self.expansion_splits.append(len(self.expansions))
@@ -258,20 +263,20 @@ class NormalizationTables:
         return [order | kind << KIND_SHIFT | c for kind, c in zip(kinds, lowered, strict=True)]
 
 
-def combining_order(packed: int) -> int:
+def get_combining_order(packed: int) -> int:
     """Return the combining order for a packed character, or 0 if it does not combine."""
     return packed >> ORDER_SHIFT & ORDER_MASK
 
 
-def combining_orders() -> dict[int, int]:
+def rank_combining_classes() -> dict[int, int]:
     """Return canonical combining classes, renumbered from 1 to fit into six bits."""
-    classes = unicode_data()["combining_class"]
+    classes = load_unicode_data()["combining_class"]
     rank = {value: i + 1 for i, value in enumerate(sorted(set(classes.values())))}
     return {int(code): rank[value] for code, value in classes.items()}
 
 
 @functools.lru_cache(maxsize=8)
-def normalization_tables(
+def get_normalization_tables(
     lowercase: bool, strip_accents: bool, split_chinese: bool, clean_text: bool
 ) -> NormalizationTables:
     """Return cached tables for the given options."""

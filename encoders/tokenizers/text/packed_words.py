@@ -91,7 +91,7 @@ class PackedWords(NamedTuple):
         return PackedWords(*map(np.concatenate, zip(self, other, strict=True)))
 
 
-def character_numbers(words: PackedWords) -> np.ndarray:
+def number_characters(words: PackedWords) -> np.ndarray:
     """Assign a number to each character in the words, starting with 2.
 
     Words must contain code points. The returned int32 array can be indexed by code point.

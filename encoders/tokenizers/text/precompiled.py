@@ -12,7 +12,7 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     NUM_CODE_POINTS,
     Characters,
     CodePointTable,
-    members,
+    mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.charsmap import MAX_GRAPHEME_BYTES
 from encoder_zoo.encoders.tokenizers.text.normalization import (
@@ -20,7 +20,7 @@ from encoder_zoo.encoders.tokenizers.text.normalization import (
     expand_characters,
 )
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
-from encoder_zoo.encoders.tokenizers.text.ragged import row_ids, shift_left, shift_right
+from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids, shift_left, shift_right
 
 # A code point or an expansion index is packed in an int32, together with flags.
 CODE_MASK = 2**21 - 1
@@ -60,9 +60,9 @@ class CharacterMap(tf.Module):
         mapping: Dict to map code points to lists of code points. Other characters are not changed.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
         >>> lower = CharacterMap({ord("A"): [ord("a")], ord("½"): [49, 47, 50]})
-        >>> lower(characters(tf.constant(["A½"]))).codes.numpy().tolist()
+        >>> lower(decode_characters(tf.constant(["A½"]))).codes.numpy().tolist()
         [97, 49, 47, 50]
     """
 
@@ -101,9 +101,9 @@ class PrecompiledNormalizer(tf.Module):
         ValueError: If a rule applies to more than two characters.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
+        >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
         >>> normalize = PrecompiledNormalizer({"e\u0301": "é", "½": "1/2"})
-        >>> chars = normalize(characters(tf.constant(["e\u0301½"])))
+        >>> chars = normalize(decode_characters(tf.constant(["e\u0301½"])))
         >>> "".join(map(chr, chars.codes)), chars.starts.numpy().tolist()
         ('é1/2', [0, 2, 2, 2])
     """
@@ -130,11 +130,11 @@ class PrecompiledNormalizer(tf.Module):
             if len(text) != 1:
                 sequences.append([ord(c) for c in text])
         for name, bit in (("extends", EXTENDS), ("prepends", PREPENDS), ("ends_grapheme", ENDS)):
-            packed[members(name)] |= bit
+            packed[mark_members(name)] |= bit
         packed[[RETURN_CODE]] |= RETURN
         packed[0] |= ENDS
         self._table = CodePointTable(packed)
-        self._pictographs = CodePointTable(members("pictograph").astype(np.int32))
+        self._pictographs = CodePointTable(mark_members("pictograph").astype(np.int32))
         self._expansions = Expansions(sequences)
         keys = np.array([-1] + [ord(k[0]) << 21 | ord(k[1]) for k in pairs], np.int64)
         self._pairs = HashTable(keys, np.arange(-1, len(pairs)), default_value=-1)
@@ -150,8 +150,8 @@ class PrecompiledNormalizer(tf.Module):
 
     def _replace_graphemes(self, chars: Characters, packed: tf.Tensor) -> Characters:
         part_starts = chars.row_starts()
-        heads = ~self._joins(chars.codes, packed, part_starts)
-        is_unit, pair = self._units(chars.codes, packed, heads)
+        heads = ~self._mark_joins(chars.codes, packed, part_starts)
+        is_unit, pair = self._find_units(chars.codes, packed, heads)
 
         units = tf.cast(tf.where(is_unit)[:, 0], tf.int32)  # (U,), units to replace as a whole
         packed, pair = tf.gather(packed, units), tf.gather(pair, units)
@@ -162,7 +162,7 @@ class PrecompiledNormalizer(tf.Module):
         new = tf.where(is_complex, self._expansions.lengths(entry), 1)
 
         splits = tf.concat([[0], tf.cumsum(new)], 0)
-        owner = row_ids(splits, splits[-1])  # (E,)
+        owner = compute_row_ids(splits, splits[-1])  # (E,)
         within = tf.range(splits[-1]) - tf.gather(splits, owner)
         codes = self._expansions.codes(tf.gather(entry, owner), within)
         codes = tf.where(tf.gather(is_complex, owner), codes, tf.gather(simple, owner))
@@ -171,7 +171,7 @@ class PrecompiledNormalizer(tf.Module):
         first = tf.cast(tf.where(part_starts)[:, 0], tf.int32)  # first character in each part
         first_new = tf.gather(splits, tf.gather(unit_splits, first))
         part_first = tf.gather(first, part), tf.gather(first_new, part)
-        positions = source_indices(old, new, splits, owner, within, *part_first)
+        positions = find_source_indices(old, new, splits, owner, within, *part_first)
         return Characters(
             codes,
             tf.gather(chars.starts, positions),
@@ -180,7 +180,7 @@ class PrecompiledNormalizer(tf.Module):
             chars.original_splits,
         )
 
-    def _joins(self, codes: tf.Tensor, packed: tf.Tensor, part_starts: tf.Tensor) -> tf.Tensor:
+    def _mark_joins(self, codes: tf.Tensor, packed: tf.Tensor, part_starts: tf.Tensor) -> tf.Tensor:
         """Return a mask with shape (N,) for characters that belong to the previous grapheme.
 
         Rules for graphemes with more than five bytes (e.g. Hangul) are not needed.
@@ -198,7 +198,7 @@ class PrecompiledNormalizer(tf.Module):
         joins |= sign & (shift_right(codes, 1, 0) == JOINER) & (self._pictographs(codes) > 0)
         return joins & ~part_starts
 
-    def _units(
+    def _find_units(
         self, codes: tf.Tensor, packed: tf.Tensor, heads: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return a mask (N,) for the first character in each unit, and a pair rule (N,) or -1.
@@ -226,7 +226,7 @@ class PrecompiledNormalizer(tf.Module):
         return is_unit, tf.where(heads, tf.gather(pair, grapheme), -1)
 
 
-def source_indices(
+def find_source_indices(
     old: tf.Tensor,
     new: tf.Tensor,
     splits: tf.Tensor,

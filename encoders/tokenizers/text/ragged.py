@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.machine import usable_cores
+from encoder_zoo.common.machine import count_cores
 
 
-def row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor:
+def compute_row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor:
     """Return the row index for each value with shape (num,), given row splits with shape (B + 1,).
 
     This is faster than `value_rowids` if row lengths vary a lot.
 
     Example:
         >>> import tensorflow as tf
-        >>> row_ids(tf.constant([0, 2, 2, 3]), 3).numpy().tolist()
+        >>> compute_row_ids(tf.constant([0, 2, 2, 3]), 3).numpy().tolist()
         [0, 0, 2]
     """
     ends = array_ops.cast(splits[1:, None], array_ops.int32)
@@ -28,7 +28,7 @@ def row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor
     )
 
 
-def index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_ops.Tensor:
+def make_index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_ops.Tensor:
     """Return a mask with shape (size,) that is True at the given indices.
 
     Indices equal to `size` will be ignored.
@@ -38,7 +38,7 @@ def index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_ops.T
     )
 
 
-def span_indices(
+def expand_spans(
     starts: array_ops.Tensor, ends: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
     """Return the indices in all spans (W,), concatenated.
@@ -50,11 +50,11 @@ def span_indices(
 
     Example:
         >>> import tensorflow as tf
-        >>> span_indices(tf.constant([1, 7]), tf.constant([3, 8]))[0].numpy().tolist()
+        >>> expand_spans(tf.constant([1, 7]), tf.constant([3, 8]))[0].numpy().tolist()
         [1, 2, 7]
     """
     splits = array_ops.concat([[0], array_ops.cumsum(ends - starts)], 0)
-    span = row_ids(splits, splits[-1])
+    span = compute_row_ids(splits, splits[-1])
     return array_ops.range(splits[-1]) + array_ops.gather(starts - splits[:-1], span), span, splits
 
 
@@ -88,7 +88,7 @@ def replace_by_spans(
 
     Returns:
         Indices with shape (P,) into all values, the replaced value for each index with shape (P,),
-        and splits with shape (N + 1,). See `span_indices`.
+        and splits with shape (N + 1,). See `expand_spans`.
 
     Example:
         >>> import tensorflow as tf
@@ -100,7 +100,7 @@ def replace_by_spans(
     starts, ends = array_ops.gather(splits, spans), array_ops.gather(splits, spans + 1)
     starts = array_ops.tensor_scatter_nd_update(array_ops.range(num), replaced[:, None], starts)
     ends = array_ops.tensor_scatter_nd_update(array_ops.range(1, num + 1), replaced[:, None], ends)
-    return span_indices(starts, ends)
+    return expand_spans(starts, ends)
 
 
 def shift_right(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.Tensor:
@@ -115,12 +115,12 @@ def shift_left(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.
     return array_ops.concat([values, filling], 0)[steps : steps + array_ops.size(values)]
 
 
-def every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
+def keep_every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
     """Keep every other value (first, third, ...) in runs of true values.
 
     Example:
         >>> import tensorflow as tf
-        >>> every_other(tf.constant([True, True, True, False, True])).numpy().tolist()
+        >>> keep_every_other(tf.constant([True, True, True, False, True])).numpy().tolist()
         [True, False, True, False, True]
     """
     run_starts = flags & ~shift_right(flags, 1, False)
@@ -161,21 +161,21 @@ def map_chunks(
     flat = rows.values if isinstance(rows, array_ops.RaggedTensor) else rows
     if array_ops.is_symbolic_tensor(flat):
         return function(rows)
-    bounds = chunk_bounds(rows)
+    bounds = find_chunk_bounds(rows)
     if len(bounds) <= 2:
         return function(rows)
     chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
     # Use threads, because tf.data would optimize the graph for each call.
-    with ThreadPoolExecutor(usable_cores()) as threads:
+    with ThreadPoolExecutor(count_cores()) as threads:
         parts = zip(*threads.map(function, chunks), strict=True)
     return tuple(array_ops.concat(list(part), axis=0) for part in parts)
 
 
-def chunk_bounds(rows: array_ops.Tensor | array_ops.RaggedTensor) -> list[int]:
+def find_chunk_bounds(rows: array_ops.Tensor | array_ops.RaggedTensor) -> list[int]:
     """Return start rows for chunks with about `CHUNK_BYTES`, followed by the total number of rows.
 
     Example:
-        >>> chunk_bounds(array_ops.constant(["a" * 2**18, "b", "c"]))
+        >>> find_chunk_bounds(array_ops.constant(["a" * 2**18, "b", "c"]))
         [0, 1, 3]
     """
     if isinstance(rows, array_ops.RaggedTensor):

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, refuse_in_fork, tf, uses_tensorflow
-from encoder_zoo.common.missing import is_masked_array, missing_rows
+from encoder_zoo.common.missing import describe_missing_rows, is_masked_array
 from encoder_zoo.common.wording import invalid
 
 BYTES_PER_WORD = 8  # most words are shorter
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def as_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
+def make_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
     """Convert texts to a validated string tensor.
 
     Lone surrogates are replaced by U+FFFD. Symbolic tensors are not validated, but the tokenizers
@@ -35,7 +35,7 @@ def as_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
         ValueError: If a text is not a valid UTF-8 string.
 
     Example:
-        >>> as_text_tensor(["naïve", "b"]).shape
+        >>> make_text_tensor(["naïve", "b"]).shape
         TensorShape([2])
     """
     if uses_tensorflow():  # other backends can also read texts in data loader workers
@@ -58,7 +58,7 @@ def as_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
     try:
         checked = [_check_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
     except ValueError as error:
-        hint = missing_rows(rows, name)
+        hint = describe_missing_rows(rows, name)
         raise ValueError(f"{error}{hint}") from None
     return array_ops.constant(checked, array_ops.string, shape=(len(checked),))
 

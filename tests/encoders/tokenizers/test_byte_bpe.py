@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_in_parallel
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import are_safe_in_parallel
 
 pytestmark = pytest.mark.eager
 
@@ -47,7 +47,7 @@ def as_expected(encodings):
 
 def made(merges):
     """A tokenizer with the bytes, the special tokens, and what the merges make."""
-    tokens = [*SPECIAL, *byte_alphabet()]
+    tokens = [*SPECIAL, *make_byte_alphabet()]
     tokens += list(dict.fromkeys(merge.replace(" ", "") for merge in merges))
     return {token: i for i, token in enumerate(tokens)}, merges
 
@@ -130,7 +130,7 @@ def test_merges_in_any_order_as_the_library(name):
 def test_which_pairs_may_be_merged_everywhere_at_once():
     # tokens 1 + 2 make 5 (rank 0); 5 + 3 make 6 (rank 1); 4 + 4 make 5 again (rank 2), too late
     ranks = {1 << 32 | 2: 0, 5 << 32 | 3: 1, 4 << 32 | 4: 2}
-    assert safe_in_parallel(ranks, [5, 6, 5]).tolist() == [True, True, False]
+    assert are_safe_in_parallel(ranks, [5, 6, 5]).tolist() == [True, True, False]
 
 
 @pytest.mark.slow(except_for="^257")

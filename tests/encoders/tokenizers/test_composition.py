@@ -8,9 +8,12 @@ import unicodedata
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import characters, decompositions
-from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer, composition_tables
-from encoder_zoo.encoders.tokenizers.text.normalization import combining_orders
+from encoder_zoo.encoders.tokenizers.text.characters import decode_characters, load_decompositions
+from encoder_zoo.encoders.tokenizers.text.composition import (
+    UnicodeNormalizer,
+    get_composition_tables,
+)
+from encoder_zoo.encoders.tokenizers.text.normalization import rank_combining_classes
 
 SURROGATES = range(0xD800, 0xE000)  # no text holds them
 CODES = [code for code in range(sys.maxunicode + 1) if code not in SURROGATES]
@@ -20,8 +23,8 @@ def is_newer(code: int) -> bool:
     """Whether a character changes here, but not yet in the Unicode 9 of `tokenizers`."""
     char = chr(code)
     if unicodedata.normalize("NFD", char) != char:
-        return code not in decompositions()
-    return unicodedata.combining(char) > 0 and code not in combining_orders()
+        return code not in load_decompositions()
+    return unicodedata.combining(char) > 0 and code not in rank_combining_classes()
 
 
 NEWER = [code for code in CODES if is_newer(code)]
@@ -33,7 +36,7 @@ def compose():
     composer = UnicodeNormalizer()
 
     def compose(texts: list[str]) -> list[str]:
-        composed = composer(characters(tf.constant(texts)))
+        composed = composer(decode_characters(tf.constant(texts)))
         splits = composed.row_splits.numpy()
         text = "".join(map(chr, composed.codes.numpy()))
         return [text[start:end] for start, end in itertools.pairwise(splits)]
@@ -53,7 +56,7 @@ def test_only_characters_of_scripts_added_since_are_left_out():
 @pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
 def codes(request):
     """Code points: those that compose, and some of the others; and all that are known."""
-    touched = composition_tables().touched.nonzero()[0].tolist()
+    touched = get_composition_tables().touched.nonzero()[0].tolist()
     some = sorted(set(KNOWN[::16]) | set(touched) & set(KNOWN))
     return KNOWN if request.param == "all" else some
 
@@ -78,7 +81,7 @@ def test_every_code_point_between_a_letter_and_a_mark(compose, codes):
 
 @pytest.mark.slow
 def test_random_texts_of_characters_that_compose(compose):
-    touched = composition_tables().touched.nonzero()[0].tolist()
+    touched = get_composition_tables().touched.nonzero()[0].tolist()
     known = sorted(set(touched) & set(KNOWN))
     hangul = [*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3), 0xAC00]
     rng = random.Random(0)
@@ -91,7 +94,7 @@ def test_random_texts_of_characters_that_compose(compose):
 
 
 def test_a_composed_character_spans_the_first_it_is_made_of():
-    chars = UnicodeNormalizer()(characters(tf.constant(["xe\u0301\u0323y", "\u1100\u1161"])))
+    chars = UnicodeNormalizer()(decode_characters(tf.constant(["xe\u0301\u0323y", "\u1100\u1161"])))
     assert [chr(code) for code in chars.codes] == ["x", "\u1eb9", "\u0301", "y", "가"]
     assert chars.starts.numpy().tolist()[:2] == [0, 1]
     assert chars.row_splits.numpy().tolist() == [0, 4, 5]

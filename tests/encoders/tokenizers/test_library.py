@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import tokenizer as engine_choice
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS
-from encoder_zoo.encoders.tokenizers.text.characters import unicode_data
+from encoder_zoo.encoders.tokenizers.text.characters import load_unicode_data
 
 SENTENCEPIECE = paths.GOLDEN / "sentencepiece"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -54,7 +54,7 @@ def byte_bpe(cls=ez.RobertaTokenizer, missing=(), **options):
     special = SPECIAL if cls is ez.RobertaTokenizer else wordpiece().get_vocabulary()[:5]
     merges = ["Ġ a", "a b", "Ġa b", "Ġ Ġ", "ĠĠ ĠĠ", "Ã ©", "' s", "Ġ t", "Ġt h", "Ġth e"]
     made = [merge.replace(" ", "") for merge in merges]
-    tokens = dict.fromkeys([*special, *byte_alphabet(), *made])
+    tokens = dict.fromkeys([*special, *make_byte_alphabet(), *made])
     ids = {token: i for i, token in enumerate(tokens) if token not in missing}
     return cls(ids, merges, **options)
 
@@ -80,7 +80,7 @@ def gemma(byte_fallback=True, **options):
 
 def llama_bpe(**options):
     special = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
-    tokens = [*special, *byte_alphabet(), "ab", "abé", "Ġa", "the"]
+    tokens = [*special, *make_byte_alphabet(), "ab", "abé", "Ġa", "the"]
     return ez.EuroBertTokenizer({t: i for i, t in enumerate(tokens)}, ["a b", "Ġ a"], **options)
 
 
@@ -224,7 +224,7 @@ def test_any_text(kind, option, texts):
 @pytest.mark.slow
 def test_tables_are_those_of_the_installed_library():
     measured = json.loads(json.dumps(make_unicode_tables.measure()))
-    assert {**measured, "source": unicode_data()["source"]} == unicode_data()
+    assert {**measured, "source": load_unicode_data()["source"]} == load_unicode_data()
 
 
 @pytest.mark.slow(only=r"^(\\U0001416c|\\u0897)")

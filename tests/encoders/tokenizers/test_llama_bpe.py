@@ -9,7 +9,7 @@ from paths import CHECKPOINTS
 from tokenizers import Tokenizer as Library
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 
 CHARACTERS = [*"aSstRevlLdſéK'''!?_-", "\u0301", *"12½٣", *"    \n\n\r\t\u00a0\u3000\u2028漢🙂"]
 SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]
@@ -54,7 +54,7 @@ def test_words_are_those_of_the_pattern(tokenizer, library):
 @pytest.mark.slow
 def test_a_word_that_is_a_token_is_one_whatever_the_merges_make():
     long = "Ġ" + "tokenization" * 2  # too long for the table of words
-    tokens = [*SPECIAL, *byte_alphabet(), "ab", "abc", "Ġt", long]
+    tokens = [*SPECIAL, *make_byte_alphabet(), "ab", "abc", "Ġt", long]
     tokenizer = ez.EuroBertTokenizer({t: i for i, t in enumerate(tokens)}, ["a b", "Ġ t"])
     library = Library.from_str(tokenizer.to_files()["tokenizer.json"])
     texts = ["abc", "abcd ab", " " + "tokenization" * 2, "x" + "tokenization" * 2 + "abc"]

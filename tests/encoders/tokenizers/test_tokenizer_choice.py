@@ -9,7 +9,7 @@ from processes import run
 from tokenizers import Tokenizer as Library
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families, get_family
+from encoder_zoo.encoders import get_family, list_families
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
     BERTWEET,
@@ -38,7 +38,7 @@ PAIRS = [
         id=f"{family.name}-{kind.name}",
         marks=[] if (i + j) % 5 == 0 else pytest.mark.slow,
     )
-    for i, family in enumerate(all_families())
+    for i, family in enumerate(list_families())
     for j, kind in enumerate(TOKENIZERS)
 ]
 TEXTS = ["ab a  cd", "", "c d e\tab", "p é"]

@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE, WordPiece
 
 from encoder_zoo.common.wording import decode_text
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet, parse_merges
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet, parse_merges
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
@@ -23,7 +23,7 @@ from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
 pytestmark = pytest.mark.eager
 
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "Cat", "##s", "é", "中", ","]
-ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", *byte_alphabet(), "Ġc", "Ġca", "<mask>"]
+ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", *make_byte_alphabet(), "Ġc", "Ġca", "<mask>"]
 TEXTS = ["Cats, cat CAT é É 中中", "", "a  cat\n\ncats's", " cat"]
 
 
@@ -241,7 +241,7 @@ def test_from_preset(minilm):
         RobertaTokenizer.from_preset(minilm)
 
 
-@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 def test_a_familys_tokenizer_is_of_its_class_and_writes_its_files(tiny, family):
     tokenizer = tiny.tokenizer(family)
     assert type(tokenizer) is family.tokenizer.load()

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Library
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import TOKENIZERS, tokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.trimming import count_changed_tokens, trim_tokenizer
 from encoder_zoo.testing import tiny
 
@@ -119,7 +119,13 @@ class TestWordPiece:
 class TestBPE:
     @staticmethod
     def tokenizer(merges, *more):
-        tokens = [*XLM, "<mask>", *byte_alphabet(), *(m.replace(" ", "") for m in merges), *more]
+        tokens = [
+            *XLM,
+            "<mask>",
+            *make_byte_alphabet(),
+            *(m.replace(" ", "") for m in merges),
+            *more,
+        ]
         return ez.RobertaTokenizer({token: i for i, token in enumerate(tokens)}, merges)
 
     def test_tokens_on_the_way_are_kept_and_other_merges_are_not(self):
@@ -130,11 +136,11 @@ class TestBPE:
 
     def test_all_bytes_are_kept(self):
         trimmed, _ = trim_tokenizer(self.tokenizer(["a b"]), ["ab"])
-        assert set(byte_alphabet()) <= set(trimmed.get_vocabulary())
+        assert set(make_byte_alphabet()) <= set(trimmed.get_vocabulary())
         assert "".join(names(trimmed, ["日"])[0]) == "æĹ¥"
 
     def test_ids_without_a_token_are_left_out(self):
-        tokens = [*XLM, "<mask>", *byte_alphabet()]
+        tokens = [*XLM, "<mask>", *make_byte_alphabet()]
         whole = ez.RobertaTokenizer({token: 2 * i for i, token in enumerate(tokens)}, [])
         trimmed, kept = trim_tokenizer(whole, ["a"])
         assert trimmed.vocabulary_size == len(tokens) and kept == list(range(0, 2 * len(tokens), 2))
@@ -144,7 +150,7 @@ class TestBPE:
             "<|begin_of_text|>",
             "<|end_of_text|>",
             "<|mask|>",
-            *byte_alphabet(),
+            *make_byte_alphabet(),
             "cat",
             "dog",
         ]

@@ -13,8 +13,8 @@ from paths import ROOT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-from encoder_zoo.encoders.tokenizers.text.characters import characters
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
+from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 pytestmark = pytest.mark.eager
@@ -301,7 +301,7 @@ def test_saved_model(small, tmp_path):
 
 
 characters_in_graph = tf.function(
-    characters,
+    decode_characters,
     input_signature=[tf.TensorSpec([None], tf.string)],  # traced once
 )
 BYTES = st.lists(st.binary(max_size=6) | st.text(max_size=4).map(lambda t: t.encode("utf-8")))
@@ -336,5 +336,5 @@ def test_long_texts_are_not_read_to_the_end(small):
 @functools.cache
 def byte_tokenizer():
     """RoBERTa's tokenizer without merges."""
-    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet()]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *make_byte_alphabet()]
     return RobertaTokenizer({token: i for i, token in enumerate(tokens)}, [])

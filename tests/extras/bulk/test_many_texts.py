@@ -20,7 +20,7 @@ import encoder_zoo as ez
 from encoder_zoo.common.validation import PositiveInt
 from encoder_zoo.extras.bulk import columns, files
 from encoder_zoo.extras.bulk.rows import find_files
-from encoder_zoo.presets.files.manifest import digest
+from encoder_zoo.presets.files.manifest import compute_manifest_digest
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -250,7 +250,9 @@ def test_a_description_that_cannot_be_is_damaged(tmp_path, changed):
     path, out = written(tmp_path, "csv"), tmp_path / "out"
     ez.answer_files(Reversing(), path, out, verbose=0)
     description = {**json.loads((out / "_answers.json").read_text()), **changed}
-    (out / "_answers.json").write_text(json.dumps({**description, "sha256": digest(description)}))
+    (out / "_answers.json").write_text(
+        json.dumps({**description, "sha256": compute_manifest_digest(description)})
+    )
     with pytest.raises(ValueError, match="_answers.json is damaged. Write to another folder"):
         ez.answer_files(Reversing(), path, out, verbose=0)
 
@@ -259,7 +261,9 @@ def test_rows_behind_those_that_are_said_to_be_all_are_not_left_out(tmp_path):
     path, out = written(tmp_path, "csv"), tmp_path / "out"
     [shard] = ez.answer_files(Reversing(), path, out, verbose=0)
     description = {**json.loads((out / "_answers.json").read_text()), "rows": [3]}
-    (out / "_answers.json").write_text(json.dumps({**description, "sha256": digest(description)}))
+    (out / "_answers.json").write_text(
+        json.dumps({**description, "sha256": compute_manifest_digest(description)})
+    )
     shard.unlink()
     with pytest.raises(ValueError, match="more rows than.* 3"):
         ez.answer_files(Reversing(), path, out, verbose=0)

@@ -17,7 +17,7 @@ import encoder_zoo as ez
 from encoder_zoo.extras.corpora import examples, reading
 from encoder_zoo.extras.corpora.reading import Reader, read_examples
 from encoder_zoo.extras.corpora.writing import Shard
-from encoder_zoo.presets.files.manifest import compute_checksum, digest
+from encoder_zoo.presets.files.manifest import compute_checksum, compute_manifest_digest
 from encoder_zoo.tasks.preprocessing.batching import Plan
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
@@ -185,7 +185,9 @@ def test_a_file_that_changes_while_it_is_tokenized_is_no_part(
 def test_a_description_that_cannot_be_is_damaged(tokenizer, tmp_path, begun, changed):
     manifest = json.loads((begun / "corpus.json").read_text())
     manifest["shards"][0] |= changed
-    (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    (begun / "corpus.json").write_text(
+        json.dumps({**manifest, "sha256": compute_manifest_digest(manifest)})
+    )
     with pytest.raises(ValueError, match="corpus.json is damaged"):
         ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
 
@@ -194,7 +196,9 @@ def test_a_description_that_cannot_be_is_damaged(tokenizer, tmp_path, begun, cha
 def test_a_place_in_no_file_is_damage(tokenizer, begun, place):
     manifest = json.loads((begun / "corpus.json").read_text())
     manifest["shards"][-1]["position"] = place
-    (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    (begun / "corpus.json").write_text(
+        json.dumps({**manifest, "sha256": compute_manifest_digest(manifest)})
+    )
     with pytest.raises(ValueError, match="corpus.json is damaged"):
         ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
 
@@ -287,7 +291,7 @@ class TestDamage:
             entry = {"bytes": path.stat().st_size, "sha256": compute_checksum(path)}
             manifest["shards"][0] |= entry
         manifest |= changes
-        manifest["sha256"] = digest(manifest)
+        manifest["sha256"] = compute_manifest_digest(manifest)
         (folder / "corpus.json").write_text(json.dumps(manifest))
 
     def test_a_byte_that_changed_is_found(self, folder):
@@ -406,7 +410,9 @@ def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
     words = shutil.copytree(second, tmp_path / "words")
     manifest = json.loads((words / "corpus.json").read_text())
     manifest["tokenizer"]["sha256"] = "0" * 64
-    (words / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    (words / "corpus.json").write_text(
+        json.dumps({**manifest, "sha256": compute_manifest_digest(manifest)})
+    )
     for others, message in (
         ([], r" 0 of 2\..* 0 to 1 of 2"),
         ([first], "0 of 2, 0 of 2"),

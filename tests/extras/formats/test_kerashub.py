@@ -195,9 +195,9 @@ def test_a_manifest_names_no_file_outside_the_preset(tmp_path):
     path = tmp_path / "preset" / "encoder_zoo.json"
     manifest = json.loads(path.read_text())
     manifest["files"]["assets/../../secret"] = {"bytes": 1, "sha256": "0"}
-    from encoder_zoo.presets.files.manifest import digest
+    from encoder_zoo.presets.files.manifest import compute_manifest_digest
 
-    path.write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    path.write_text(json.dumps({**manifest, "sha256": compute_manifest_digest(manifest)}))
     with pytest.raises(ValueError, match=r"'assets/\.\./\.\./secret'"):
         ez.SequenceClassifier.from_preset(tmp_path / "preset")
 

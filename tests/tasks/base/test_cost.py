@@ -19,7 +19,7 @@ from encoder_zoo.tasks.base.classes import find_label_rows
 from encoder_zoo.tasks.base.confidence import expand_thresholds
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
-from encoder_zoo.tasks.tagging.entity_answers import label_set
+from encoder_zoo.tasks.tagging.entity_answers import make_label_set
 from encoder_zoo.tasks.tagging.entity_metrics import score_entities
 from encoder_zoo.tasks.tagging.tags import parse_tags
 from tests.tasks.retrieval.test_documents import Dense, Terms, Tokens
@@ -499,7 +499,7 @@ INDEXES = {
 }
 NAMES = {  # of labels, tags and tokens; no model is asked
     "labels of a dataset": (2_000, lambda: lambda n: find_label_rows(ids_of(n), ids_of(n)[::-1])),
-    "No labels": (2_000, lambda: lambda n: label_set(ids_of(n))),
+    "No labels": (2_000, lambda: lambda n: make_label_set(ids_of(n))),
     "thresholds": (
         2_000,
         lambda: lambda n: expand_thresholds(dict.fromkeys(ids_of(n), 0.5), ids_of(n), 0),

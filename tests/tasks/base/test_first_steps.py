@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families, get_family
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.encoders import get_family, list_families
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.testing import tiny
 
 
@@ -17,13 +17,13 @@ def classifier(labels):
     return ez.SequenceClassifier(tiny.backbone(family), preprocessor, labels=labels)
 
 
-ANSWERING = [cls for cls in (*all_tasks(), ez.FewShotClassifier) if cls.record.text_method]
+ANSWERING = [cls for cls in (*list_tasks(), ez.FewShotClassifier) if cls.record.text_method]
 
 
 @pytest.mark.slow(except_for="SequenceClassifier|FewShotClassifier|SpanQA")
 @pytest.mark.parametrize("cls", ANSWERING, ids=lambda cls: cls.__name__)
 def test_texts_for_a_task_without_a_preprocessor(cls):
-    family = next(family for family in all_families() if cls.supports(family))
+    family = next(family for family in list_families() if cls.supports(family))
     task, arguments = tiny.task(family, cls), cls.tiny_data().arguments
     if cls is ez.FewShotClassifier:
         arguments = {**arguments, "labels": ["x", "y"]}

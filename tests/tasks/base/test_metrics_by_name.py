@@ -168,10 +168,10 @@ def test_metric_equals_its_standard(name):
             for weights in WEIGHTS:
                 weight = weights_of(weights)
                 if name in CORRELATIONS:
-                    metric = objective_of("linear", 1).metric_by_name(name)
+                    metric = objective_of("linear", 1).make_metric(name)
                     y_true, y_pred = numbers_case(case, 3 if kind == "three numbers" else 1)
                 else:
-                    metric = objective_of(*KINDS[kind]).metric_by_name(name)
+                    metric = objective_of(*KINDS[kind]).make_metric(name)
                     y_true, y_pred = classes_case(case, kind)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of constant inputs and absent classes

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo import display
-from encoder_zoo.common.weights_lock import WeightsLock, weights_lock
+from encoder_zoo.common.weights_lock import WeightsLock, get_weights_lock
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.training.text_model import TextModel
 from encoder_zoo.testing import tiny
@@ -189,9 +189,9 @@ CALLS = {
 }
 # Public methods of tasks and indexes that answer nothing: what they read of weights is saved, or
 # they are steps of a call of the model, which waits for nobody.
-SILENT = """backbone_inputs build_head checkpoint_arguments enable_lora encoded
-compare_vocabulary for_cpu from_keras_hub from_preset head_misfit head_of input_ranges
-jax_state_sync kept_classes trim_vocabulary
+SILENT = """build_head read_checkpoint_arguments enable_lora encoded
+compare_vocabulary for_cpu from_keras_hub from_preset explain_head_misfit head_of input_ranges
+find_kept_classes trim_vocabulary
 load_adapters least_weights logits_of objective prepared_inputs preprocess push_to_hub
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
 check_savable train_pooler train_step index_class load_index scaled chunks tune_thresholds
@@ -216,7 +216,7 @@ class Watched:
             return shared(lock)
 
         def asked(model, *args, **kwargs):
-            if not is_held(weights_lock(model)):
+            if not is_held(get_weights_lock(model)):
                 watched.unheld.append(model)
             return called(model, *args, **kwargs)
 

@@ -8,9 +8,9 @@ import pytest
 from small_tasks import make, new, preprocessor
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import all_families, get_family
+from encoder_zoo.encoders import get_family, list_families
 from encoder_zoo.encoders.families.bert import BertBackbone
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.testing import tiny
 
 pytestmark = pytest.mark.eager
@@ -24,8 +24,8 @@ PAIRS = [
         id=f"{family.name}-{task.__name__}",
         marks=[] if (i + j) % 12 == 0 else pytest.mark.slow,
     )
-    for i, family in enumerate(all_families())
-    for j, task in enumerate(all_tasks())
+    for i, family in enumerate(list_families())
+    for j, task in enumerate(list_tasks())
     if task.supports(family)
 ]
 

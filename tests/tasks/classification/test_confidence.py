@@ -10,8 +10,8 @@ from sklearn.metrics import f1_score
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.base.classes import sigmoid, softmax
-from encoder_zoo.tasks.base.confidence import best_threshold, calibration
+from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
+from encoder_zoo.tasks.base.confidence import find_best_threshold, find_calibration
 from encoder_zoo.testing import tiny
 
 TEXTS = ["a b c", "d e", "f g h", "a d", "b e h", "c", "g a b", "h d e"]
@@ -57,16 +57,16 @@ def test_the_temperature_is_the_best(activation):
     noisy = logits / 3 + rng.gumbel(size=logits.shape)
     targets = np.eye(4)[noisy.argmax(axis=1)]
     if activation == "sigmoid":
-        targets = (rng.uniform(size=logits.shape) < sigmoid(logits / 3)).astype(float)
+        targets = (rng.uniform(size=logits.shape) < compute_sigmoid(logits / 3)).astype(float)
 
     def loss(temperature):
         if activation == "softmax":
-            return -np.mean(np.log((softmax(logits / temperature) * targets).sum(axis=1)))
-        right = sigmoid(np.where(targets > 0, logits, -logits) / temperature)
+            return -np.mean(np.log((compute_softmax(logits / temperature) * targets).sum(axis=1)))
+        right = compute_sigmoid(np.where(targets > 0, logits, -logits) / temperature)
         return -np.mean(np.log(right))
 
     best = minimize_scalar(loss, bounds=(0.1, 20), method="bounded", options={"xatol": 1e-9})
-    found = calibration(logits, targets, activation)
+    found = find_calibration(logits, targets, activation)
     assert found["temperature"] == pytest.approx(best.x, rel=1e-4)
     assert 2.5 < found["temperature"] < 3.5  # as the labels were drawn
     assert found["loss"] == pytest.approx(best.fun, rel=1e-9)
@@ -76,9 +76,9 @@ def test_the_temperature_is_the_best(activation):
 
 def test_nothing_to_find_a_temperature_in(caplog):
     with pytest.raises(ValueError, match="requires labels"):
-        calibration(np.zeros((0, 2)), np.zeros((0, 2)), "softmax")
-    assert calibration(np.eye(2), np.eye(2), "softmax")["temperature"] == 0.01
-    assert calibration(np.eye(2), 1 - np.eye(2), "softmax")["temperature"] == 100.0
+        find_calibration(np.zeros((0, 2)), np.zeros((0, 2)), "softmax")
+    assert find_calibration(np.eye(2), np.eye(2), "softmax")["temperature"] == 0.01
+    assert find_calibration(np.eye(2), 1 - np.eye(2), "softmax")["temperature"] == 100.0
     assert ["all correct" in caplog.messages[0], "no better than chance" in caplog.messages[1]] == [
         True
     ] * 2
@@ -91,13 +91,13 @@ def test_the_threshold_has_the_highest_f1():
         count = int(rng.integers(1, 30))
         scores = rng.integers(0, 12, count) / 11  # some of them equal
         right = rng.uniform(size=count) < scores
-        threshold, f1 = best_threshold(scores, right, int(right.sum()))
+        threshold, f1 = find_best_threshold(scores, right, int(right.sum()))
         of_all = [f1_score(right, scores >= t, zero_division=0) for t in np.unique(scores)]
         assert f1 == pytest.approx(max(of_all))
         if f1:
             assert f1_score(right, scores >= threshold) == pytest.approx(f1)
     # answers that are found nowhere count as well
-    assert best_threshold(np.array([0.9, 0.2]), np.array([True, False]), 3) == (0.5, 0.5)
+    assert find_best_threshold(np.array([0.9, 0.2]), np.array([True, False]), 3) == (0.5, 0.5)
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_calibrated_classifier(tmp_path, caplog):
     found = task.calibrate(TEXTS, labels)
     assert found["temperature"] == task.temperature != 1
     np.testing.assert_array_equal(task.predict(TEXTS, verbose=0), logits)
-    expected = softmax(logits / task.temperature)
+    expected = compute_softmax(logits / task.temperature)
     np.testing.assert_allclose(task.predict_proba(TEXTS), expected, atol=1e-6)
     [answer] = task.classify(TEXTS[:1])
     assert answer["score"] == pytest.approx(expected[0].max(), abs=1e-6)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.base.classes import label_weights
+from encoder_zoo.tasks.base.classes import compute_label_weights
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.losses.crossentropy import LabelCrossentropy
 
@@ -99,7 +99,7 @@ def test_prepared_inputs_and_datasets(model):
 
 def test_a_label_that_no_text_has_weighs_one():
     data = tf.data.Dataset.from_tensors((0, [[1.0, 0.0], [0.0, 0.0]]))
-    assert label_weights("balanced", None, 2, data).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert compute_label_weights("balanced", None, 2, data).tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
 def test_the_loss_equals_that_of_keras():

@@ -7,8 +7,8 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.classification.zero_shot import (
+    compute_label_scores,
     find_nli_classes,
-    label_scores,
     make_hypotheses,
 )
 
@@ -165,7 +165,9 @@ def test_scores_of_large_logits_are_numbers():
     logits = np.float32([[1e4, 0, -1e4], [-1e4, 0, 1e4]])
     for multi_label in (False, True):
         scores = np.asarray(
-            label_scores(logits, find_nli_classes(["contra", "n", "entail"], 3), 2, multi_label)
+            compute_label_scores(
+                logits, find_nli_classes(["contra", "n", "entail"], 3), 2, multi_label
+            )
         )
         np.testing.assert_array_equal(scores, [[0, 1]])
 

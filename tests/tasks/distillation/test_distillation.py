@@ -12,7 +12,7 @@ from processes import printed
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.tasks.distillation import objectives as learned
-from encoder_zoo.tasks.distillation.distillation_preprocessor import positions_in_examples
+from encoder_zoo.tasks.distillation.distillation_preprocessor import find_example_positions
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -289,7 +289,7 @@ def test_tokens_of_other_tokenizers_correspond_by_their_characters(names, texts)
         ez.SequenceClassifierPreprocessor.from_preset(name, sequence_length=length)
         for name, length in zip(names, (24, 40), strict=True)
     )
-    found = positions_in_examples([tf.constant(part) for part in texts], student, teacher)
+    found = find_example_positions([tf.constant(part) for part in texts], student, teacher)
     assert found.row_lengths().numpy().tolist() == [
         len(row) for row in student.encode(texts if len(texts) == 2 else texts[0])["token_ids"]
     ]
@@ -306,10 +306,10 @@ def test_tokens_of_other_tokenizers_correspond_by_their_characters(names, texts)
 def test_tokens_of_much_text_are_placed_chunk_by_chunk(texts, monkeypatch):
     student, teacher = map(ez.SequenceClassifierPreprocessor.from_preset, BUNDLED)
     columns = [tf.constant(part) for part in texts]
-    at_once = positions_in_examples(columns, student, teacher).to_list()
+    at_once = find_example_positions(columns, student, teacher).to_list()
     monkeypatch.setattr("encoder_zoo.encoders.tokenizers.text.ragged.CHUNK_BYTES", 8)
-    assert positions_in_examples(columns, student, teacher).to_list() == at_once
-    none = positions_in_examples([part[:0] for part in columns], student, teacher)
+    assert find_example_positions(columns, student, teacher).to_list() == at_once
+    none = find_example_positions([part[:0] for part in columns], student, teacher)
     assert none.to_list() == []
 
 

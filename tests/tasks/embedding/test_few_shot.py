@@ -10,8 +10,8 @@ from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.base.classes import sigmoid, softmax
-from encoder_zoo.tasks.embedding.few_shot import contrastive_pairs, fit_logistic
+from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
+from encoder_zoo.tasks.embedding.few_shot import fit_logistic, sample_contrastive_pairs
 
 TEXTS = ["a b", "a b a", "b a", "c d", "d c d", "d", "p o", "o p p"]
 LABELS = ["x", "x", "x", "y", "y", "y", "z", "z"]
@@ -35,7 +35,7 @@ def fitted(tiny):
 class TestPairs:
     def test_are_of_one_class_and_of_two_as_often_for_every_text(self):
         classes = np.array([0, 0, 0, 1, 1, 2])
-        pairs = contrastive_pairs(np.eye(3)[classes], 4, np.random.default_rng(0))
+        pairs = sample_contrastive_pairs(np.eye(3)[classes], 4, np.random.default_rng(0))
         alike = classes[pairs.first] == classes[pairs.second]
         np.testing.assert_array_equal(alike, pairs.score == 1)
         assert (pairs.first != pairs.second).all()
@@ -45,7 +45,9 @@ class TestPairs:
             assert (scores == 1).sum() == (0 if i == 5 else 4) and (scores == 0).sum() == 4
 
     def test_do_not_repeat_while_there_are_others(self):
-        pairs = contrastive_pairs(np.eye(2)[np.repeat([0, 1], 9)], 8, np.random.default_rng(0))
+        pairs = sample_contrastive_pairs(
+            np.eye(2)[np.repeat([0, 1], 9)], 8, np.random.default_rng(0)
+        )
         assert len(set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))) == 18 * 16
 
 
@@ -56,7 +58,7 @@ class TestLogisticHead:
         rng = np.random.default_rng(seed)
         x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
         kernel, bias = fit_logistic(x, np.eye(4)[classes])
-        errors = softmax(x @ kernel + bias) - np.eye(4)[classes]
+        errors = compute_softmax(x @ kernel + bias) - np.eye(4)[classes]
         assert np.abs(x.T @ errors + kernel).max() < 2e-4 * 60
         assert np.abs(errors.sum(axis=0)).max() < 2e-4 * 60
 
@@ -66,7 +68,9 @@ class TestLogisticHead:
         x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
         theirs = linear_model.LogisticRegression(tol=1e-8, max_iter=10_000).fit(x, classes)
         kernel, bias = fit_logistic(x, np.eye(4)[classes])
-        np.testing.assert_allclose(softmax(x @ kernel + bias), theirs.predict_proba(x), atol=2e-3)
+        np.testing.assert_allclose(
+            compute_softmax(x @ kernel + bias), theirs.predict_proba(x), atol=2e-3
+        )
 
     def test_warns_where_it_does_not_reach_the_optimum(self, caplog):
         rng = np.random.default_rng(0)
@@ -266,7 +270,7 @@ def several(tiny):
 
 class TestSeveralLabels:
     def test_pairs_share_a_label_or_none(self):
-        pairs = contrastive_pairs(MATRIX, 3, np.random.default_rng(0))
+        pairs = sample_contrastive_pairs(MATRIX, 3, np.random.default_rng(0))
         shared = MATRIX @ MATRIX.T > 0
         np.testing.assert_array_equal(shared[pairs.first, pairs.second], pairs.score == 1)
         assert (pairs.first != pairs.second).all()
@@ -284,9 +288,9 @@ class TestSeveralLabels:
         )
         rng = np.random.default_rng(0)
         x, hot = rng.normal(size=(60, 7)), rng.integers(0, 2, (60, 4))
-        kernel, bias = fit_logistic(x, hot, sigmoid)
+        kernel, bias = fit_logistic(x, hot, compute_sigmoid)
         expected = theirs.fit(x, hot).predict_proba(x)
-        np.testing.assert_allclose(sigmoid(x @ kernel + bias), expected, atol=2e-3)
+        np.testing.assert_allclose(compute_sigmoid(x @ kernel + bias), expected, atol=2e-3)
         vectors = several.embed(TEXTS)
         expected = theirs.fit(vectors, MATRIX).predict_proba(vectors)
         np.testing.assert_allclose(several.predict_proba(TEXTS), expected, atol=2e-3)

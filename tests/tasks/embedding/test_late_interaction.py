@@ -11,7 +11,7 @@ import tensorflow as tf
 from paths import GOLDEN
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval.similarity import max_sim
+from encoder_zoo.tasks.retrieval.similarity import compute_max_sim
 
 WORDS = "good fine nice bad poor awful the a film was it very . , [Q] [D] query :".split()
 TEXTS = ["good film .", "the film , was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -254,16 +254,16 @@ class TestScores:
     def test_max_sim_is_the_sum_of_the_best_products(self, shared):
         queries, documents = shared.embed(TEXTS, "query"), shared.embed(OTHERS)
         expected = [[(q @ d.T).max(1).sum() for d in documents] for q in queries]
-        np.testing.assert_allclose(max_sim(queries, documents), expected, rtol=1e-5)
+        np.testing.assert_allclose(compute_max_sim(queries, documents), expected, rtol=1e-5)
         np.testing.assert_allclose(shared.similarity(TEXTS, OTHERS), expected, rtol=1e-5)
         np.testing.assert_allclose(shared.similarity(TEXTS[0], documents), expected[0], rtol=1e-5)
         assert shared.similarity(queries[0], OTHERS[1]).shape == ()
 
     def test_blocks_change_nothing(self, shared, monkeypatch):
         queries, documents = shared.embed(TEXTS, "query"), shared.embed(OTHERS)
-        whole = max_sim(queries, documents)
+        whole = compute_max_sim(queries, documents)
         monkeypatch.setattr("encoder_zoo.tasks.retrieval.similarity.SIMILARITY_BLOCK", 100)
-        np.testing.assert_allclose(max_sim(queries, documents), whole, rtol=1e-6)
+        np.testing.assert_allclose(compute_max_sim(queries, documents), whole, rtol=1e-6)
 
     @pytest.mark.slow
     def test_memory_is_that_of_a_block(self):
@@ -271,7 +271,7 @@ class TestScores:
         queries = list(draw.normal(size=(3, 32, 64)).astype("float32"))
         documents = list(draw.normal(size=(2_000, 90, 64)).astype("float32"))
         tracemalloc.start()
-        max_sim(queries, documents)
+        compute_max_sim(queries, documents)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 20e6  # all products of a query: 23 MB, the documents 46 MB

@@ -12,7 +12,7 @@ from scipy import sparse
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.embedding import sparse_pooling
-from encoder_zoo.tasks.embedding.sparse_pooling import largest_logits
+from encoder_zoo.tasks.embedding.sparse_pooling import find_largest_logits
 from encoder_zoo.tasks.retrieval import terms
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
@@ -105,7 +105,7 @@ class TestPooling:
         assert np.array(inputs["pooling_mask"]).tolist() == [[False, False, False, True, True]]
         x = encoder.backbone({k: v for k, v in inputs.items() if k != "pooling_mask"})
         own = x["sequence_output"][:, 3:]
-        expected = sparse_pooling.term_weights(
+        expected = sparse_pooling.compute_term_weights(
             encoder.backbone, encoder.head, own, np.ones((1, 2)), "max", "relu"
         )
         np.testing.assert_allclose(encoder(inputs), expected, atol=1e-6)
@@ -360,7 +360,7 @@ class TestGradients:
         def plain(x, table):
             return tf.reduce_max(tf.matmul(x, table, transpose_b=True), axis=1)
 
-        sparse = found(lambda x, table: largest_logits(x, table, positions))
+        sparse = found(lambda x, table: find_largest_logits(x, table, positions))
         for one, other in zip(sparse, found(plain), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
 

@@ -13,7 +13,7 @@ from paths import GOLDEN
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.embedding.pooling import POOLINGS, Projection, pool
-from encoder_zoo.tasks.retrieval.similarity import similarity_matrix
+from encoder_zoo.tasks.retrieval.similarity import compute_similarity_matrix
 from encoder_zoo.tasks.training.sources import Given
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
@@ -538,7 +538,9 @@ class TestSimilarity:
         ],
     )
     def test_by_hand(self, function, expected):
-        np.testing.assert_allclose(similarity_matrix(self.A, self.B, function), expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            compute_similarity_matrix(self.A, self.B, function), expected, rtol=1e-6
+        )
 
     def test_of_texts_and_vectors(self, shared):
         vectors = shared.embed(TEXTS)

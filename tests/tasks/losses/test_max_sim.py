@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.losses import max_sim as max_sim_module
-from encoder_zoo.tasks.losses.max_sim import compute_row_max_sim, max_sim
+from encoder_zoo.tasks.losses.max_sim import compute_max_sim, compute_row_max_sim
 
 
 def tokens(shape, seed=0):
@@ -30,7 +30,7 @@ def by_hand(query, document):
 def test_scores_leave_out_vectors_of_zeros():
     queries, documents = tokens((3, 4, 5)), tokens((4, 6, 5), seed=1)
     expected = [[by_hand(q, d) for d in documents] for q in queries]
-    np.testing.assert_allclose(max_sim(queries, documents), expected, rtol=1e-5)
+    np.testing.assert_allclose(compute_max_sim(queries, documents), expected, rtol=1e-5)
     rows = tokens((3, 2, 6, 5), seed=2)
     expected = [[by_hand(q, d) for d in row] for q, row in zip(queries, rows, strict=True)]
     np.testing.assert_allclose(compute_row_max_sim(queries, rows), expected, rtol=1e-5)
@@ -60,7 +60,7 @@ def test_parts_have_the_scores_and_gradients_of_the_whole(products, is_traced, m
         return scores, *tape.gradient(total, texts)
 
     unknown = [tf.TensorSpec((None, None, 5))] * 2
-    score = tf.function(max_sim, input_signature=unknown) if is_traced else max_sim
+    score = tf.function(compute_max_sim, input_signature=unknown) if is_traced else compute_max_sim
     for found, expected in zip(run(score), run(by_definition), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert score(texts[0][:0], texts[1]).shape == (0, 6)

@@ -5,7 +5,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.presets.formats.config import backbone_arguments
+from encoder_zoo.presets.formats.config import convert_config
 from encoder_zoo.presets.restoring import EXTENDED
 from encoder_zoo.tasks.serving.export import FORMATS, OTHER_FILES, get_format
 
@@ -62,7 +62,7 @@ def test_every_field_of_config_json_is_checked(tiny, tmp_path, name):
     family = get_family(name)
     tiny.backbone(family).save_to_preset(tmp_path, tokenizer=tiny.tokenizer(family))
     backbone = ez.Backbone.from_preset(tmp_path)
-    stored = backbone_arguments(
+    stored = convert_config(
         {theirs: getattr(backbone, ours) for ours, theirs in family.config_keys.items()}, family
     )
     free = {n for n in stored if n.endswith("dropout") or n.startswith("rope_")} | EXTENDED

@@ -7,9 +7,9 @@ import tensorflow as tf
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
     Plan,
-    epoch_order,
-    example_lengths,
+    count_tokens,
     group_batches,
+    shuffle_by_length,
 )
 
 
@@ -28,8 +28,8 @@ def batches_of(examples, plan):
 
 
 def test_the_length_of_an_example_is_that_of_all_its_texts():
-    assert example_lengths(pairs([3, 1], [2, 9])).numpy().tolist() == [6, 11]
-    assert example_lengths({"token_ids": tf.ragged.constant([[1], [1, 2]])}).numpy().tolist() == [
+    assert count_tokens(pairs([3, 1], [2, 9])).numpy().tolist() == [6, 11]
+    assert count_tokens({"token_ids": tf.ragged.constant([[1], [1, 2]])}).numpy().tolist() == [
         1,
         2,
     ]
@@ -61,7 +61,7 @@ def test_batches_are_drawn_at_random_where_lengths_are_not_grouped():
 @pytest.mark.slow
 def test_all_places_in_the_order_are_as_likely():
     """Of 2,000 orders of 6, each example is first in a sixth; 5 standard errors are 0.042."""
-    order = tf.function(lambda seed: epoch_order(tf.range(6), 4, seed, group_lengths=False))
+    order = tf.function(lambda seed: shuffle_by_length(tf.range(6), 4, seed, group_lengths=False))
     first = [int(order(tf.constant([seed, 0]))[0]) for seed in range(2000)]
     np.testing.assert_allclose(np.bincount(first) / 2000, np.full(6, 1 / 6), atol=0.042)
 

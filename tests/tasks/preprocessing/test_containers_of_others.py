@@ -8,7 +8,7 @@ import scipy.sparse
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.preprocessing.columns import categories, materialize, plain
+from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, list_categories, materialize
 
 pytestmark = pytest.mark.eager
 BERT = get_family("bert")
@@ -62,7 +62,7 @@ def test_columns_of_labels_and_texts_are_lists(tiny, column):
     model = classifier(tiny)
     model.fit(TEXTS, column, verbose=0)
     assert model.labels == ["a", "b"]
-    assert list(plain(column)) == LABELS
+    assert list(convert_to_plain(column)) == LABELS
 
 
 @pytest.mark.parametrize("labels", [set("abcd"), frozenset("abcd")])
@@ -78,7 +78,7 @@ def test_lazy_tables_are_computed():
     polars = pytest.importorskip("polars")
     table = polars.DataFrame({"text": TEXTS, "label": LABELS})
     assert materialize(table.lazy()).equals(table)
-    assert plain(table.lazy()) == {"text": TEXTS, "label": LABELS}
+    assert convert_to_plain(table.lazy()) == {"text": TEXTS, "label": LABELS}
 
 
 @pytest.mark.parametrize("kind", ["Categorical", "Enum"])
@@ -89,4 +89,4 @@ def test_categories_of_polars(tiny, kind):
     model = classifier(tiny)
     model.fit(polars.DataFrame({"text": TEXTS}).lazy(), column, verbose=0)
     assert model.labels == (["a", "b"] if kind == "Categorical" else ["b", "a"])
-    assert (categories(column) is None) == (kind == "Categorical")
+    assert (list_categories(column) is None) == (kind == "Categorical")

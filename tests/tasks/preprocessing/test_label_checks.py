@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.classification.class_labels import (
-    class_indices,
+    convert_class_indices,
+    convert_multi_label_targets,
+    convert_regression_targets,
     learn_classes,
-    multi_label_targets,
-    regression_targets,
 )
-from encoder_zoo.tasks.preprocessing.preprocessor import as_weights
+from encoder_zoo.tasks.preprocessing.preprocessor import convert_weights
 from encoder_zoo.tasks.question_answering.answers import check_answers
 from encoder_zoo.tasks.tagging.token_labels import check_spans, check_tags, learn_labels
 
@@ -43,17 +43,32 @@ def answers(text, start):
 
 CASES = {
     "name": (
-        class_indices,
+        convert_class_indices,
         (["up", "left"],) * 2,
         (NAMES, 2),
         "Row 1 has the unknown label",
     ),
-    "number": (class_indices, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2"),
-    "number as name": (class_indices, ([1, 0],) * 2, (["1", "2"], 2), "Row 1 has.*label '0'"),
-    "rows": (class_indices, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is.*Expected"),
-    "several": (multi_label_targets, ([[1, 1], [0, 2]],) * 2, (None, 2), r"Row 1 is \[0, 2\]\."),
-    "targets": (regression_targets, ([1.0, NAN],) * 2, (1,), "Row 1 has no label: it is nan"),
-    "weights": (as_weights, ([1.0, NAN],) * 2, (), "Row 1 has the weight nan"),
+    "number": (convert_class_indices, ([0, 2],) * 2, (None, 2), "Row 1 has the label 2"),
+    "number as name": (
+        convert_class_indices,
+        ([1, 0],) * 2,
+        (["1", "2"], 2),
+        "Row 1 has.*label '0'",
+    ),
+    "rows": (convert_class_indices, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is.*Expected"),
+    "several": (
+        convert_multi_label_targets,
+        ([[1, 1], [0, 2]],) * 2,
+        (None, 2),
+        r"Row 1 is \[0, 2\]\.",
+    ),
+    "targets": (
+        convert_regression_targets,
+        ([1.0, NAN],) * 2,
+        (1,),
+        "Row 1 has no label: it is nan",
+    ),
+    "weights": (convert_weights, ([1.0, NAN],) * 2, (), "Row 1 has the weight nan"),
     "tag": (
         check_tags,
         ([["O"], ["O", "B-DOG"]], tf.ragged.constant([["O"], ["O", "B-DOG"]])),
@@ -107,10 +122,13 @@ def test_enumerations_of_strings_are_their_values(make):
     """NumPy made "Mood" of each, cut to the length of the values."""
     y = make([Mood.GOOD, Mood.BAD, Mood.GOOD])
     assert learn_classes(y) == ["bad", "good"]
-    assert class_indices(y, ["bad", "good"], 2).numpy().tolist() == [1, 0, 1]
+    assert convert_class_indices(y, ["bad", "good"], 2).numpy().tolist() == [1, 0, 1]
     rows = make([[Mood.GOOD], []])
     assert learn_classes(rows, multi_label=True) == ["good"]
-    assert multi_label_targets(rows, ["bad", "good"], 2).numpy().tolist() == [[0, 1], [0, 0]]
+    assert convert_multi_label_targets(rows, ["bad", "good"], 2).numpy().tolist() == [
+        [0, 1],
+        [0, 0],
+    ]
     assert learn_labels(make([[Tag.OUTSIDE, Tag.BEGIN], []])) == ["O", "B-PER"]
     assert learn_labels(make([[(0, 4, Mood.GOOD)], []])) == ["O", "B-good", "I-good"]
     assert validate_labels([*Mood]) == ["good", "bad"]

@@ -6,7 +6,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.testing import tiny
 
 pa = pytest.importorskip("pyarrow")
@@ -43,7 +43,7 @@ def build(cls):
 def methods() -> dict:
     """Return {name: (method, its columns of texts, further arguments)} of all that answer texts."""
     found = {}
-    for cls in all_tasks():
+    for cls in list_tasks():
         if cls.record.text_method is None:
             continue
         task = build(cls)

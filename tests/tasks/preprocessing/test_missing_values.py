@@ -15,13 +15,13 @@ import encoder_zoo as ez
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.tasks.classification.class_labels import (
-    class_indices,
+    convert_class_indices,
+    convert_multi_label_targets,
     learn_classes,
-    multi_label_targets,
 )
-from encoder_zoo.tasks.embedding.pair_columns import as_scores
+from encoder_zoo.tasks.embedding.pair_columns import convert_scores
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
-from encoder_zoo.tasks.ranking.reranker_preprocessor import list_scores, pair_scores
+from encoder_zoo.tasks.ranking.reranker_preprocessor import convert_pair_scores, list_scores
 from encoder_zoo.tasks.tagging.token_labels import check_tags
 from encoder_zoo.tasks.training.sources import Given
 
@@ -382,10 +382,10 @@ class TestDatasets:
             *(
                 pytest.param(*case, marks=pytest.mark.slow)
                 for case in (
-                    (pair_scores, [1.0, NAN]),
+                    (convert_pair_scores, [1.0, NAN]),
                     (lambda y: list_scores(y, y.row_lengths()), [[1.0], [0.0, NAN]]),
-                    (as_scores, [1.0, NAN]),
-                    (lambda y: multi_label_targets(y, None, 2), [[1.0, 0.0], [NAN, 0.0]]),
+                    (convert_scores, [1.0, NAN]),
+                    (lambda y: convert_multi_label_targets(y, None, 2), [[1.0, 0.0], [NAN, 0.0]]),
                 )
             ),
         ],
@@ -461,7 +461,7 @@ class TestOddLabels:
     )
     def test_what_is_learned_of_them(self, y, names, numbers):
         assert learn_classes(y) == names
-        assert np.asarray(class_indices(y, names, len(names))).tolist() == numbers
+        assert np.asarray(convert_class_indices(y, names, len(names))).tolist() == numbers
 
     def test_fit_logs_them(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):

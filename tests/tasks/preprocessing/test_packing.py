@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoder_zoo.common.ragged_array import RaggedArray
-from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, batches_by_length
+from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, iterate_by_length
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
     Plan,
-    bucket_length,
-    epoch_order,
+    find_bucket_length,
+    get_megabatch_size,
     group_batches,
-    megabatch_size,
+    shuffle_by_length,
 )
 from encoder_zoo.tasks.preprocessing.packing import pack, pad, truncate_lengths
 
@@ -85,7 +85,7 @@ def test_padding_to_a_length_and_to_the_longest():
     "length, bucket", [(1, 16), (16, 16), (17, 32), (97, 128), (512, 512), (700, 1024)]
 )
 def test_buckets(length, bucket):
-    assert int(bucket_length(tf.constant(length), LENGTHS[1:])) == bucket
+    assert int(find_bucket_length(tf.constant(length), LENGTHS[1:])) == bucket
 
 
 def row_numbers(rows, seed):
@@ -105,7 +105,7 @@ def numbers(dataset):
 @given(lengths, st.integers(1, 5), st.integers(0, 2**31 - 1))
 @settings(max_examples=25)
 def test_every_example_once_in_an_order(sizes, batch_size, seed):
-    order = epoch_order(tf.constant(sizes), batch_size, tf.constant([seed, 0]))
+    order = shuffle_by_length(tf.constant(sizes), batch_size, tf.constant([seed, 0]))
     assert sorted(order.numpy().tolist()) == list(range(len(sizes)))
 
 
@@ -114,7 +114,7 @@ def test_every_example_once_in_an_order(sizes, batch_size, seed):
 def test_batches_by_length_have_every_example_and_little_padding(sizes, batch_size, most):
     sizes = np.array(sizes, np.int64)
     examples = {"token_ids": RaggedArray.from_row_lengths(np.zeros(sizes.sum(), np.int32), sizes)}
-    batches = list(batches_by_length(examples, batch_size, most))
+    batches = list(iterate_by_length(examples, batch_size, most))
     order = np.concatenate([np.zeros(0, np.int64), *batches])
     np.testing.assert_array_equal(order, np.argsort(-sizes, kind="stable"))
     for batch in batches:
@@ -172,7 +172,7 @@ def test_ordered_batches_begin_with_the_longest():
 
 def test_the_last_smaller_batch_has_any_lengths():
     sizes = tf.range(100)
-    last = [epoch_order(sizes, 33, tf.constant([seed, 0])).numpy()[-1] for seed in range(20)]
+    last = [shuffle_by_length(sizes, 33, tf.constant([seed, 0])).numpy()[-1] for seed in range(20)]
     assert len(set(last)) > 10
 
 
@@ -189,7 +189,9 @@ def test_an_epoch_may_be_longer_than_a_pass():
 
 def test_weights_without_labels_are_grouped():
     dataset = tf.data.Dataset.from_tensor_slices((["a", "bb", "c"], [1.0, 2.0, 3.0]))
-    megabatches = dataset.map(lambda text, weight: (text, None, weight)).batch(megabatch_size(2))
+    megabatches = dataset.map(lambda text, weight: (text, None, weight)).batch(
+        get_megabatch_size(2)
+    )
     weights = [weight.numpy().tolist() for _, _, weight in group_batches(megabatches, 2, 0)]
     assert sorted(map(len, weights)) == [1, 2]
     assert sorted(weights[0] + weights[1]) == [1.0, 2.0, 3.0]
@@ -201,7 +203,7 @@ def test_single_examples_of_a_dataset_are_grouped_by_length(count):
     rng = np.random.default_rng(0)
     words = [["w" * n for n in rng.integers(1, 9, rng.integers(1, 30))] for _ in range(count)]
     dataset = tf.data.Dataset.from_tensor_slices((tf.ragged.constant(words), range(count)))
-    megabatches = dataset.ragged_batch(megabatch_size(2)).repeat(2)
+    megabatches = dataset.ragged_batch(get_megabatch_size(2)).repeat(2)
 
     def numbers(seed):
         return [n.numpy().tolist() for _, n in group_batches(megabatches, 2, seed)]

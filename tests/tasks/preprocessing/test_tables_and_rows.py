@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.columns import other_content
+from encoder_zoo.tasks.preprocessing.columns import describe_other_content
 
 TEXTS = ["good film", "bad film", "very good", "very bad"]
 LABELS = ["up", "down", "up", "down"]
@@ -66,7 +66,7 @@ class TestTables:
         ],
     )
     def test_what_a_column_holds(self, name, values, found):
-        content = other_content(name, values)
+        content = describe_other_content(name, values)
         assert content is None if found is None else content.startswith(found)
 
     @pytest.mark.slow

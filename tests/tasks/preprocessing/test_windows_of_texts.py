@@ -245,10 +245,10 @@ def test_refusals(build, arguments, message):
 
 
 def test_every_token_is_in_a_window():
-    from encoder_zoo.tasks.preprocessing.windows import full_windows
+    from encoder_zoo.tasks.preprocessing.windows import make_full_windows
 
     for length, capacity, stride in itertools.product((0, 1, 5, 6, 7, 20), (3, 6), (0, 1)):
-        windows = full_windows(tf.constant([length], tf.int64), capacity, stride)
+        windows = make_full_windows(tf.constant([length], tf.int64), capacity, stride)
         covered = set()
         for begin, size in zip(windows.begin.numpy(), windows.length.numpy(), strict=True):
             assert size == min(length, capacity)

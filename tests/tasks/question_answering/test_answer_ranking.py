@@ -8,8 +8,8 @@ import pytest
 from encoder_zoo.common.lazy import array_ops, use_numpy, use_tensorflow
 from encoder_zoo.tasks.preprocessing.windows import make_windows
 from encoder_zoo.tasks.question_answering.answer_ranking import (
-    answer_scores,
-    best_answers,
+    compute_answer_scores,
+    find_best_answers,
     insert_null_answers,
 )
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, AnswerCandidates
@@ -66,9 +66,11 @@ def check_best_answers(lengths, n_best, seed):
     total, null = rng.normal(size=(2, count)).astype("float32")
     fields = score, first + columns[:, None], last + columns[:, None], total, null
     candidates = AnswerCandidates(*map(array_ops.constant, fields))
-    found = best_answers(candidates, contexts, array_ops.constant(columns, array_ops.int32), n_best)
+    found = find_best_answers(
+        candidates, contexts, array_ops.constant(columns, array_ops.int32), n_best
+    )
     assert all(field.shape[0] == len(lengths) for field in found)
-    shares = np.asarray(answer_scores(insert_null_answers(found, None)))
+    shares = np.asarray(compute_answer_scores(insert_null_answers(found, None)))
     for question in range(len(lengths)):
         rows = np.flatnonzero(example == question)
         spans = [

@@ -7,7 +7,7 @@ import tensorflow as tf
 from paths import CHECKPOINTS, ROOT
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.question_answering.answers import answer_lists, find_spans, split_inputs
+from encoder_zoo.tasks.question_answering.answers import find_spans, list_answers, split_inputs
 
 SQUAD = ROOT / "guides" / "data" / "squad_excerpt.json"
 NAMES = ["anna", "ben", "carl", "dora"]
@@ -401,14 +401,14 @@ class TestRefusals:
     )
     def test_answers_of_other_types(self, answers):
         with pytest.raises(ValueError, match="^Example 1: .*answer"):
-            answer_lists([None, answers])
+            list_answers([None, answers])
 
     def test_answers_in_columns_of_different_lengths(self):
         with pytest.raises(ValueError, match=r"Row 1.*None.*y\[1\]"):
-            answer_lists([None, {"text": ["Rome"], "answer_start": None}])
+            list_answers([None, {"text": ["Rome"], "answer_start": None}])
         for starts in ([], 14):
             with pytest.raises(ValueError, match="^Example 1: .*answer_start"):
-                answer_lists([None, {"text": ["Rome"], "answer_start": starts}])
+                list_answers([None, {"text": ["Rome"], "answer_start": starts}])
 
     def test_missing_answers(self, model):
         for call in (model.fit, model.evaluate, model.evaluate_answers):

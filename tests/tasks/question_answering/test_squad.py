@@ -6,11 +6,11 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.question_answering.squad import (
-    exact_match,
+    compute_exact_match,
+    compute_squad_scores,
+    compute_squad_v2_scores,
+    compute_word_f1,
     normalize_answer,
-    squad_scores,
-    squad_v2_scores,
-    word_f1,
 )
 
 
@@ -43,17 +43,17 @@ def test_normalization(text, expected):
     ],
 )
 def test_scores_of_one_answer(prediction, answer, exact, f1):
-    assert exact_match(prediction, answer) == exact
-    assert word_f1(prediction, answer) == pytest.approx(f1)
+    assert compute_exact_match(prediction, answer) == exact
+    assert compute_word_f1(prediction, answer) == pytest.approx(f1)
 
 
 def test_texts_without_words_agree_in_v2_only():
-    assert word_f1("the", "a") == 1.0
-    assert word_f1("the", "a", empty_matches=False) == 0.0
+    assert compute_word_f1("the", "a") == 1.0
+    assert compute_word_f1("the", "a", empty_matches=False) == 0.0
 
 
 def test_v1_takes_the_best_over_the_answers():
-    scores = squad_scores(["big cat", "dog"], [["small cat", "big cats", "big"], ["wolf"]])
+    scores = compute_squad_scores(["big cat", "dog"], [["small cat", "big cats", "big"], ["wolf"]])
     assert scores == {"exact_match": 0.0, "f1": pytest.approx(100 / 3), "total": 2}
 
 
@@ -62,7 +62,7 @@ GUESSES = ["cat", "big dog", "fish", ""]
 
 
 def test_v2_without_null_scores():
-    scores = squad_v2_scores(GUESSES, ANSWERS)
+    scores = compute_squad_v2_scores(GUESSES, ANSWERS)
     assert scores == {
         "exact_match": 50.0,
         "f1": pytest.approx((1 + 2 / 3 + 0 + 1) / 4 * 100),
@@ -78,7 +78,7 @@ def test_v2_without_null_scores():
 
 def test_v2_with_a_threshold():
     # Above the threshold: the second and the third question count as unanswered.
-    scores = squad_v2_scores(GUESSES, ANSWERS, [-5.0, 3.0, 2.0, 0.0], null_threshold=1.0)
+    scores = compute_squad_v2_scores(GUESSES, ANSWERS, [-5.0, 3.0, 2.0, 0.0], null_threshold=1.0)
     assert (scores["HasAns_exact_match"], scores["NoAns_exact_match"]) == (50.0, 100.0)
     assert (scores["exact_match"], scores["f1"]) == (75.0, 75.0)
 
@@ -86,22 +86,22 @@ def test_v2_with_a_threshold():
 def test_the_best_threshold_by_hand():
     # Silence everywhere: 2 of 4. In the order of the null scores: cat (-5) +1 = 3; "" (0) costs
     # nothing; fish (2) -1 = 2; big dog (3) exact +0 = 2, F1 +2/3 = 2.67.
-    scores = squad_v2_scores(GUESSES, ANSWERS, [-5.0, 3.0, 2.0, 0.0])
+    scores = compute_squad_v2_scores(GUESSES, ANSWERS, [-5.0, 3.0, 2.0, 0.0])
     assert (scores["best_exact_match"], scores["best_exact_match_thresh"]) == (75.0, -5.0)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (75.0, -5.0)
-    eager = squad_v2_scores(GUESSES, ANSWERS, [-5.0, 1.0, 2.0, 0.0])
+    eager = compute_squad_v2_scores(GUESSES, ANSWERS, [-5.0, 1.0, 2.0, 0.0])
     assert eager["best_f1"] == pytest.approx((2 + 1 + 2 / 3) / 4 * 100)
     assert eager["best_f1_thresh"] == 1.0
 
 
 def test_it_is_best_to_answer_nothing():
-    scores = squad_v2_scores(["x", "y"], [[], []], [-1.0, 1.0])
+    scores = compute_squad_v2_scores(["x", "y"], [[], []], [-1.0, 1.0])
     assert (scores["best_exact_match"], scores["best_exact_match_thresh"]) == (100.0, 0.0)
 
 
 def test_counts_must_agree():
     with pytest.raises(ValueError, match="1 predictions.* 2 "):
-        squad_scores(["x"], [["x"], ["y"]])
+        compute_squad_scores(["x"], [["x"], ["y"]])
 
 
 def test_the_reader(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.manifest import digest
+from encoder_zoo.presets.files.manifest import compute_manifest_digest
 
 DOCUMENTS = ["a b ab", "c", "c d e a b", "p"]
 EMBEDDERS = {
@@ -199,7 +199,7 @@ def test_a_similarity_that_is_none_is_refused(make, engine, function, tmp_path):
     embedder.index(DOCUMENTS, engine=engine).save(tmp_path / "index")
     path = tmp_path / "index" / "encoder_zoo.json"
     manifest = {**json.loads(path.read_text()), "similarity_function": function}
-    path.write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    path.write_text(json.dumps({**manifest, "sha256": compute_manifest_digest(manifest)}))
     with pytest.raises(ValueError, match="another embedder: it was built for"):
         ez.load_index(tmp_path / "index", embedder)
 

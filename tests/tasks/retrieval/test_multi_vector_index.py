@@ -227,7 +227,7 @@ class TestPrecisions:
         found = token_vectors.compute_centroids(vectors)
         assert found.shape == (128, DIM)  # 8 * sqrt(900) = 240
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
-        codes = token_vectors.nearest_centroids(vectors, found)
+        codes = token_vectors.find_nearest_centroids(vectors, found)
         np.testing.assert_array_equal(codes, (vectors @ found.T).argmax(1))
         longer = token_vectors.compute_centroids(vectors * np.repeat([[1.0], [3.0]], 450, axis=0))
         assert 0.99 < np.linalg.norm(longer, axis=1).min() < 1.5

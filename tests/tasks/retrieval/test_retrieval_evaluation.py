@@ -13,11 +13,11 @@ import encoder_zoo as ez
 from encoder_zoo.common.validation import list_argument_names
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
-    average_ranks,
+    compute_average_ranks,
+    compute_pearson,
+    compute_ranking_metrics,
+    compute_spearman,
     merge_judgements,
-    pearson,
-    ranking_metrics,
-    spearman,
 )
 from encoder_zoo.tasks.retrieval.index import Index
 
@@ -51,7 +51,7 @@ CIRCLE = {"q": 0, "r": 90, "a": 10, "b": 20, "c": 80, "d": 180}
 def test_metrics_of_one_ranking_by_hand():
     """Relevant are 1 of grade 3 at rank 2, 5 of grade 1 at rank 4, and 9, which is not found."""
     relevant = [{1: 3.0, 5: 1.0, 9: 2.0, 0: 0.0}]
-    found = ranking_metrics(np.array([[0, 1, 2, 5, 3]]), relevant, [1, 3, 5])
+    found = compute_ranking_metrics(np.array([[0, 1, 2, 5, 3]]), relevant, [1, 3, 5])
     best = 3 + 2 / np.log2(3) + 1 / 2
     expected = {
         "ndcg@1": 0,
@@ -66,7 +66,7 @@ def test_metrics_of_one_ranking_by_hand():
 
 
 def test_metrics_are_means_over_the_questions():
-    found = ranking_metrics(np.array([[0, 1], [0, 1]]), [{0: 1.0}, {1: 1.0}], [1, 10])
+    found = compute_ranking_metrics(np.array([[0, 1], [0, 1]]), [{0: 1.0}, {1: 1.0}], [1, 10])
     assert found["mrr@10"] == pytest.approx(0.75) and found["accuracy@1"] == 0.5
     assert found["ndcg@10"] == pytest.approx((1 + 1 / np.log2(3)) / 2)
     assert found["recall@10"] == 1
@@ -77,11 +77,11 @@ def test_the_ideal_ranking_has_the_best_metrics(seed):
     rng = np.random.default_rng(seed)
     grades = dict(enumerate(rng.integers(1, 4, rng.integers(1, 6)).astype(float)))
     ideal = [*sorted(grades, key=lambda n: -grades[n]), 100, 101]
-    found = ranking_metrics(np.array([ideal]), [grades], [1, len(ideal)])
+    found = compute_ranking_metrics(np.array([ideal]), [grades], [1, len(ideal)])
     recall = found.pop("recall@1")
     assert recall == pytest.approx(1 / len(grades))
     assert all(value == pytest.approx(1) for value in found.values())
-    other = ranking_metrics(np.array([rng.permutation(ideal)]), [grades], [1, len(ideal)])
+    other = compute_ranking_metrics(np.array([rng.permutation(ideal)]), [grades], [1, len(ideal)])
     assert all(other[name] <= value + 1e-12 for name, value in found.items())
 
 
@@ -129,7 +129,7 @@ def test_metrics_with_ties_are_means_over_all_orders(seed, k):
     for _ in range(3):  # however they are listed
         listed = rng.permutation(7)
         order = listed[np.argsort(-scores[listed], kind="stable")]
-        found = ranking_metrics([order], [grades], [k], [scores[order]])
+        found = compute_ranking_metrics([order], [grades], [k], [scores[order]])
         assert found == pytest.approx(expected, abs=1e-12)
 
 
@@ -140,7 +140,9 @@ def test_ndcg_with_ties_is_that_of_scikit_learn(seed):
     scores, grades = rng.integers(0, 1 + seed, (5, 30)) / 7, rng.integers(0, 4, (5, 30))
     orders = np.argsort(-scores, axis=1)
     relevant = [dict(enumerate(map(float, row))) for row in grades]
-    found = ranking_metrics(orders, relevant, [1, 5, 30], np.take_along_axis(scores, orders, 1))
+    found = compute_ranking_metrics(
+        orders, relevant, [1, 5, 30], np.take_along_axis(scores, orders, 1)
+    )
     for k in (1, 5, 30):
         assert found[f"ndcg@{k}"] == pytest.approx(metrics.ndcg_score(grades, scores, k=k))
 
@@ -216,11 +218,11 @@ def test_words_in_another_order_are_as_near():
 
 
 def test_correlations_by_hand():
-    assert average_ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1, 3.5, 2]
+    assert compute_average_ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1, 3.5, 2]
     a, b = np.array([1, 2, 3, 4]), np.array([1, 3, 2, 4])
-    assert spearman(a, b) == pytest.approx(1 - 6 * 2 / (4 * 15))
-    assert pearson(a, 3 - 2 * a) == pytest.approx(-1)
-    assert spearman(np.exp(a), -b) == pytest.approx(-0.8)
+    assert compute_spearman(a, b) == pytest.approx(1 - 6 * 2 / (4 * 15))
+    assert compute_pearson(a, 3 - 2 * a) == pytest.approx(-1)
+    assert compute_spearman(np.exp(a), -b) == pytest.approx(-0.8)
 
 
 def test_questions_find_their_passages():
@@ -269,7 +271,9 @@ def test_all_similarities_and_large_corpora(function):
         order = 1 if function == "manhattan" else 2
         scores = -np.linalg.norm(x[:20, None] - x[None], ord=order, axis=2)
     rankings = np.argsort(-scores, axis=1, kind="stable")
-    expected = ranking_metrics(rankings, [dict.fromkeys(row, 1.0) for row in relevant], [5, 50])
+    expected = compute_ranking_metrics(
+        rankings, [dict.fromkeys(row, 1.0) for row in relevant], [5, 50]
+    )
     found = evaluate_retrieval(embedder, queries, texts, relevant, cutoffs=[5, 50])
     assert found == pytest.approx(expected, abs=1e-6)
 

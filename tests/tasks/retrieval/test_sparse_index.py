@@ -248,7 +248,7 @@ def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch)
     with pytest.raises(ValueError, match=f"{count} terms.*max_terms"):
         index.export(tmp_path / "1")
     monkeypatch.setattr(index_export, "MAX_BYTES", 8 * count)
-    index_export._terms(index._store, "dot")
+    index_export._make_term_search(index._store, "dot")
 
 
 @pytest.mark.matrix

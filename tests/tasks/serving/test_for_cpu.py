@@ -289,7 +289,7 @@ class TestOpenVino:
 
     def test_a_missing_nncf_is_named_before_any_work(self, embedder, monkeypatch):
         hide(monkeypatch, cpu_model.nncf)
-        monkeypatch.delattr(cpu_model, "openvino_model")
+        monkeypatch.delattr(cpu_model, "make_openvino_model")
         with pytest.raises(ImportError, match=r"needs the package nncf"):
             embedder.for_cpu(engine="openvino", texts=TEXTS)
 

@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.presets.files.manifest import compute_checksum, digest
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.presets.files.manifest import compute_checksum, compute_manifest_digest
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.tasks.serving import engines
 from encoder_zoo.testing import tiny
 
@@ -71,7 +71,7 @@ def questions_of(task):
 
 
 @pytest.mark.parametrize("format", PACKAGES)
-@pytest.mark.parametrize("name", [cls.__name__ for cls in all_tasks()])
+@pytest.mark.parametrize("name", [cls.__name__ for cls in list_tasks()])
 @pytest.mark.slow(except_for="onnx-(SequenceClassifier|TextEmbedder)|EntityExtractor|Pretraining")
 def test_every_task_answers_as_before_or_is_refused_by_name(name, format, tmp_path):
     pytest.importorskip(PACKAGES[format])
@@ -108,7 +108,7 @@ def test_the_page_lists_what_every_engine_answers():
         for name, *words in rows
         for format, word in zip(PACKAGES, words, strict=True)
     }
-    names = [cls.__name__ for cls in all_tasks()]
+    names = [cls.__name__ for cls in list_tasks()]
     expected = {(name, f): "equal" for name in names for f in PACKAGES}
     assert listed == {**expected, **dict.fromkeys(REFUSED, "refused")}
 
@@ -159,7 +159,7 @@ def change(folder, **fields):
         for key in outer:
             part = part[key]
         part[last] = value
-    manifest["sha256"] = digest(manifest)
+    manifest["sha256"] = compute_manifest_digest(manifest)
     path.write_text(json.dumps(manifest))
 
 
@@ -350,7 +350,7 @@ def test_hostile_manifests(copied):
 
     def refused(words, **fields):
         changed = {**manifest, **fields}
-        path.write_text(json.dumps({**changed, "sha256": digest(changed)}))
+        path.write_text(json.dumps({**changed, "sha256": compute_manifest_digest(changed)}))
         with pytest.raises(ValueError, match=words):
             ez.open_export(copied)
 
@@ -396,7 +396,7 @@ def test_a_model_that_reads_another_file(copied, tmp_path):
     manifest = json.loads((copied / "encoder_zoo.json").read_text())
     entry = {"bytes": path.stat().st_size, "sha256": compute_checksum(path)}
     manifest["files"]["model.onnx"] = entry
-    manifest["sha256"] = digest(manifest)
+    manifest["sha256"] = compute_manifest_digest(manifest)
     (copied / "encoder_zoo.json").write_text(json.dumps(manifest))
     with pytest.raises(ValueError, match="onnx cannot open"):
         ez.open_export(copied)

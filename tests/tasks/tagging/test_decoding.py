@@ -18,10 +18,10 @@ from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.tagging.entities import (
     ScoredSpans,
     Transitions,
-    best_tags,
-    entity_columns,
-    marginals,
-    transitions,
+    compute_marginals,
+    find_best_tags,
+    make_entity_columns,
+    make_transitions,
 )
 from encoder_zoo.tasks.tagging.tags import parse_tags
 
@@ -44,12 +44,12 @@ def is_valid(pattern: str, tags: tuple) -> bool:
 @pytest.mark.parametrize("scheme", VALID)
 def test_the_best_of_all_sequences(scheme):
     tags, pattern = VALID[scheme]
-    allowed = transitions(parse_tags(tags))
+    allowed = make_transitions(parse_tags(tags))
     rng = np.random.default_rng(0)
     lengths = [1, 4, 2, 4, 3, 1, 4] * 4
     rows = [rng.dirichlet(np.ones(len(tags)), size=n).astype("float32") for n in lengths]
     row = np.repeat(np.arange(len(rows)) * 2, lengths)  # every other text has no words
-    found = best_tags(tf.constant(np.concatenate(rows)), tf.constant(row), allowed).numpy()
+    found = find_best_tags(tf.constant(np.concatenate(rows)), tf.constant(row), allowed).numpy()
     for probabilities, labels in zip(rows, np.split(found, np.cumsum(lengths)[:-1]), strict=True):
         sequences = itertools.product(range(len(tags)), repeat=len(labels))
         possible = [s for s in sequences if is_valid(pattern, tuple(tags[i] for i in s))]
@@ -59,19 +59,19 @@ def test_the_best_of_all_sequences(scheme):
 
 def test_any_sequence_may_be_allowed():
     probabilities = np.eye(5, dtype="float32")[[2, 4, 1]]
-    found = best_tags(tf.constant(probabilities), tf.constant([0, 0, 0], tf.int64), None)
+    found = find_best_tags(tf.constant(probabilities), tf.constant([0, 0, 0], tf.int64), None)
     assert found.numpy().tolist() == [2, 4, 1]
 
 
 def test_in_a_graph_and_of_no_words():
-    allowed = transitions(parse_tags(IOB2))
+    allowed = make_transitions(parse_tags(IOB2))
     specs = tf.TensorSpec([None, 5], tf.float32), tf.TensorSpec([None], tf.int64)
-    graph = tf.function(lambda p, row: best_tags(p, row, allowed), specs, autograph=False)
+    graph = tf.function(lambda p, row: find_best_tags(p, row, allowed), specs, autograph=False)
     probabilities = tf.constant([[0.5, 0.0, 0.0, 0.2, 0.3], [0.05, 0.05, 0.5, 0.1, 0.3]])
     assert graph(probabilities, tf.constant([3, 3], tf.int64)).numpy().tolist() == [3, 4]
     assert graph(probabilities, tf.constant([3, 4], tf.int64)).numpy().tolist() == [0, 3]
     assert graph(probabilities[:0], tf.zeros([0], tf.int64)).shape == (0,)
-    assert best_tags(probabilities[:0], tf.zeros([0], tf.int64), allowed).shape == (0,)
+    assert find_best_tags(probabilities[:0], tf.zeros([0], tf.int64), allowed).shape == (0,)
 
 
 WORDS = ["anna", "jo", "##sé", "rome", "new", "york", "in", "sees", "."]
@@ -171,8 +171,8 @@ def test_scores_of_pairs_beside_all_sequences():
     rows = [rng.dirichlet(np.ones(3), size=n).astype("float32") for n in lengths]
     row = tf.constant(np.repeat(np.arange(4) * 2, lengths))
     flat, ends = tf.constant(np.concatenate(rows)), np.cumsum(lengths)[:-1]
-    best = np.split(best_tags(flat, row, scores).numpy(), ends)
-    shares = np.split(marginals(flat, row, scores).numpy(), ends)
+    best = np.split(find_best_tags(flat, row, scores).numpy(), ends)
+    shares = np.split(compute_marginals(flat, row, scores).numpy(), ends)
     for alone, tags, share in zip(rows, best, shares, strict=True):
         every = list(itertools.product(range(3), repeat=len(alone)))
         weights = np.exp([summed(np.log(alone), s, scores) for s in every])
@@ -420,6 +420,8 @@ def test_entities_of_a_long_text_do_not_copy_it_each():
         tf.ones(count),
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    columns = entity_columns(found, tf.constant(["Zoé met Bob. " * count]), tf.constant(["PER"]))
+    columns = make_entity_columns(
+        found, tf.constant(["Zoé met Bob. " * count]), tf.constant(["PER"])
+    )
     assert columns["text"].flat_values.numpy().tolist() == ["Zoé".encode()] * count
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB

@@ -5,12 +5,12 @@ import tensorflow as tf
 
 from encoder_zoo.tasks.preprocessing.windows import make_windows, mask_owned, merge, take
 from encoder_zoo.tasks.tagging.tags import (
+    describe_notation,
     find_spans,
-    notation_line,
+    map_subword_tags,
+    map_word_tags,
     parse_tags,
     sort_tags,
-    subword_tags,
-    word_tags,
 )
 
 BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -49,10 +49,10 @@ def test_every_notation_is_read_as_hyphens_are(notation, scheme):
     assert parsed.prefixes.tolist() == expected.prefixes.tolist()
     assert parsed.types.tolist() == expected.types.tolist()
     assert parsed.type_names == ["LOC", "PER"]
-    assert subword_tags(tags).tolist() == subword_tags(scheme).tolist()
-    assert word_tags(tags).tolist() == word_tags(scheme).tolist()
+    assert map_subword_tags(tags).tolist() == map_subword_tags(scheme).tolist()
+    assert map_word_tags(tags).tolist() == map_word_tags(scheme).tolist()
     assert sort_tags(tags) == written(sort_tags(scheme), notation)
-    line = notation_line(tags)
+    line = describe_notation(tags)
     is_usual = set(tags) <= {*BIOES, "L-PER", "U-PER", "L-LOC", "U-LOC"}
     assert (line is None) == is_usual, line
     assert line is None or line.startswith("Tags follow B"), line
@@ -80,7 +80,7 @@ def test_every_notation_is_read_as_hyphens_are(notation, scheme):
     ],
 )
 def test_what_is_said_of_a_notation(tags, line):
-    found = notation_line(tags.split())
+    found = describe_notation(tags.split())
     assert found is line if line is None else found.startswith(line)
 
 
@@ -150,7 +150,7 @@ def test_tags_are_sorted_by_type():
 
 def test_pieces_of_a_word_take_the_tags_of_a_span():
     tags = ["O", "B-A", "I-A", "E-A", "S-A", "X"]
-    names = [[tags[i] for i in row] for row in subword_tags(tags)]
+    names = [[tags[i] for i in row] for row in map_subword_tags(tags)]
     assert names == [
         ["O", "O", "O", "O"],
         ["B-A", "B-A", "I-A", "I-A"],
@@ -164,15 +164,15 @@ def test_pieces_of_a_word_take_the_tags_of_a_span():
 @pytest.mark.parametrize("letters", ["", "BI", "BIES", "BILU", "BIS", "BE", "IE"])
 def test_words_get_their_tags_back_from_their_pieces(letters):
     tags = ["O", *(f"{letter}-{kind}" for kind in "AB" for letter in letters), "X"]
-    only, first, _, last = subword_tags(tags).T
-    table = word_tags(tags)
+    only, first, _, last = map_subword_tags(tags).T
+    table = map_word_tags(tags)
     assert table[first, last].tolist() == list(range(len(tags)))
     assert table[only, only].tolist() == list(range(len(tags)))
 
 
 def test_pieces_that_fit_no_word_give_the_first_tag():
     tags = ["O", "B-A", "I-A", "E-A", "S-A"]
-    assert word_tags(tags)[1, [0, 1, 4]].tolist() == [1, 1, 1]
+    assert map_word_tags(tags)[1, [0, 1, 4]].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

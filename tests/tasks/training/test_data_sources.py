@@ -17,7 +17,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training import distribution
-from encoder_zoo.tasks.training.sources import Given, as_source
+from encoder_zoo.tasks.training.sources import Given, make_source
 from encoder_zoo.testing import tiny
 
 pytestmark = pytest.mark.eager
@@ -140,7 +140,7 @@ def test_batches_of_datasets_are_counted_on_every_backend(task, steps, expected)
     """Operations of NumPy, as on JAX and PyTorch, are not for graphs of `tf.data`."""
     with use_numpy():
         plan = Plan(4, steps_per_epoch=steps)
-        source = as_source(Given.of(dataset(4).batch(3)), plan=plan, maker=task.batch_maker)
+        source = make_source(Given.of(dataset(4).batch(3)), plan=plan, maker=task.batch_maker)
         assert source.count_examples() == expected
 
 

@@ -16,7 +16,7 @@ from processes import PATIENCE, cluster_of_two, free_addresses, run, start_proce
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks import list_tasks
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.distribution import Distribution, split_batches
 from encoder_zoo.testing import tiny
@@ -44,7 +44,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.losses.batch_loss import BatchLoss, mean_over_replicas
+from encoder_zoo.tasks.losses.batch_loss import BatchLoss, average_over_replicas
 
 gc.freeze()  # tracing makes many objects, each time for the collector to look through the imports
 rng = np.random.default_rng(0)
@@ -187,7 +187,7 @@ def losses_of_reductions(strategy):
             with tf.GradientTape() as tape:
                 predicted = v * x[rows, None]
                 loss, _ = BatchLoss(loss_function)(y[rows, None], predicted, weight[rows])
-                loss += mean_over_replicas(0.1 * v**2, rows.stop - rows.start)
+                loss += average_over_replicas(0.1 * v**2, rows.stop - rows.start)
             return loss, tape.gradient(loss, v)
 
         def part():
@@ -642,14 +642,14 @@ import keras
 import numpy as np
 import torch
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.distribution import spreads_models
+from encoder_zoo.tasks.training.distribution import supports_distribution
 
 number, count, address, folder, results = sys.argv[1:]
 number, count = int(number), int(count)
 torch.distributed.init_process_group(
     "gloo", init_method=f"tcp://{address}", rank=number, world_size=count
 )
-if spreads_models():
+if supports_distribution():
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 model = ez.Classifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
 parts = count if hasattr(model, "ddp_model") else 1
@@ -692,7 +692,7 @@ def test_torch_and_jax_refuse_the_distributions_of_others():
     import keras
     import tensorflow as tf
     import encoder_zoo as ez
-    from encoder_zoo.tasks.training.distribution import spreads_models
+    from encoder_zoo.tasks.training.distribution import supports_distribution
     from encoder_zoo.encoders import get_family
     from encoder_zoo.testing import tiny
 
@@ -708,9 +708,9 @@ def test_torch_and_jax_refuse_the_distributions_of_others():
         tiny.task(get_family("bert"), ez.SequenceClassifier)
     except ValueError as error:
         assert "KERAS_BACKEND=jax" in str(error), error
-        assert keras.config.backend() == "torch" and not spreads_models()
+        assert keras.config.backend() == "torch" and not supports_distribution()
     else:
-        assert spreads_models()
+        assert supports_distribution()
     if keras.config.backend() == "torch":
         mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
         layout = keras.distribution.LayoutMap(mesh)
@@ -855,7 +855,7 @@ class TestProcessesOfJax:
 
 
 @pytest.mark.slow(except_for=r"^TokenClassifier$")
-@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+@pytest.mark.parametrize("task", list_tasks(), ids=lambda task: task.__name__)
 def test_default_losses_add_up_over_replicas(task):
     """In the default run; the table of `plain_training.py` compares their gradients."""
     model = tiny.task(get_family("bert" if task.supports(get_family("bert")) else "electra"), task)

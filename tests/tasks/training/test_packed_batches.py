@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import list_families
 from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     PACKED_TOKENS,
     add_packed_tokens,
     choose_sequence_counts,
 )
-from encoder_zoo.tasks.preprocessing.batching import epoch_order, round_robin
+from encoder_zoo.tasks.preprocessing.batching import round_robin, shuffle_by_length
 from encoder_zoo.testing import tiny
 
 LENGTHS = (3, 9, 2, 5, 1)
@@ -62,7 +62,7 @@ def test_texts_of_one_length_are_not_packed():
 
 
 @pytest.mark.slow(except_for="^modernbert")
-@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 def test_outputs_and_gradients_are_those_of_padded_batches(family):
     backbone = tiny.backbone(family, dropout=0.0)
     own = {name: v for name, v in batch(backbone.vocabulary_size).items() if name != "real_rows"}
@@ -93,13 +93,15 @@ def test_outputs_and_gradients_are_those_of_padded_batches(family):
 def test_batches_of_mixed_lengths_are_complete_and_alike():
     lengths = np.random.default_rng(0).integers(2, 60, 3 * 32 * 50 + 7)  # more than one window
     for order in (
-        epoch_order(lengths, 32, tf.constant([3, 0]), mixed=True).numpy(),
+        shuffle_by_length(lengths, 32, tf.constant([3, 0]), mixed=True).numpy(),
         round_robin(np.argsort(-lengths, kind="stable"), 32),
     ):
         assert sorted(order) == list(range(len(lengths)))
         sums = [lengths[order[i : i + 32]].sum() for i in range(0, len(order) - 32, 32)]
         assert np.ptp(sums) < 0.12 * np.mean(sums)  # 0.6 where they are drawn at random
-    orders = [epoch_order(lengths, 32, tf.constant([s, 0]), mixed=True).numpy() for s in (1, 1, 2)]
+    orders = [
+        shuffle_by_length(lengths, 32, tf.constant([s, 0]), mixed=True).numpy() for s in (1, 1, 2)
+    ]
     assert orders[0].tolist() == orders[1].tolist() != orders[2].tolist()
 
 
@@ -113,7 +115,7 @@ from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.layers import Dropout
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import Given, as_source
+from encoder_zoo.tasks.training.sources import Given, make_source
 from encoder_zoo.testing import tiny
 
 WORDS = "a b c d ab cd".split()
@@ -189,7 +191,7 @@ for seed in range(4):
 fresh = made(ez.SequenceClassifier, True)
 orders = []
 for each in (task, fresh):  # whatever a process has trained on before
-    data = as_source(Given.of(texts, labels), plan=Plan(8), maker=each.batch_maker)
+    data = make_source(Given.of(texts, labels), plan=Plan(8), maker=each.batch_maker)
     x, y = next(iter(data.batches(seed=5).take(1)))
     orders.append(np.asarray(x["token_ids"]).tolist())
 result("order", *orders)

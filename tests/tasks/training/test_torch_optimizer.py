@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import torch
 from encoder_zoo.tasks.training.optimizers import LinearWarmupDecay, ScheduledAdamW
-from encoder_zoo.tasks.training.optimizers import fine_tuning_optimizer
+from encoder_zoo.tasks.training.optimizers import make_fine_tuning_optimizer
 from encoder_zoo.tasks.training.optimizers import TorchAdamW
 
-assert type(fine_tuning_optimizer(10)) is TorchAdamW
+assert type(make_fine_tuning_optimizer(10)) is TorchAdamW
 SHAPES = {"kernel": (4, 3), "bias": (3,), "gamma": (5,), "table": (7, 2)}
 for batches in (None, 2):
     found = []

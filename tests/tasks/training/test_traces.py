@@ -300,7 +300,7 @@ def trained(name, change=lambda backbone: None):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """A function after which each block is traced by itself."""
-    return lambda: monkeypatch.setattr(training, "current_trace", Trace)
+    return lambda: monkeypatch.setattr(training, "get_trace", Trace)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_graphs_of_fit_alone_run_as_they_were_traced(monkeypatch):
         asked.append(applies)
         return contextlib.nullcontext()
 
-    monkeypatch.setattr(text_model, "graphs_as_traced", noted)
+    monkeypatch.setattr(text_model, "disable_graph_rewriting", noted)
     model = sequence_task()
     model.fit(*sequence_data(8, 0), batch_size=4, verbose=0)
     assert asked == [True, True]
