@@ -189,7 +189,7 @@ CALLS = {
 }
 # Public methods of tasks and indexes that answer nothing: what they read of weights is saved, or
 # they are steps of a call of the model, which waits for nobody.
-SILENT = """build_head read_checkpoint_arguments enable_lora encoded
+SILENT = """backbone_inputs build_head read_checkpoint_arguments enable_lora encoded
 compare_vocabulary for_cpu from_keras_hub from_preset explain_head_misfit head_of input_ranges
 find_kept_classes trim_vocabulary
 load_adapters least_weights logits_of objective prepared_inputs preprocess push_to_hub
