@@ -1,4 +1,4 @@
-"""Find the Keras backend without importing Keras."""
+"""Find out which Keras backend will be used, without importing Keras."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 
 def backend() -> str:
-    """Return the Keras backend name, even if Keras has not been imported yet.
+    """Return the name of the Keras backend. This function does not import Keras.
 
     Example:
         >>> import keras
@@ -28,16 +28,16 @@ def _read_backend_setting() -> str:
 
 
 def get_keras_file() -> pathlib.Path:
-    """Return the path where Keras looks for keras.json."""
+    """Return the path to the Keras configuration file, keras.json."""
     home = os.environ.get("KERAS_HOME")
-    if home is None:  # the same rules as in Keras
+    if home is None:  # this code should be consistent with Keras
         user = os.path.expanduser("~")
         home = os.path.join(user if os.access(user, os.W_OK) else "/tmp", ".keras")
     return pathlib.Path(home, "keras.json")
 
 
 def read_backend(file: pathlib.Path) -> str:
-    """Return the backend from keras.json, or the default Keras backend."""
+    """Read the backend from keras.json. If the file is not valid, return the default backend."""
     try:
         return json.loads(file.read_text()).get("backend", "tensorflow")
     except (OSError, ValueError):

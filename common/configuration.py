@@ -1,4 +1,4 @@
-"""Create configurations from `__init__` signatures, and convert settings to plain data."""
+"""Create the configuration of layers and models, based on the `__init__` signature."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ConfigFromSignature:
-    """Mixin for layers and models that creates their configuration from their attributes.
+    """Mixin to implement `get_config` and `from_config` for layers and models.
 
-    List this mixin before the Keras class. Each `__init__` must store every named argument in an
-    attribute with the same name. For this reason, sublayers use names such as `dropout_layer`
-    instead of `dropout`.
+    This mixin should be listed before the Keras class. For each argument, `__init__` must set an
+    attribute with the same name. If a sublayer needs a similar name, use for example
+    `dropout_layer` instead of `dropout`.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -31,15 +31,15 @@ class ConfigFromSignature:
         3.0
     """
 
-    # Arguments that cannot be changed after creating the object.
+    # Names of arguments to be set only once.
     fixed_settings: ClassVar[tuple[str, ...]] = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute after checking it like a constructor argument.
+        """Set an attribute. If the name is an argument name, the value is validated.
 
         Raises:
-            ValueError: If the constructor would reject this value.
-            AttributeError: If this argument cannot be changed after creating the object.
+            ValueError: If the value is not valid for this argument.
+            AttributeError: If the argument is listed in `fixed_settings` and the layer is built.
         """
         cls: type = type(self)
         rule = get_argument_rules(cls).get(name)
@@ -49,7 +49,7 @@ class ConfigFromSignature:
         super().__setattr__(name, value)
 
     def get_config(self) -> dict:
-        """Return the constructor arguments of this object."""
+        """Return a dict with all arguments for `from_config`."""
         parent: Any = super()
         config = parent.get_config() if hasattr(parent, "get_config") else {}
         arguments = {name: getattr(self, name) for name in get_argument_names(type(self))}
@@ -57,7 +57,7 @@ class ConfigFromSignature:
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
-        """Create an object from the result of `get_config`, including nested objects."""
+        """Create an object from the result of `get_config`."""
         return cls(
             **{
                 name: keras.saving.deserialize_keras_object(value, custom_objects=custom_objects)
@@ -69,18 +69,18 @@ class ConfigFromSignature:
 
 
 def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> None:
-    """Check that an argument can be changed after creating the object."""
+    """Raise an AttributeError if the argument is fixed and the object is built."""
     is_made = name in vars(thing) and vars(thing).get("built", True)
     if is_made and name in thing.fixed_settings and vars(thing)[name] != value:
         raise AttributeError(
-            f"`{name}` cannot be changed after creating a {type(thing).__name__}. Its value is "
-            f"{vars(thing)[name]!r}.  Create a new object, for example with from_preset(..., "
-            f"{name}={value!r})."
+            f"`{name}` cannot be changed after a {type(thing).__name__} is created. The current "
+            f"value is {vars(thing)[name]!r}. Create a new object, for example with "
+            f"from_preset(..., {name}={value!r})."
         )
 
 
 def make_repr(thing: object, *first: str) -> str:
-    """Create a `repr` that shows the class, optional leading words, and all non-default arguments.
+    """Format an object as the class name, optional words, and all non-default arguments.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -98,14 +98,14 @@ def make_repr(thing: object, *first: str) -> str:
 
 
 def get_argument_names(cls: type) -> list[str]:
-    """Return the named arguments of all `__init__` methods, except those of the Keras class."""
+    """Return all argument names for a class, except for the arguments of the Keras base class."""
     return list(_collect_arguments(cls))
 
 
 def get_argument_defaults(cls: type) -> dict[str, object]:
-    """Map argument names to default values. A subclass overrides the defaults in its base classes.
+    """Return a dict mapping argument names to default values, including base classes.
 
-    If a class has a `defaults` attribute, its values have priority.
+    If the class has an attribute `defaults`, the values in `defaults` will be used instead.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -120,7 +120,7 @@ def get_argument_defaults(cls: type) -> dict[str, object]:
 
 
 def build_signature(cls: type) -> inspect.Signature:
-    """Create a signature with all named arguments of a class and its base classes.
+    """Create the signature of a class, including the arguments of base classes.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -146,7 +146,7 @@ def build_signature(cls: type) -> inspect.Signature:
 
 @functools.cache
 def get_argument_rules(cls: type) -> dict[str, Rule]:
-    """Map argument names to validation rules. A subclass overrides the rules in its base classes.
+    """Return a dict mapping argument names to validation rules, including base classes.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -160,7 +160,7 @@ def get_argument_rules(cls: type) -> dict[str, Rule]:
 
 
 def _list_initializers(cls: type) -> list[Callable]:
-    """Return the `__init__` methods of a class and its bases, up to this mixin."""
+    """Return the `__init__` methods of all classes derived from `ConfigFromSignature`."""
     classes = [c for c in cls.__mro__ if issubclass(c, ConfigFromSignature)]
     return [vars(c)["__init__"] for c in classes if "__init__" in vars(c)]
 
@@ -176,10 +176,10 @@ def _collect_arguments(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def make_plain_settings(value):
-    """Convert the settings of a loss to plain data. Functions are replaced by their names.
+    """Convert the configuration of a loss to values supported by JSON.
 
-    Keras serialization is not used for this. It warns about lambda functions, and it omits settings
-    that a custom loss does not return in `get_config`.
+    Functions are converted to names. This function is used instead of Keras serialization, which
+    would log a warning for lambda functions, and depends on `get_config` for custom losses.
 
     Example:
         >>> import operator

@@ -1,7 +1,7 @@
 """Escape data for Markdown, YAML, HTML, Python code and log messages.
 
-Label names, folder names, metrics, texts and tokens are untrusted data. A parser that reads the
-escaped text gets exactly the original string.
+These functions should be used for label names, folder names, metrics, texts and tokens, because the
+values are not trusted. Parsing the escaped text will return the original string.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import logging
 import os
 import re
 
-# NUL and lone surrogates, which parsers skip or UTF-8 cannot encode.
+# NUL (skipped by some parsers) and lone surrogates (not supported by UTF-8).
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
-# Characters with a special meaning inside a line of Markdown, including GitHub's dialect.
+# Characters to escape in Markdown, including GitHub Flavored Markdown.
 _MARKDOWN = re.compile(
     r"[\\`*\[\]<>&|~#$@{}]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=[Ww])\.| (?= )|^ | \Z"
     "|[\t\n\x0c\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 )
-# Characters that JSON does not escape but that YAML 1.1 cannot print or treats as line ends.
+# Characters to escape in YAML 1.1 in addition to JSON: line endings and non-printable characters.
 _CONTROLS = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _IN_LINE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -35,7 +35,7 @@ def escape_html(text: object) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    """Escape a string for one line of Markdown, for example a heading or table cell.
+    """Escape a string for use in Markdown, for example in a heading or table cell.
 
     Example:
         >>> escape_markdown("bert_base *new* | <b>")
@@ -45,7 +45,7 @@ def escape_markdown(text: object) -> str:
 
 
 def escape_yaml(text: str) -> str:
-    """Write a string as a YAML scalar in double quotes.
+    """Convert a string to a YAML string in double quotes.
 
     Example:
         >>> escape_yaml("no: \\x85")
@@ -55,7 +55,7 @@ def escape_yaml(text: str) -> str:
 
 
 def escape_python(text: str) -> str:
-    """Write a string as a Python literal in double quotes, on one line and without backticks.
+    """Convert a string to a Python string in double quotes. Backticks are also escaped.
 
     Example:
         >>> escape_python('my "preset"')
@@ -65,7 +65,7 @@ def escape_python(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Escape a string for log messages and terminals, so that it cannot add lines or colors.
+    """Escape control characters, for use in log messages and terminals.
 
     Example:
         >>> escape_line("a\\nb \\x1b[31m")
@@ -75,7 +75,7 @@ def escape_line(text: str) -> str:
 
 
 def escape_unwritable(text: str) -> str:
-    """Replace NUL and lone surrogates with Python escapes, so that UTF-8 can encode the string.
+    """Escape NUL and lone surrogates, so the result can be encoded to UTF-8.
 
     Example:
         >>> escape_unwritable("a\\0b")
@@ -85,7 +85,7 @@ def escape_unwritable(text: str) -> str:
 
 
 def check_writable(text: str, name: str) -> None:
-    """Check that a string can be encoded as UTF-8.
+    """Validate that a string can be encoded to UTF-8.
 
     Raises:
         ValueError: If the string contains a lone surrogate.
@@ -105,7 +105,7 @@ def _format_unicode_escape(found: re.Match) -> str:
 
 
 class EscapesData(logging.Filter):
-    """Logging filter that escapes message arguments to keep each message on one line."""
+    """Logging filter to escape control characters in the arguments of log messages."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -114,7 +114,7 @@ class EscapesData(logging.Filter):
 
 
 class _Line(str):
-    """String for log messages that is escaped even if the message uses `%s` instead of `%r`."""
+    """String to be escaped in log messages, even for `%s`."""
 
     def __str__(self) -> str:
         return escape_line(str.__str__(self))

@@ -1,16 +1,17 @@
-"""Private Keras names used in this package. No other module may use private Keras names.
+"""Private Keras names used in this package. Other modules should use public names only.
 
-- `_direction` tells `EarlyStopping` whether higher or lower metric values are better. Without it,
-  users would have to pass `mode`.
-- `_maybe_symbolic_build` builds models under a distribution strategy. With masks, or with batches
-  of different sizes, the Keras method fails.
-- `_purge_model_variables` allows callbacks and other threads to use a model during `fit` on JAX.
-- `_jax_state_synced` allows several threads to run Keras loops on JAX at the same time.
-- `_value` takes 0.02 ms per step on JAX for 200 variables, compared to 0.9 ms for `value` and
-  `assign`. Without `_value`, these public names are used.
+- `_direction`: Used by `EarlyStopping` to find out if a metric should be maximized or minimized.
+  Otherwise, users would need to pass `mode`.
+- `_maybe_symbolic_build`: Overridden to build models under a distribution strategy. The Keras
+  method raises an error for masks, and for batches of different sizes.
+- `_purge_model_variables`: Overridden to use a model in callbacks and other threads during `fit` on
+  JAX.
+- `_jax_state_synced`: Overridden to run Keras loops in several threads on JAX.
+- `_value`: Used instead of `value` and `assign` to save time. For 200 variables on JAX, this takes
+  0.02 ms per step instead of 0.9 ms.
 
-Each name is only used if it exists. `tests/common/test_keras_private.py` fails when a Keras release
-renames one of them or calls it in another way.
+If a name is not available in the installed Keras version, the public Keras API is used instead. To
+find out about changes in Keras, run `tests/common/test_keras_private.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from encoder_zoo.common.weights_lock import get_weights_lock
 
 jax = LazyModule("jax")
 M = TypeVar("M", bound=keras.Model)
-# State variables that a Keras step on JAX takes and returns.
+# Names of the state variables to pass to each step on JAX.
 WEIGHT_LISTS = ("trainable_variables", "non_trainable_variables")
 STATES_OF_JAX = {
     "test": (*WEIGHT_LISTS, "metrics_variables"),
@@ -38,39 +39,40 @@ STATES_OF_JAX = {
 
 
 class HigherIsBetter:
-    """Mixin for metrics for which higher values are better. Callbacks with `mode="auto"` use it.
+    """Mixin for metrics to be maximized by callbacks with `mode="auto"`.
 
-    Without this attribute, Keras callbacks such as `EarlyStopping` raise an error after the first
-    epoch. Subclasses of a Keras metric that has the attribute do not need this mixin.
+    Otherwise, callbacks such as `EarlyStopping` would raise an error at the end of the first epoch.
+    This mixin is not needed for subclasses of a Keras metric with this attribute.
     """
 
     _direction = "up"
 
 
 def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
-    """Copy from an inner metric whether higher or lower values are better."""
+    """Copy the direction of another metric, which is to maximize or to minimize the values."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
 
 
 def replace_training_functions(cls: type[M]) -> type[M]:
-    """Class decorator that makes the training functions of a model usable from many threads.
+    """Class decorator to support calling the methods of a model from several threads.
 
-    On JAX, the Keras trainer removes all weights from the model during training, evaluation and
-    prediction, and each step reuses their memory. With this decorator, variables hold the weights
-    after every step, and predictions do not reuse their memory. If a Keras release lacks the
-    private names used here, its own functions are kept. In this case, threads have to wait until
-    `fit` ends before they can predict.
+    On JAX, Keras removes all weights from the model during training, evaluation and prediction,
+    because each step reuses the memory. This decorator stores the weights in the model after each
+    step. Predictions do not reuse the memory. If the private names are not available in the
+    installed Keras version, the Keras functions will be used. In this case, predictions need to
+    wait for the end of `fit`.
 
-    The class may have three methods:
-        step_function(step): Return a function that takes an iterator and runs one step of `fit` or
-            `evaluate`. `step` is `train_step` or `test_step`. The function must hold the weights
-            lock during each step. Return None to use the Keras function.
-        _get_next_execution(): Return how many batches to use in the next call, which is at least 1.
-            Keras always uses `steps_per_execution`. For an endless dataset, this would run too many
-            steps if it does not divide the number of batches in an epoch.
-        forget_stale_functions(): Delete the functions that were created for removed layers, by
-        setting them to None.
+    The following methods are optional:
+        step_function(step): Create a function to run one step of `fit` or `evaluate` on an
+            iterator. `step` is `train_step` or `test_step`. The weights lock should be held during
+            each step. To use the Keras function, return None.
+        _get_next_execution(): Return the number of batches for the next call, which should be at
+            least 1. By default, Keras uses `steps_per_execution`. For an infinite dataset, this
+            would run too many steps if the number of steps per epoch is not a multiple of
+            `steps_per_execution`.
+        forget_stale_functions(): Set functions to None if they were created for layers that have
+            been removed.
     """
     call, make_predict_function = cls.__call__, cls.make_predict_function
     if not hasattr(cls, "step_function"):
@@ -82,7 +84,7 @@ def replace_training_functions(cls: type[M]) -> type[M]:
     own_on_jax = backend == "jax" and hasattr(cls, "_purge_model_variables")
 
     def make_function(self, kind: str, force: bool) -> None:
-        """Create a function for `fit` or `evaluate` that holds the weights lock."""
+        """Create a function for `fit` or `evaluate`, using the weights lock."""
         self.forget_stale_functions()
         attribute = f"{kind}_function"
         if not force and getattr(self, attribute) is not None:
@@ -105,15 +107,15 @@ def replace_training_functions(cls: type[M]) -> type[M]:
         setattr(self, attribute, function)
 
     def make_train_function(self, force: bool = False) -> None:
-        """Create the function as in Keras. Other threads cannot read weights meanwhile."""
+        """Create the training function. Other threads have to wait for the end of each step."""
         make_function(self, "train", force)
 
     def make_test_function(self, force: bool = False) -> None:
-        """Create the function as in Keras. While it runs, no thread can change the weights."""
+        """Create the function for `evaluate`. Weights cannot be changed during each step."""
         make_function(self, "test", force)
 
     def make_readers_predict_function(self, force: bool = False) -> None:
-        """Create the function as in Keras. Other threads cannot change weights while it runs."""
+        """Create the function for `predict`. Weights cannot be changed during each step."""
         self.forget_stale_functions()
         if not force and self.predict_function is not None:
             return
@@ -129,7 +131,7 @@ def replace_training_functions(cls: type[M]) -> type[M]:
     @functools.wraps(call)
     def __call__(self, *args, **kwargs):
         if backend == "tensorflow" and tf.distribute.has_strategy():
-            # Replicas run in other threads than the step, which may hold the lock.
+            # The lock is held by the thread of the step. Replicas run in other threads.
             return call(self, *args, **kwargs)
         with get_weights_lock(self).shared():
             return call(self, *args, **kwargs)
@@ -146,10 +148,10 @@ def replace_training_functions(cls: type[M]) -> type[M]:
 
 
 def _build_under_strategies(cls: type[keras.Model]) -> None:
-    """Build the model from a batch on the first replica of a distribution strategy.
+    """Build models from the batch for the first replica of a distribution strategy.
 
-    Keras averages batches over all replicas, which fails for masks and for batches with different
-    sizes.
+    By default, Keras computes the average of the batches for all replicas. This would raise an
+    error for masks, and for batches of different sizes.
     """
     symbolic_build = cls._maybe_symbolic_build
 
@@ -172,17 +174,17 @@ def _drop_batch_size(values: tf.Tensor) -> keras.KerasTensor:
 
 
 def _open_on_jax(cls: type[keras.Model]) -> None:
-    """Keep weights in the model during Keras loops, which may run in several threads."""
+    """Keep all weights in the model during training, so other threads can use the model."""
 
     def _purge_model_variables(self, *args, **kwargs) -> None:
-        """Keep weights in the model, because other threads read them."""
+        """Do nothing, so all weights will be kept in the model."""
 
     def is_synced(self) -> bool:
-        """Check whether variables are in sync with the step state in this thread."""
+        """Return whether all variables are up to date in this thread."""
         return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
 
     def set_synced(self, value: bool) -> None:
-        """Store whether variables are in sync, for this thread only. Keras has one flag for all."""
+        """Set the flag for this thread. In Keras, the flag is shared by all threads."""
         unsynced = vars(self).setdefault("_unsynced", set())
         (unsynced.discard if value else unsynced.add)(threading.get_ident())
 
@@ -191,7 +193,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
 
 
 def _make_execution(model: keras.Model, make: Callable) -> Callable:
-    """Create a Keras function that runs `_get_next_execution()` batches."""
+    """Create a Keras function to run several batches, based on `_get_next_execution`."""
     functions = {}
 
     def function(*arguments):
@@ -200,7 +202,7 @@ def _make_execution(model: keras.Model, make: Callable) -> Callable:
         if count not in functions:
             functions[count] = make()
         try:
-            model.steps_per_execution = count  # Keras reads this when tracing and running
+            model.steps_per_execution = count  # used by Keras for tracing and execution
             return functions[count](*arguments)
         finally:
             model.steps_per_execution = whole
@@ -209,7 +211,7 @@ def _make_execution(model: keras.Model, make: Callable) -> Callable:
 
 
 def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Callable:
-    """Wrap a function to hold the weights lock of a model while it reads or changes weights."""
+    """Wrap a function to hold the weights lock of a model during each call."""
     lock = get_weights_lock(model)
     hold = lock.exclusive if changes else lock.shared
 
@@ -221,16 +223,16 @@ def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Calla
 
 
 def variable_reader() -> Callable:
-    """Return a function that reads the tensor of a variable, without converting its dtype."""
+    """Return a function to get the tensor of a variable, without converting the dtype."""
     return _get_accessors()[0]
 
 
 class _Held:
-    """List of variables that JAX steps pass on instead of the variable values.
+    """List of variables, to be used as the state for each step instead of values.
 
-    Keras would search a plain list for layers after every step. On a GPU, this search takes longer
-    than a step on short texts. Collecting the variables from the model takes just as long. This
-    object is falsy, so that Keras does not write anything back to the variables.
+    This class is used to save time, because Keras would look for layers in a list after each step.
+    On a GPU, this can take longer than a step on short texts. The same is true for getting all
+    variables from the model. The boolean value is False, so Keras will not update the variables.
     """
 
     def __init__(self, variables: list[keras.Variable]):
@@ -241,7 +243,7 @@ class _Held:
 
 
 def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
-    """Return the model variables for the given parts of the training state."""
+    """Return all model variables to use as the training state."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in parts
@@ -250,19 +252,19 @@ def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held
 
 
 def _is_held(given: tuple) -> bool:
-    """Check whether a state holds variables. Before the first step, Keras passes their values."""
+    """Return whether the state contains variables. For the first step, Keras passes values."""
     return isinstance(given[0], _Held)
 
 
 def _read_values(held: tuple[_Held, ...]) -> tuple[list, ...]:
-    """Return the values of variables, to pass them to JAX functions."""
+    """Return the values of all variables, to be used as the arguments of a JAX function."""
     read, _ = _get_accessors()
     return tuple(list(map(read, part.variables)) for part in held)
 
 
 @functools.cache
 def _get_accessors() -> tuple[Callable, Callable]:
-    """Return two functions that read and write the value of a variable outside any scope."""
+    """Return two functions to get and set the value of a variable, ignoring Keras scopes."""
     if "_value" in vars(keras.Variable(0.0)):
         return operator.attrgetter("_value"), lambda variable, value: setattr(
             variable, "_value", value
@@ -271,15 +273,15 @@ def _get_accessors() -> tuple[Callable, Callable]:
 
 
 def has_ddp_model(model: keras.Model) -> bool:
-    """Check whether Keras trains a single model in all `torch.distributed` processes.
+    """Return whether the model is trained in several `torch.distributed` processes.
 
-    If so, the trainer stores the shared model in the attribute `ddp_model`.
+    In this case, Keras sets the attribute `ddp_model`.
     """
     return hasattr(model, "ddp_model") and count_torch_processes() > 1
 
 
 def count_torch_processes() -> int:
-    """Return the number of `torch.distributed` processes. On other backends, return 1.
+    """Return the number of `torch.distributed` processes. For other backends, this is 1.
 
     Example:
         >>> count_torch_processes()
@@ -293,27 +295,27 @@ def count_torch_processes() -> int:
 
 
 def get_torch_rank() -> int:
-    """Return the index of this process in `torch.distributed`, or 0 for a single process."""
+    """Return the rank of this process in `torch.distributed`. For a single process, this is 0."""
     return sys.modules["torch"].distributed.get_rank() if count_torch_processes() > 1 else 0
 
 
 def gather_from_processes(value: object) -> list:
-    """Gather a value from all `torch.distributed` processes, which must all call this function."""
+    """Gather values from `torch.distributed`. This must be called in all processes."""
     found = [None] * count_torch_processes()
     sys.modules["torch"].distributed.all_gather_object(found, value)
     return found
 
 
 def _predict_function_on_torch(model: keras.Model) -> Callable:
-    """Create a `predict` function for one of several processes. Each process has all weights.
+    """Create a function for `predict` to run in a single `torch.distributed` process.
 
-    The Keras function would wait until all processes call `predict`.
+    By default, Keras would wait for a call to `predict` in all other processes.
     """
     torch = sys.modules["torch"]
 
     def function(batches):
         joined = model.ddp_model
-        object.__setattr__(model, "ddp_model", None)  # not as a module inside the model
+        object.__setattr__(model, "ddp_model", None)  # should not be added as a module
         try:
             with torch.no_grad():
                 [batch] = batches
@@ -325,14 +327,15 @@ def _predict_function_on_torch(model: keras.Model) -> Callable:
 
 
 def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Callable:
-    """Create a function for `fit` or `evaluate` on JAX that takes a state and an iterator.
+    """Create a function for `fit` or `evaluate` on JAX.
 
-    It reads the state from variables and writes the new state to them.
+    The arguments of the function are a state and an iterator. All variables will be updated after
+    each step.
 
     Args:
         model: Compiled model.
-        step: `train_step` or `test_step`, a function to call with a state and a batch.
-        parts: Tuple of strings. The names of the parts of the training state.
+        step: The function to call with a state and a batch, `train_step` or `test_step`.
+        parts: Tuple of strings. Names of the state variables to use.
     """
     compiled = step
     if model.jit_compile and not model.run_eagerly:
@@ -346,7 +349,7 @@ def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Call
     def function(given, iterator):
         data = next(iterator)
         held = given if _is_held(given) else _select_variables(model, parts)
-        with get_weights_lock(model).exclusive(trains):  # reuses the state's memory
+        with get_weights_lock(model).exclusive(trains):  # reuses the memory of the state
             logs, state = compiled(_read_values(held), data)
             for part, values in zip(held, state, strict=True):
                 for variable, value in zip(part.variables, values, strict=True):
@@ -357,7 +360,7 @@ def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Call
 
 
 def _predict_function_on_jax(model: keras.Model) -> Callable:
-    """Create a `predict` function for JAX that leaves the memory of the weights unchanged."""
+    """Create a function for `predict` on JAX, without reusing the memory of the weights."""
     step = model.predict_step
     if model.jit_compile and not model.run_eagerly:
         step = jax.jit(step)

@@ -1,4 +1,4 @@
-"""Find nested layers, their weights and their attributes, using only public Keras names."""
+"""Find layers, weights and attributes. Only public Keras names are used."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import gc
 
 import keras
 
-# This works for any layer, while only models have public `layers`.
+# In Keras, only models have a public `layers` property. This function works for any layer.
 _inside = keras.Model.layers.fget
 
 
 def list_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return a layer and all nested layers in order. In Keras, `layers` only has direct sublayers.
+    """Return the layer and all nested layers. In Keras, `layers` contains direct sublayers only.
 
     Example:
         >>> [layer.name for layer in list_layers(keras.layers.Dropout(0.1, name="dropout"))]
@@ -28,12 +28,12 @@ def list_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
 
 
 def list_innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return the nested layers that do not contain other layers."""
+    """Return all nested layers without sublayers."""
     return [inner for inner in list_layers(layer)[1:] if not _inside(inner)]
 
 
 def list_own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the weights of a layer, including frozen weights, but not those in nested layers.
+    """Return all weights of a layer, including frozen weights, except for nested layers.
 
     Example:
         >>> block = keras.Sequential([keras.layers.Dense(2)])
@@ -47,7 +47,7 @@ def list_own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def list_attributes(layer: keras.layers.Layer) -> dict[str, object]:
-    """Return a layer's public instance attributes, including layers that PyTorch manages.
+    """Return all public attributes of a layer, including PyTorch submodules.
 
     Example:
         >>> block = keras.layers.Layer()
@@ -61,12 +61,12 @@ def list_attributes(layer: keras.layers.Layer) -> dict[str, object]:
 
 
 def get_frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
-    """Return the original kernel of a dense layer with LoRA. Its `kernel` includes the updates."""
+    """Return the original kernel for LoRA. The property `kernel` also includes the updates."""
     return next(weight for weight in list_own_weights(dense) if weight.name == "kernel")
 
 
 def remove_lora(layer: keras.layers.Layer) -> None:
-    """Remove the low-rank update of a layer. The kernel is unchanged.
+    """Remove low-rank updates from a layer. The kernel will not be changed.
 
     Example:
         >>> dense = keras.layers.Dense(2)
@@ -76,7 +76,7 @@ def remove_lora(layer: keras.layers.Layer) -> None:
         >>> [weight.name for weight in dense.weights]
         ['kernel', 'bias']
     """
-    # Keras collects garbage after each variable. Without freezing objects, this takes seconds.
+    # Keras calls the garbage collector for each variable. Freezing all objects saves a few seconds.
     freezes = not gc.get_freeze_count()
     if freezes:
         gc.freeze()

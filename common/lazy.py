@@ -1,7 +1,7 @@
-"""Modules that are imported on first use.
+"""Import modules on first use.
 
-`keras` is Keras and `tf` is TensorFlow. `array_ops` contains TensorFlow operations, or equivalent
-functions for NumPy.
+Use `keras` for Keras and `tf` for TensorFlow. To support NumPy arrays as well, use the operations
+in `array_ops`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
 class LazyModule(types.ModuleType):
-    """Placeholder for a module, which is imported when one of its attributes is first used.
+    """Placeholder to import a module on first use.
 
     Args:
         name: String. The module name.
-        missing: String. Error message if the module is not installed. Defaults to None, which keeps
-            the original Python message.
+        missing: Optional string. Error message to use if the module is not installed. If None, the
+            Python error message will be used. Defaults to None.
 
     Example:
         >>> LazyModule("math").floor(2.5)
@@ -45,16 +45,16 @@ class LazyModule(types.ModuleType):
         self._module: ModuleType | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # doctest looks up this attribute for every object
+        if name == "__wrapped__":  # used by doctest for all objects
             raise AttributeError(name)
         require(self)
         value = getattr(self._module, name)
-        setattr(self, name, value)  # avoids calling this method again
+        setattr(self, name, value)  # this method will not be called again
         return value
 
 
 def require(module: LazyModule) -> None:
-    """Import a module immediately, so that a missing package is reported before any work is done.
+    """Import a module immediately. This can be used to raise an ImportError early.
 
     Example:
         >>> require(LazyModule("cannot_be_found", "This needs the package cannot-be-found."))
@@ -73,8 +73,8 @@ def require(module: LazyModule) -> None:
 numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 
-# "numpy", "tensorflow" or None, the backend's. This is not an argument, because then every
-# `array_ops` operation and every function that calls one would need it.
+# "numpy", "tensorflow", or None to use the backend. A context variable is used, because otherwise
+# every function in preprocessing would need an additional argument.
 _engine: contextvars.ContextVar[str | None] = contextvars.ContextVar("engine", default=None)
 
 
@@ -88,9 +88,9 @@ def _use_engine(engine: str | None) -> Iterator[None]:
 
 
 def use_numpy() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that uses NumPy for preprocessing on every backend.
+    """Context manager to use NumPy for preprocessing, for all backends.
 
-    NumPy is faster than eager TensorFlow operations.
+    This is faster than eager execution in TensorFlow.
 
     Example:
         >>> with use_numpy():
@@ -101,7 +101,7 @@ def use_numpy() -> contextlib.AbstractContextManager[None]:
 
 
 def use_backend() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that uses the arrays of the backend, even inside `use_numpy`.
+    """Context manager to use the default for the backend again, inside `use_numpy`.
 
     Example:
         >>> with use_numpy(), use_backend():
@@ -112,7 +112,7 @@ def use_backend() -> contextlib.AbstractContextManager[None]:
 
 
 def use_tensorflow() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that uses TensorFlow on every backend, for tables in its graphs.
+    """Context manager to use TensorFlow for preprocessing, for all backends.
 
     Example:
         >>> import tensorflow
@@ -124,9 +124,10 @@ def use_tensorflow() -> contextlib.AbstractContextManager[None]:
 
 
 def uses_tensorflow() -> bool:
-    """Check whether preprocessing should use TensorFlow: as the backend, or inside its graphs.
+    """Return whether to use TensorFlow operations instead of NumPy for preprocessing.
 
-    Otherwise, on JAX and PyTorch, it uses NumPy arrays and does not need TensorFlow.
+    TensorFlow is used if the backend is TensorFlow, and also to trace TensorFlow graphs on JAX and
+    PyTorch. The context managers in this module can be used to change this.
     """
     engine = _engine.get()
     if engine == "tensorflow":
@@ -138,10 +139,10 @@ def uses_tensorflow() -> bool:
 
 
 class ArrayOperations(types.ModuleType):
-    """Array operations of TensorFlow if `uses_tensorflow()` is True, otherwise of `numpy_ops`.
+    """Module with TensorFlow operations if `uses_tensorflow()` is True, or NumPy operations if not.
 
-    Both modules use the same names. Operations without a NumPy version, such as `tf.data`, are only
-    available in `tf`.
+    All names are the same as in TensorFlow. See `numpy_ops` for the list of operations. Other
+    TensorFlow functions, such as `tf.data`, are available in `tf`.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -159,17 +160,17 @@ else:
     array_ops = ArrayOperations("array_ops")
 
 
-_user: int | None = None  # id of the process that first used the backend
+_user: int | None = None  # id of the first process to use the backend
 
 
 def refuse_in_fork() -> None:
-    """Remember which process uses the backend, and raise an error in forked processes.
+    """Raise an error if the backend was used before this process was forked.
 
-    TensorFlow, JAX and PyTorch use threads, which do not exist in forked processes. A forked
-    process would wait for them forever.
+    TensorFlow, JAX and PyTorch need threads to run. The threads are not available after a fork, so
+    a forked process would wait forever.
 
     Raises:
-        RuntimeError: If this process was forked from a process that used the backend.
+        RuntimeError: If the backend was already used in the parent process.
     """
     global _user
     if backend() == "numpy":

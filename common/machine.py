@@ -4,7 +4,7 @@ import os
 
 
 def count_cores() -> int:
-    """Return the number of CPU cores that this process can use. Containers can limit this number.
+    """Return the number of CPU cores available to this process, for example in a container.
 
     Example:
         >>> 1 <= count_cores() <= os.cpu_count()

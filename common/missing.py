@@ -1,4 +1,4 @@
-"""Missing values: None, NaN, and the missing values of NumPy, pandas and Arrow."""
+"""Find missing values, such as None, NaN, or missing values in NumPy, pandas and Arrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_missing(value: object) -> bool:
 
 
 def is_masked_array(values: object) -> bool:
-    """Return whether values are a masked array from `numpy.ma`, without importing this module.
+    """Return whether values are a masked array. This function does not import `numpy.ma`.
 
     Example:
         >>> is_masked_array(np.ma.array([1, 2], mask=[0, 1])), is_masked_array(np.array([1, 2]))
@@ -35,7 +35,7 @@ def is_masked_array(values: object) -> bool:
 
 
 def is_blank(value: object) -> bool:
-    """Return whether a value is a string that is empty or only contains whitespace.
+    """Return whether a value is an empty string or a string of whitespace.
 
     Example:
         >>> is_blank(""), is_blank(b" "), is_blank("a"), is_blank(None)
@@ -45,7 +45,7 @@ def is_blank(value: object) -> bool:
 
 
 def quote_missing(value: object) -> str:
-    """Return a missing or blank value as a string for error messages.
+    """Format a missing value or a blank string for error messages.
 
     Example:
         >>> quote_missing(np.float64("nan")), quote_missing(""), quote_missing(None)
@@ -55,14 +55,14 @@ def quote_missing(value: object) -> str:
 
 
 def describe_missing_rows(values: Sequence, name: str) -> str:
-    """Create the part of an error message that counts missing texts and says what to do.
+    """Format the number of missing texts for error messages, including a suggestion.
 
     Args:
-        values: Sequence of texts, with one value per row.
-        name: String. The name of the argument that contains the values.
+        values: Sequence of texts, one for each row.
+        name: String. Argument name to use in the message.
 
     Returns:
-        String that starts with a space, or "" if all values are present.
+        A string to append to the message, or "" if there are no missing values.
 
     Example:
         >>> describe_missing_rows(["good", None, float("nan")], "x")[:65]

@@ -1,4 +1,4 @@
-"""Create the configuration of a model from its arguments and the state of its layers."""
+"""Create the configuration of a model, including the state of all layers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from encoder_zoo.common.wording import invalid
 M = TypeVar("M", bound=keras.Model)
 
 
-# No model contains this object, so it cannot be mistaken for a shared one.
+# This object is not used in models, so Keras will not find the object in a model.
 _PROBE = keras.initializers.Zeros()
-DEFLATED = 1032  # maximum number of bytes that can be unpacked from one byte in a zip archive
+DEFLATED = 1032  # maximum compression ratio in a zip archive
 
 
 def add_layer_states(cls: type[M]) -> type[M]:
-    """Class decorator that adds the state of layers to the configuration of a model.
+    """Class decorator to add the state of layers to the configuration of a model.
 
-    The class must use `ConfigFromSignature`. The state describes layers quantized by `quantize`,
-    layers with low-rank updates, frozen layers and weights, and gradient checkpointing. Models and
-    layers in the arguments are also serialized, so that `from_config(get_config())` returns a model
-    that shares nothing with the original.
+    The class should inherit from `ConfigFromSignature`. The state includes quantization, low-rank
+    updates, frozen layers, frozen weights and gradient checkpointing. If arguments are models or
+    layers, they are also serialized, so `from_config(get_config())` will create a copy.
 
     Example:
         >>> @add_layer_states
@@ -47,16 +46,16 @@ def add_layer_states(cls: type[M]) -> type[M]:
     arguments_of, made_of = cls.get_config, cls.from_config.__func__
 
     def get_config(self) -> dict:
-        """Return the constructor arguments of this model and the state of its layers."""
+        """Return a dict with all arguments and the state of all layers."""
         config = {name: serialize_value(value) for name, value in arguments_of(self).items()}
         state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
         return {**config, **{name: value for name, value in state.items() if value}}
 
     def from_config(cls, config: dict, custom_objects: dict | None = None):
-        """Create a model from the result of `get_config`, including nested objects.
+        """Create a model from the result of `get_config`.
 
         Raises:
-            ValueError: If the file being opened is smaller than the weights of the model.
+            ValueError: If the `.keras` file is too small to contain all weights of the model.
         """
         check_file_holds(cls, config)
         arguments = {name: value for name, value in config.items() if name not in LAYER_STATES}
@@ -71,10 +70,10 @@ def add_layer_states(cls: type[M]) -> type[M]:
 
 
 def serialize_value(value: object) -> object:
-    """Serialize a layer, a model or a preprocessor. Other values are returned unchanged.
+    """Serialize a layer, a model or a preprocessor. Other values are not changed.
 
-    While Keras is saving a model, this returns the layer itself, so that two tasks can share a
-    backbone.
+    If Keras is saving a model, the layer will be returned without serialization. This is needed to
+    save two tasks with a shared backbone.
     """
     if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not _is_tracking_objects():
         return keras.saving.serialize_keras_object(value)
@@ -82,19 +81,19 @@ def serialize_value(value: object) -> object:
 
 
 def _is_tracking_objects() -> bool:
-    """Check whether Keras is saving a model. In this case, it detects objects that occur twice.
+    """Return whether Keras is saving a model, using a list of shared objects.
 
-    Keras can only detect them if the configuration contains the objects themselves.
+    To find shared objects, Keras needs a configuration without serialized objects.
     """
     _, again = (keras.saving.serialize_keras_object(_PROBE) for _ in range(2))
     return "shared_object_id" in again
 
 
 def _get_weight_bytes() -> int | None:
-    """Return the size of the weights in the `.keras` file being opened, or None without a file.
+    """Return the number of bytes for weights in the `.keras` file, or None if there is no file.
 
-    Keras builds a model before it reads the weights, and does not pass the file to the model. For
-    this reason, the archive is read from the local variables of a calling function.
+    Keras builds the model before loading weights, and does not pass the file to the model. For this
+    reason, this function looks for the file in the local variables of all callers.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -110,16 +109,18 @@ def _get_weight_bytes() -> int | None:
 
 
 def check_file_holds(cls: Any, config: Mapping) -> None:
-    """Check that the `.keras` file being opened is large enough, before allocating memory.
+    """Check the size of the `.keras` file before allocating memory for weights.
 
-    `cls.least_weights(config)` returns a lower bound for the number of weights.
+    `cls.least_weights(config)` should return a lower bound for the number of weights.
+
+    Raises:
     """
     held = _get_weight_bytes() if hasattr(cls, "least_weights") else None
     if held is None:
         return
     try:
         weights = cls.least_weights(config)
-    except (KeyError, TypeError):  # the constructor raises a better error for this configuration
+    except (KeyError, TypeError):  # `__init__` will raise a better error
         return
     needed = weights // 2 if config.get("quantized") else 2 * weights  # 4 or 16 bits per weight
     if held < needed:
@@ -130,7 +131,7 @@ def check_file_holds(cls: Any, config: Mapping) -> None:
 
 
 def _find_quantized_layers(model: keras.Model) -> dict[str, dict]:
-    """Map the index of each quantized layer to its quantization settings."""
+    """Return a dict mapping the indices of quantized layers to the quantization settings."""
     return {
         str(index): {"mode": layer.quantization_mode, "config": layer.quantization_config}
         for index, layer in enumerate(list_layers(model))
@@ -139,7 +140,7 @@ def _find_quantized_layers(model: keras.Model) -> dict[str, dict]:
 
 
 def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
-    """Quantize layers again, except those in the arguments, which are already quantized."""
+    """Quantize layers again, except for layers that are already quantized."""
     layers = list_layers(model) if quantized else []
     for index, entry in quantized.items():
         layer = layers[int(index)]
@@ -153,7 +154,7 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
 
 
 def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
-    """Map the index of each layer with low-rank updates to the rank and alpha of the updates."""
+    """Return a dict mapping the indices of layers to the rank and alpha of low-rank updates."""
     return {
         str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
         for index, layer in enumerate(list_layers(model))
@@ -161,11 +162,11 @@ def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
     }
 
 
-MOST_RANK = 1024  # A file may not contain a larger rank, unless the layer is wider.
+MOST_RANK = 1024  # Maximum rank to accept from a file, except for larger layers.
 
 
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
-    """Add low-rank updates again, except to layers in the arguments that already have them."""
+    """Add low-rank updates again, except for layers that already have low-rank updates."""
     layers = list_layers(model)
     for index, entry in updated.items():
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
@@ -177,15 +178,15 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
             expected = f"an integer from 1 to {most}"
             raise invalid(f"low_rank_updates: rank of {layer.path}", rank, expected)
         if not is_number(alpha):
-            raise invalid(f"low_rank_updates: {layer.path}", alpha, "a number as alpha")
+            raise invalid(f"low_rank_updates: alpha of {layer.path}", alpha, "a number")
         layer.enable_lora(rank, lora_alpha=alpha)
 
 
 def _find_frozen_layers(model: keras.Model) -> dict[str, list]:
-    """Find frozen layers, and frozen weights in layers that are not frozen.
+    """Find all frozen layers, and all frozen weights in trainable layers.
 
-    Layers are represented by their index in the model. Weights are represented by two indices: the
-    layer index, and the weight index in this layer.
+    Each layer is represented by an index. Each weight is represented by a list of two indices, the
+    index of the layer and the index of the weight in the layer.
     """
     layers = list_layers(model)
     frozen = [i for i, layer in enumerate(layers) if not layer.trainable]
@@ -200,9 +201,9 @@ def _find_frozen_layers(model: keras.Model) -> dict[str, list]:
 
 
 def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
-    """Restore the frozen layers and weights."""
+    """Freeze layers and weights again."""
     layers, indices = list_layers(model), set(frozen.get("layers", ()))
-    for i, layer in enumerate(layers):  # outer layers first, because they change inner layers
+    for i, layer in enumerate(layers):  # outer layers first, because this also sets inner layers
         layer.trainable = i not in indices
     for i, j in frozen.get("weights", ()):
         weight = list_own_weights(layers[i])[j]
@@ -218,7 +219,7 @@ def _checkpoint_gradients(model: keras.Model, enabled: bool) -> None:
 
 
 GRADIENT_CHECKPOINTING = "gradient_checkpointing"
-# Maps configuration keys to functions that read and restore layer states.
+# Maps configuration keys to two functions, to get and set the state of all layers.
 LAYER_STATES: dict[str, tuple[Callable, Callable]] = {
     "quantized": (_find_quantized_layers, _quantize_layers),
     "low_rank_updates": (_find_updated_layers, _update_layers),

@@ -12,7 +12,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, make_array
 
 
 def wrap_numpy(function: Callable) -> Callable:
-    """Wrap a NumPy function to accept positional arguments in the order used by TensorFlow."""
+    """Wrap a NumPy function to use the same order of positional arguments as TensorFlow."""
 
     def operation(*values, **options):
         return make_array(function(*map(make_array, values), **options))
@@ -45,7 +45,7 @@ def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool =
 
 
 def make_reduction(function: Callable, **options) -> Callable:
-    """Create a function that reduces an array along an axis and keeps its dtype."""
+    """Create a function to reduce an array along an axis, without changing the dtype."""
 
     def reduce(values, axis=None, keepdims: bool = False) -> Array:
         if isinstance(values, RaggedArray):
@@ -92,7 +92,7 @@ def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:
 
 
 def reduce_segments(function: np.ufunc, values, segment_ids) -> Array:
-    """Reduce the values of each segment. Segment ids must be sorted, from 0 and without gaps."""
+    """Reduce the values of each segment. All ids from 0 to the last id should be used, in order."""
     values, ids = make_array(values), np.asarray(segment_ids)
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
     return make_array(function.reduceat(values, starts)) if len(values) else values
@@ -161,7 +161,7 @@ clip_by_value = wrap_numpy(np.clip)
 
 
 class TensorArray:
-    """A list of arrays that are written one after another."""
+    """A list of arrays. See `tf.TensorArray`."""
 
     def __init__(self, dtype=None, size=0, **options):
         self._values: list[Any] = [None] * int(size)
@@ -191,7 +191,7 @@ def cond(predicate, true_fn: Callable, false_fn: Callable):
 
 
 def scan(function: Callable, elements, initializer):
-    """Apply a function to each element and the previous result, and stack all results."""
+    """Apply a function to the previous result and each element. Return all results in an array."""
     found = list(itertools.accumulate(elements, function, initial=initializer))[1:]
     return map_structure(lambda *parts: stack(parts), *found)
 
@@ -208,7 +208,7 @@ def map_structure(function: Callable, first, *others, expand_composites: bool = 
 
 
 def flatten(values) -> list:
-    """Return all values of nested dicts, tuples and lists. Dicts are read in sorted key order."""
+    """Return all values of nested dicts, tuples and lists. Dict keys are sorted."""
     if isinstance(values, Mapping):
         values = [values[name] for name in sorted(values)]
     if not isinstance(values, tuple | list):
@@ -220,7 +220,7 @@ def flatten(values) -> list:
 
 
 def make_generator(seed) -> np.random.Generator:
-    """Create a random generator from a seed, an integer array of shape (2,)."""
+    """Create a random generator. The seed should be an integer array with shape (2,)."""
     return np.random.default_rng([int(number) % 2**63 for number in seed])
 
 

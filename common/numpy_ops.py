@@ -1,10 +1,10 @@
-"""NumPy versions of the TensorFlow operations that preprocessing uses, with the same names.
+"""NumPy implementation of TensorFlow operations for preprocessing.
 
-On JAX and PyTorch, `common.lazy.array_ops` is this module, so that one preprocessing implementation
-works for all backends. Arrays have the type `Array`, ragged tensors have the type `RaggedArray`,
-and strings are UTF-8 bytes in object arrays.
+All names are the same as in TensorFlow, so the same code can be used for all backends. On JAX and
+PyTorch, `common.lazy.array_ops` uses this module. Arrays have the type `Array`, ragged tensors have
+the type `RaggedArray`, and strings are encoded to UTF-8 in object arrays.
 
-See TensorFlow for the documentation. Only differences are documented here.
+See TensorFlow for the documentation.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 
 class TensorShape(tuple):
-    """Tuple of axis sizes with a `rank` attribute. None stands for an unknown size."""
+    """Shape of an array, as a tuple with a `rank` attribute. None is used for unknown sizes."""
 
     @property
     def rank(self) -> int:
@@ -75,13 +75,13 @@ class TensorShape(tuple):
         return len(self)
 
     def is_compatible_with(self, other) -> builtins.bool:
-        """Check whether all known sizes are equal."""
+        """Return whether all known sizes are equal."""
         pairs = zip(self, other, strict=False)
         return len(self) == len(other) and all(None in (a, b) or a == b for a, b in pairs)
 
 
 def as_dtype(dtype) -> SimpleNamespace:
-    """Return a dtype with the same attributes as in TensorFlow."""
+    """Convert to a dtype with the same attributes as in TensorFlow."""
     kind = np.dtype(dtype).kind
     answers = {"is_floating": kind == "f", "is_integer": kind in "iu", "is_bool": kind == "b"}
     return SimpleNamespace(name=np.dtype(dtype).name, **answers)
@@ -204,7 +204,7 @@ def concat(values, axis: int = 0):
 
 
 def _concat_rows(parts) -> RaggedArray:
-    """Concatenate ragged and dense arrays along their rows."""
+    """Concatenate ragged and dense arrays along axis 0."""
     parts = [p if isinstance(p, RaggedArray) else RaggedArray.from_tensor(p) for p in parts]
     rows = np.concatenate([part.value_rowids() for part in parts])
     flat = np.concatenate([part.values for part in parts])
@@ -280,7 +280,7 @@ def argmax(values, axis: int = 0, output_type=int64) -> Array:
 
 
 def unique(values) -> SimpleNamespace:
-    """Return unique values `y` in order of first occurrence, and the index `idx` of each value."""
+    """Find unique values, in the order of first occurrence. Return `y` and the indices `idx`."""
     found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse].astype(np.int32)
@@ -312,7 +312,7 @@ def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
 
 
 def unique_rows(x, axis) -> tuple[Array, Array]:
-    """Return the unique rows in order of first occurrence, and the index of each row in them."""
+    """Find unique rows, in the order of first occurrence. Return the rows and the indices."""
     found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse.reshape(-1)]

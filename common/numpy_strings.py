@@ -1,4 +1,4 @@
-"""NumPy versions of TensorFlow string operations, for object arrays with UTF-8 bytes."""
+"""NumPy implementation of TensorFlow string operations, for object arrays of UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, make_array
 
 
 def map_strings(function: Callable, *values, dtype=object):
-    """Apply a function to each string. Other arguments are broadcast."""
+    """Apply a function to each string. All arguments will be broadcast."""
     if isinstance(values[0], RaggedArray):
         return values[0].with_flat_values(map_strings(function, values[0].flat_values, dtype=dtype))
     arrays = np.broadcast_arrays(*(make_array(value) for value in values))
@@ -32,13 +32,13 @@ def decode_bytes(text: bytes) -> str:
 
 
 def length(texts, unit: str = "BYTE"):
-    """Compute the length of each string in bytes, or in characters for the unit "UTF8_CHAR"."""
+    """Return the length of each string, in bytes or in characters ("UTF8_CHAR")."""
     count = len if unit == "BYTE" else lambda text: len(decode_bytes(text))
     return map_strings(count, texts, dtype=np.int32)
 
 
 def substr(texts, pos, len, unit: str = "BYTE") -> Array:
-    """Return at most `len` bytes or characters, starting at `pos`."""
+    """Return a part of each string, from `pos` to `pos + len`, in bytes or characters."""
 
     def part(text: bytes, begin: int, count: int) -> bytes:
         if unit == "BYTE":
@@ -49,7 +49,7 @@ def substr(texts, pos, len, unit: str = "BYTE") -> Array:
 
 
 def join(values, separator: str = "") -> Array:
-    """Concatenate several arrays of strings element by element."""
+    """Concatenate the strings of several arrays, element by element."""
     return map_strings(lambda *parts: separator.encode().join(parts), *values)
 
 
@@ -74,7 +74,7 @@ def regex_replace(texts, pattern: str, rewrite: str) -> Array:
 
 
 def regex_full_match(texts, pattern: str) -> Array:
-    """Return whether a pattern matches each whole string."""
+    """Return whether each string is fully matched by a pattern."""
     compiled = compile_re2(pattern)
     return map_strings(
         lambda text: compiled.fullmatch(decode_bytes(text)) is not None, texts, dtype=bool
@@ -83,7 +83,7 @@ def regex_full_match(texts, pattern: str) -> Array:
 
 @functools.lru_cache(maxsize=32)
 def compile_re2(pattern: str) -> re.Pattern:
-    r"""Compile an RE2 pattern, after converting `\pX` in sets, `\x{85}` and `\s` to Python syntax.
+    r"""Compile an RE2 pattern in Python. This converts `\pX` in sets, `\x{85}` and `\s`.
 
     Example:
         >>> compile_re2(r"[\p{N}\x{85}\s]+").fullmatch("1½²\x85 ") is not None
@@ -104,7 +104,7 @@ def compile_re2(pattern: str) -> re.Pattern:
 
 @functools.lru_cache(maxsize=16)
 def make_category_ranges(category: str) -> str:
-    """Return the characters in a Unicode category, such as "L", as ranges for a pattern."""
+    """Create a pattern to match all characters in a Unicode category (e.g. "L")."""
     codes = [i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i))[0] == category]
     starts = [i for i, before in zip(codes, [-9, *codes], strict=False) if i != before + 1]
     ends = [i for i, after in zip(codes, [*codes[1:], -9], strict=True) if i != after - 1]
@@ -117,14 +117,14 @@ def unicode_transcode(texts, input_encoding: str, output_encoding: str) -> Array
 
 
 def unicode_decode(texts, input_encoding: str) -> RaggedArray:
-    """Decode texts (N,) to code points, a ragged int32 array (N, None)."""
+    """Decode texts with shape (N,) to code points, an int32 array with shape (N, None)."""
     codes = [np.frombuffer(decode_bytes(t).encode("utf-32-le"), "<i4") for t in texts.tolist()]
     values = np.concatenate([np.zeros(0, np.int32), *codes]).astype(np.int32)
     return RaggedArray.from_row_lengths(make_array(values), [len(row) for row in codes])
 
 
 def unicode_encode(codes: RaggedArray, output_encoding: str) -> Array:
-    """Encode code points as texts (N,)."""
+    """Encode code points to texts with shape (N,)."""
     joined = codes.values.astype("<i4").tobytes().decode("utf-32-le")
     bounds = codes.row_splits.tolist()
     texts = [joined[a:b].encode() for a, b in itertools.pairwise(bounds)]

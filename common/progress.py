@@ -1,21 +1,21 @@
-"""Progress messages for long runs."""
+"""Print the progress of long runs."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 
-SECONDS_BETWEEN_MESSAGES = 10  # time between two messages
+SECONDS_BETWEEN_MESSAGES = 10  # minimum time between two messages
 
 
 class Progress(ABC):
-    """Count finished work, and print a progress message every few seconds.
+    """Base class to print a progress message every few seconds.
 
     Args:
-        done: Integer. The amount of work that an earlier, interrupted run finished.
+        done: Integer. Number of items to skip, for example if an earlier run was interrupted.
 
     Attributes:
-        done: Integer. The amount of work that is finished.
+        done: Integer. Number of items that are finished.
     """
 
     def __init__(self, done: int):
@@ -23,7 +23,7 @@ class Progress(ABC):
         self._begun = self._printed = time.monotonic()
 
     def count(self, number: int, state: str = "") -> None:
-        """Count finished work, and print a message if the last message is some seconds old."""
+        """Add a number of finished items, and print a message if it is time to do so."""
         self.done += number
         if time.monotonic() - self._printed >= SECONDS_BETWEEN_MESSAGES:
             self._printed = time.monotonic()
@@ -31,9 +31,9 @@ class Progress(ABC):
 
     @property
     def rate(self) -> float:
-        """Return the amount of work per second."""
+        """The number of items per second in this run."""
         return (self.done - self._before) / max(time.monotonic() - self._begun, 1e-3)
 
     @abstractmethod
     def show(self, state: str = "") -> None:
-        """Print a message that ends with the current progress."""
+        """Print the current progress. The message should end with `state`."""

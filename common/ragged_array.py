@@ -1,6 +1,6 @@
-"""NumPy arrays with the TensorFlow methods that preprocessing uses.
+"""NumPy arrays with TensorFlow methods.
 
-Comments use these letters for shapes: N rows, P values of all rows.
+In comments, N is the number of rows and P is the total number of values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Array(np.ndarray):
-    """`numpy.ndarray` with a `numpy()` method, to support code written for tensors.
+    """Subclass of `numpy.ndarray` with a `numpy()` method, as in TensorFlow.
 
     Example:
         >>> make_array([3, 4])[1:].numpy().tolist()
@@ -20,12 +20,12 @@ class Array(np.ndarray):
     """
 
     def numpy(self) -> np.ndarray:
-        """Convert to an ordinary NumPy array."""
+        """Convert to a `numpy.ndarray`."""
         return self.view(np.ndarray)
 
 
 def make_array(values, dtype=None) -> Array:
-    """Convert values to an `Array` with TensorFlow's default dtypes: int32, float32 or bytes.
+    """Convert values to an `Array`, using the default dtypes of TensorFlow.
 
     Example:
         >>> [make_array(values).dtype.name for values in ([1], [0.5], ["é"], np.float64(1))]
@@ -52,7 +52,7 @@ def make_array(values, dtype=None) -> Array:
 
 
 def _encode_strings(array: np.ndarray) -> np.ndarray:
-    """Encode all strings in an array as UTF-8."""
+    """Encode all strings to UTF-8."""
     if array.dtype != object or not any(isinstance(text, str) for text in array.flat):
         return array
     encoded: Any = np.empty(array.shape, object)
@@ -61,11 +61,12 @@ def _encode_strings(array: np.ndarray) -> np.ndarray:
 
 
 class RaggedArray:
-    """Rows of different lengths, with the methods of `tf.RaggedTensor`.
+    """Array with rows of different lengths, similar to `tf.RaggedTensor`.
 
     Args:
-        values: Array of shape (P, ...), or a `RaggedArray` with P rows.
-        row_splits: Int64 array of shape (N + 1,). The start and end positions of the rows.
+        values: Array with shape (P, ...), or `RaggedArray` with P rows.
+        row_splits: Int64 array with shape (N + 1,). Row i contains the values from `row_splits[i]`
+            to `row_splits[i + 1]`.
 
     Example:
         >>> rows = RaggedArray.from_row_lengths(make_array([5, 6, 7]), [2, 1])
@@ -79,26 +80,26 @@ class RaggedArray:
 
     @classmethod
     def from_row_splits(cls, values, row_splits, validate: bool = True) -> RaggedArray:
-        """Create rows from their start and end positions."""
+        """Create a ragged array from the start and end positions of rows."""
         return cls(_convert_values(values), row_splits)
 
     @classmethod
     def from_row_lengths(cls, values, row_lengths, validate: bool = True) -> RaggedArray:
-        """Create rows from their lengths."""
+        """Create a ragged array from the lengths of rows."""
         return cls(
             _convert_values(values), np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
         )
 
     @classmethod
     def from_value_rowids(cls, values, value_rowids, nrows: int | None = None) -> RaggedArray:
-        """Create rows from the sorted row index of each value."""
+        """Create a ragged array from the row index of each value. Indices should be sorted."""
         rowids = np.asarray(value_rowids)
         count = (int(rowids[-1]) + 1 if len(rowids) else 0) if nrows is None else int(nrows)
         return cls.from_row_lengths(values, np.bincount(rowids, minlength=count))
 
     @classmethod
     def from_tensor(cls, tensor, lengths=None, padding=None) -> RaggedArray:
-        """Create rows from an array (N, L, ...), without padding at the end."""
+        """Create a ragged array from an array with shape (N, L, ...), without padding."""
         tensor = make_array(tensor)
         if lengths is None:
             lengths = np.full(len(tensor), tensor.shape[1], np.int64)
@@ -111,12 +112,12 @@ class RaggedArray:
 
     @property
     def flat_values(self) -> Array:
-        """The values of all rows, (P, ...)."""
+        """The values of all rows, as an array with shape (P, ...)."""
         return self.values.flat_values if isinstance(self.values, RaggedArray) else self.values
 
     @property
     def ragged_rank(self) -> int:
-        """The number of axes with rows of different lengths."""
+        """The number of ragged axes."""
         return 1 + (self.values.ragged_rank if isinstance(self.values, RaggedArray) else 0)
 
     @property
@@ -126,7 +127,7 @@ class RaggedArray:
 
     @property
     def shape(self) -> tuple:
-        """The shape (N, None, ...)."""
+        """The shape of the array, (N, None, ...)."""
         return (len(self), None, *self.values.shape[1:])
 
     def __len__(self) -> int:
@@ -147,7 +148,7 @@ class RaggedArray:
         return self.values[begin:end]
 
     def _select_columns(self, rows: slice, columns: slice) -> RaggedArray:
-        """Select columns from rows."""
+        """Select a range of columns in a range of rows."""
         part = self[rows]
         starts, lengths = part.row_starts(), part.row_lengths()
         bounds = [columns.indices(length) for length in lengths.tolist()]
@@ -169,7 +170,7 @@ class RaggedArray:
         return RaggedArray.from_row_lengths(values, lengths)
 
     def _apply_binary(self, function, other) -> RaggedArray:
-        """Apply a function to these rows and a scalar, or an array with the same row lengths."""
+        """Apply a function to this array and a scalar, or an array with the same row lengths."""
         other = other.flat_values if isinstance(other, RaggedArray) else other
         return self.with_flat_values(function(self.flat_values, other))
 
@@ -180,29 +181,29 @@ class RaggedArray:
         return self._apply_binary(np.subtract, other)
 
     def nrows(self) -> int:
-        """Return the number of rows, N."""
+        """Return the number of rows."""
         return len(self)
 
     def row_starts(self) -> Array:
-        """Return the start positions of the rows, (N,) int64."""
+        """Return the start position of each row, as an int64 array with shape (N,)."""
         return make_array(self.row_splits[:-1])
 
     def row_lengths(self, axis: int = 1) -> Any:
-        """Return the row lengths on axis 1 or 2, int64."""
+        """Return the length of each row on axis 1 or 2, as an int64 array."""
         if axis == 2:
             return RaggedArray(self.values.row_lengths(), self.row_splits)
         return np.diff(self.row_splits)
 
     def value_rowids(self) -> Array:
-        """Return the row index of each value, (P,) int64."""
+        """Return the row index of each value, as an int64 array with shape (P,)."""
         return np.repeat(np.arange(len(self)), self.row_lengths()).view(Array)
 
     def with_values(self, values) -> RaggedArray:
-        """Replace the values but keep the row lengths."""
+        """Return a ragged array with new values and the same row lengths."""
         return RaggedArray(_convert_values(values), self.row_splits)
 
     def with_flat_values(self, values) -> RaggedArray:
-        """Replace the flat values but keep the row lengths on all axes."""
+        """Return a ragged array with new values and the same row lengths on all axes."""
         inner = self.values
         return self.with_values(
             inner.with_flat_values(values) if isinstance(inner, RaggedArray) else values
@@ -219,11 +220,13 @@ class RaggedArray:
         return [row.to_list() if isinstance(row, RaggedArray) else row.tolist() for row in self]
 
     def to_tensor(self, default_value=None, shape: Sequence | None = None) -> Array:
-        """Pad or truncate all rows to the same length.
+        """Convert to an array, by padding or truncating all rows to the same length.
 
         Args:
-            default_value: Value for the padding. Defaults to None, which means 0 or b"".
-            shape: Sequence (N, L, ...). None stands for a size to compute from the rows.
+            default_value: Value to use for padding. If None, 0 or b"" will be used. Defaults to
+                None.
+            shape: Optional shape of the result, (N, L, ...). If a size is None, the maximum length
+                of all rows will be used. Defaults to None.
         """
         shape = [None] * 2 if shape is None else [None if s is None else int(s) for s in shape]
         lengths, inner = self.row_lengths().numpy(), self.values
@@ -239,7 +242,7 @@ class RaggedArray:
         return padded.view(Array)
 
     def numpy(self) -> np.ndarray:
-        """Convert to an object array that contains one array per row."""
+        """Convert to an object array, with one array per row."""
         rows = np.empty(len(self), object)
         rows[:] = [row.numpy() for row in self]
         return rows
@@ -250,7 +253,7 @@ def _convert_values(values):
 
 
 def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenate integer ranges, given their start values and lengths, (P,) int64.
+    """Concatenate integer ranges to an int64 array with shape (P,).
 
     Example:
         >>> concatenate_ranges(np.array([7, 1]), np.array([2, 1])).tolist()

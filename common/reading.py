@@ -1,8 +1,7 @@
-"""Convert errors raised while reading a file to errors that name the file.
+"""Add the file name to errors raised while reading a file.
 
-Files from unknown sources can break any assumption of the code that reads them. The code checks as
-much as possible. This module handles all other errors, for example a `KeyError` or a panic in a
-Rust library.
+Files from unknown sources are validated as much as possible. This module handles all other errors
+for invalid files, such as a `KeyError` or a panic in a Rust library.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from encoder_zoo.common.wording import decode_exactly, invalid, quote
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MOST = 300  # maximum length of messages from other libraries
+_MOST = 300  # maximum number of characters for messages from other libraries
 
 
 @contextlib.contextmanager
 def convert_read_errors(
     name: object, expected: str = "The file is damaged or has another format."
 ) -> Iterator[None]:
-    """Convert all errors inside the `with` block to errors that name the file.
+    """Context manager to convert errors to a ValueError with the file name.
 
-    Errors raised by this package keep their messages. `OSError` and `ImportError` are not
-    converted.
+    For errors raised by this package, the file name is added to the message. `OSError` and
+    `ImportError` will not be converted.
 
     Args:
-        name: String. The name of the file, row or line, with which the message starts.
-        expected: String. The second sentence of the message. It is not used for errors raised by
-            this package.
+        name: String. Name of the file, row or line, to use at the start of the message.
+        expected: String. Second sentence of the message, except for errors raised by this package.
 
     Raises:
-        ValueError: If the block raises an error, including a panic in a Rust library.
+        ValueError: If an error is raised inside the `with` block, including panics in a Rust
+            library.
 
     Example:
         >>> with convert_read_errors("tasks.json"):
@@ -61,17 +60,17 @@ def convert_read_errors(
 
 @contextlib.contextmanager
 def convert_load_errors(name: object) -> Iterator[None]:
-    """Convert errors that Python raises inside the `with` block to errors that name the folder.
+    """Context manager to convert Python errors to a ValueError with the folder name.
 
-    For example, Python raises "'int' object is not iterable". Panics in a Rust library are also
-    converted. Errors raised by a `raise` statement are not converted, because user arguments can
-    cause them. The statement can be in this package, in Keras or in a registered class.
+    For example, the TypeError "'int' object is not iterable" and panics in a Rust library will be
+    converted. Errors from a `raise` statement in this package, in Keras or in a registered class
+    will not be converted, because the reason could be an invalid argument.
 
     Args:
-        name: String. The name of the folder, with which the message starts.
+        name: String. Name of the folder, to use at the start of the message.
 
     Raises:
-        ValueError: If the block raises an error without a `raise` statement.
+        ValueError: If an error is raised inside the `with` block, except by a `raise` statement.
 
     Example:
         >>> with convert_load_errors("my_preset"):
@@ -93,7 +92,7 @@ def convert_load_errors(name: object) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and message of an error on one line, without the final period.
+    """Format an error as a single line, without a period at the end.
 
     Example:
         >>> describe_error(RecursionError("maximum recursion depth exceeded"))
@@ -108,9 +107,9 @@ def describe_error(error: BaseException) -> str:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Read a UTF-8 text file with or without a byte order mark.
+    """Read a text file in UTF-8, with or without a byte order mark.
 
-    Line endings are kept, because offsets can depend on them.
+    Line endings are not converted, because this would change the offsets in the text.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -124,9 +123,9 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split a text at the line endings of Linux, Windows and old Macs.
+    r"""Split a text into lines. Line endings can be "\\n", "\\r\\n" or "\\r".
 
-    `str.splitlines` would also split at characters used inside words, such as U+0085.
+    This is used instead of `str.splitlines`, which would also split at U+0085 and other characters.
 
     Example:
         >>> split_lines("a\r\nb\rc\n\nd\x85e")
@@ -136,15 +135,15 @@ def split_lines(text: str) -> list[str]:
 
 
 def parse_json(text: str, name: object) -> Any:
-    """Parse a JSON text.
+    """Parse a string as JSON.
 
     Args:
-        text: String. The JSON text.
-        name: String. The file name and line number for error messages.
+        text: String to parse.
+        name: String. File name and line number to use in error messages.
 
     Raises:
         ValueError: If the text is not valid JSON, is nested too deeply, or contains an integer with
-            too many digits for Python.
+            too many digits.
 
     Example:
         >>> parse_json("[" * 100_000, "rows.json")
@@ -163,17 +162,17 @@ def parse_json(text: str, name: object) -> Any:
 def read_field(
     holder: Any, key: str, kind: type | tuple[type, ...], where: str, *default: Any
 ) -> Any:
-    """Read a field of a JSON object and check its type.
+    """Get a field from a JSON object, and check the type of the value.
 
     Args:
-        holder: Dictionary with the field.
-        key: String. The field name.
-        kind: Type or tuple of types that the value may have.
-        where: String. The file, row or line, for error messages.
-        *default: Value to return if the field is missing. Without it, the field is required.
+        holder: Dict. The JSON object.
+        key: String. Name of the field.
+        kind: Type or tuple of types to accept.
+        where: String. Name of the file, row or line, to use in error messages.
+        *default: Value to return if the field is missing. If not given, the field is required.
 
     Raises:
-        ValueError: If `holder` is not a dictionary, or if the field is missing or has another type.
+        ValueError: If `holder` is not a dict, or if the field is missing or has a different type.
 
     Example:
         >>> read_field({"id": 3}, "id", int, "Row 0"), read_field({}, "id", int, "Row 0", None)
@@ -209,17 +208,17 @@ _WORDS = {
 
 
 def is_panic(error: BaseException) -> bool:
-    """Check whether an error is a panic in a Rust library. Panics are not `Exception` instances."""
+    """Return whether an error is a panic in a Rust library, which is not an `Exception`."""
     return type(error).__name__ == "PanicException"
 
 
 def _is_program_exit(error: BaseException) -> bool:
-    """Return whether an error stops the program, for example KeyboardInterrupt."""
+    """Return whether an error should stop the program (e.g. KeyboardInterrupt)."""
     return not isinstance(error, Exception) and not is_panic(error)
 
 
 def _find_statement(error: BaseException) -> tuple[str, str]:
-    """Return the module that raised an error, and the bytecode instruction."""
+    """Find the module and the bytecode instruction that raised an error."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -231,6 +230,6 @@ def _find_statement(error: BaseException) -> tuple[str, str]:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Check whether an error was raised by a `raise` statement in this package."""
+    """Return whether an error was raised by a `raise` statement in this package."""
     module, statement = _find_statement(error)
     return module.partition(".")[0] == _PACKAGE and statement == "RAISE_VARARGS"

@@ -1,4 +1,4 @@
-"""Register classes with Keras without importing it, because inference does not need Keras."""
+"""Register classes with Keras. This module does not import Keras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=type)
 
 
 def serializable(cls: T) -> T:
-    """Register a class of this package with Keras, as soon as Keras is imported.
+    """Class decorator to register a class with Keras, when Keras is imported.
 
     Example:
         >>> @serializable
@@ -28,7 +28,7 @@ def serializable(cls: T) -> T:
 
 
 def make_serializable(cls: type) -> None:
-    """Register a class with Keras under its package name, unless it is already registered.
+    """Register a class with Keras, using the package name. Registered classes are not changed.
 
     Example:
         >>> class Scale(keras.layers.Layer):
@@ -43,7 +43,7 @@ def make_serializable(cls: type) -> None:
 
 
 def call_after_keras(function: Callable[[], object]) -> None:
-    """Call a function when Keras is imported, or immediately if it is already imported."""
+    """Call a function when Keras is imported. If this is already the case, call it immediately."""
     if "keras" in sys.modules:
         function()
     elif (waiting := next((f for f in sys.meta_path if isinstance(f, AfterImport)), None)) is None:
@@ -53,11 +53,11 @@ def call_after_keras(function: Callable[[], object]) -> None:
 
 
 class AfterImport:
-    """Import hook that calls functions after a module is imported.
+    """Import hook to call functions after a module is imported.
 
-    Python does not provide such a hook, so this class wraps all other finders as described in PEP
-    369. It is not a subclass of `importlib.abc.MetaPathFinder`, because `importlib.abc` imports 20
-    other modules.
+    This is implemented as a wrapper for all other finders, as described in PEP 369. The base class
+    `importlib.abc.MetaPathFinder` is not used, because `importlib.abc` would import 20 additional
+    modules.
     """
 
     def __init__(self, module: str, functions: list[Callable[[], object]]):

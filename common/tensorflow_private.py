@@ -1,4 +1,4 @@
-"""Private TensorFlow names used in this package. Each function explains why it needs them."""
+"""Private TensorFlow names used in this package. Each function explains the reason."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import keras
 from encoder_zoo.common.lazy import tf
 
 _TRAINED: weakref.WeakSet[keras.Model] = weakref.WeakSet()
-_GONE: list[None] = []  # one entry per deleted model, appended from any thread
+_GONE: list[None] = []  # one item per deleted model, can be appended by any thread
 GONE_AT_ONCE = 6
 
 
 def drop_unused_kernels(model: keras.Model) -> None:
-    """Make TensorFlow free the kernels of deleted models, after several models were deleted.
+    """Free the memory used by TensorFlow kernels, if several models have been deleted.
 
-    TensorFlow keeps the kernels of every graph until the process ends, about 3 MB for a small
-    model. It can only free all kernels together. Kernels that are still needed are created again on
-    the next run.
+    By default, TensorFlow keeps all kernels until the process ends. This needs about 3 MB for a
+    small model. To free the memory, all kernels are deleted. If a kernel is still in use,
+    TensorFlow will create it again.
 
     Args:
-        model: The model that will be trained next.
+        model: The next model to be trained.
     """
     if keras.config.backend() != "tensorflow":
         return
     if len(_GONE) >= GONE_AT_ONCE:
         _GONE.clear()
-        # This is part of `keras.utils.clear_session`, which resets more.
+        # Part of the implementation of `keras.utils.clear_session`.
         from tensorflow.python.eager import context
 
         context.context().clear_kernel_cache()
@@ -42,14 +42,14 @@ def drop_unused_kernels(model: keras.Model) -> None:
 
 @contextlib.contextmanager
 def disable_graph_rewriting(applies: bool) -> Iterator[None]:
-    """Make TensorFlow run the graphs in a `with` block as traced, without rewriting them.
+    """Context manager to disable graph optimization (Grappler) in TensorFlow.
 
-    Grappler, which rewrites graphs, takes half a second for a small model. Each graph must always
-    be called with the same setting. Otherwise, TensorFlow prepares the graph again. The public
-    option of TensorFlow would affect the whole process.
+    Grappler takes half a second for a small model. Each graph should always be called with the same
+    setting, because otherwise TensorFlow would prepare the graph again. The public TensorFlow
+    option is not used, because it would change the setting for all graphs in the process.
 
     Args:
-        applies: Boolean. If False, graphs are rewritten as usual.
+        applies: Boolean. Whether to disable graph optimization. If False, this does nothing.
     """
     if not applies:
         yield
@@ -74,15 +74,15 @@ def _disable_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
 
 
 def separate_collectives(strategy: tf.distribute.MirroredStrategy) -> None:
-    """Give a distribution strategy its own TensorFlow collective group keys.
+    """Set unique group keys for the collective operations of a distribution strategy.
 
-    In every strategy, TensorFlow numbers collectives from the same start, and it remembers the
-    shape for each number. For this reason, a second strategy on the same devices fails with "Shape
-    mismatch in the collective instance" if its gradients have different shapes. This also happens
-    in plain Keras.
+    By default, TensorFlow uses the same keys for all strategies, and checks that the shapes for
+    each key are the same. If a second strategy on the same devices has gradients with different
+    shapes, TensorFlow would raise the error "Shape mismatch in the collective instance". This is
+    also the case for Keras models.
 
     Args:
-        strategy: The strategy whose scope will be used to build a model.
+        strategy: The strategy to use for building a model.
     """
     extended = strategy.extended
     if strategy in _SEPARATED or not hasattr(extended, "_make_collective_ops_with_fallbacks"):

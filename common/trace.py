@@ -1,7 +1,6 @@
-"""Settings for the TensorFlow graph that is being traced. Layers and preprocessors read them.
+"""Settings for tracing TensorFlow graphs, to be used in layers and preprocessors.
 
-The settings are not passed as arguments, because Keras and tasks call layers and preprocessors with
-fixed arguments.
+Settings cannot be passed as arguments, because Keras calls layers with a fixed list of arguments.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ class Trace:
     """Settings for tracing a TensorFlow graph.
 
     Attributes:
-        is_long: Boolean. True for a graph that only processes long texts, False for a graph that
-            only processes short texts. Such a graph needs a single attention method. Defaults to
-            None, which supports both.
-        blocks: Dictionary of block functions in this graph, with keys that describe the
-            computation. It is used to trace identical blocks only once, because blocks take most of
-            the tracing time. The final graph has the same operations, because TensorFlow inlines
-            all calls. Defaults to None.
-        serves: Boolean. Whether the graph is part of an export. If True, it also accepts empty
-            texts. Servers put requests from several clients into one batch, and an error for one
-            text would affect all clients. Defaults to False.
+        is_long: Optional boolean. Whether the graph will be used for long texts only (True) or for
+            short texts only (False). This can be used to select the attention method. If None, both
+            are supported. Defaults to None.
+        blocks: Optional dict with the functions of blocks in this graph. This is used to trace
+            identical blocks only once, which saves most of the tracing time. The operations in the
+            graph are the same, because TensorFlow will inline all function calls. Defaults to None.
+        serves: Boolean. Whether to trace the graph for export. If True, empty texts are accepted,
+            because a batch can contain texts from several clients, and raising an error would
+            affect all clients. Defaults to False.
     """
 
     is_long: bool | None = None
@@ -39,16 +37,16 @@ _trace: contextvars.ContextVar[Trace | None] = contextvars.ContextVar("trace", d
 
 
 def get_trace() -> Trace:
-    """Return the settings for the graph that is being traced."""
+    """Return the current settings for tracing."""
     return _trace.get() or Trace()
 
 
 @contextlib.contextmanager
 def use_trace_settings(**changes: Any) -> Iterator[None]:
-    """Change the settings for graphs that are traced inside a `with` block.
+    """Context manager to change the settings for tracing.
 
     Args:
-        **changes: Attributes of `Trace`.
+        **changes: Attributes of `Trace` to change.
 
     Example:
         >>> with use_trace_settings(is_long=False), use_trace_settings(serves=True):

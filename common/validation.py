@@ -1,4 +1,4 @@
-"""Annotation types with rules for argument values, and a decorator that checks the rules."""
+"""Type annotations for validating arguments, and a decorator to check them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ F = TypeVar("F", bound=Callable)
 
 
 class Rule(NamedTuple):
-    """Condition that an argument value must satisfy, with a description for error messages.
+    """Rule for valid values of an argument, with a description for error messages.
+
+    Attributes:
+        holds: Function to check whether a value is valid.
+        words: String. Description of valid values.
 
     Example:
         >>> rule = Rule(lambda v: v in "abc", "a letter up to c")
@@ -42,7 +46,7 @@ class Rule(NamedTuple):
 
 
 def one_of(*values: object) -> Rule:
-    """Create a rule that only accepts the given values.
+    """Create a rule to accept only the given values.
 
     Example:
         >>> one_of(None, "absolute").words
@@ -52,7 +56,7 @@ def one_of(*values: object) -> Rule:
 
 
 def min_integer(least: int) -> Rule:
-    """Create a rule that accepts integers from a minimum value.
+    """Create a rule to accept integers greater than or equal to `least`.
 
     Example:
         >>> rule = min_integer(1)
@@ -62,11 +66,13 @@ def min_integer(least: int) -> Rule:
     return Rule(lambda v: type(v) is int and least <= v < 2**31, f"an integer of {least} or more")
 
 
-SMALLEST, LARGEST = 1e-30, 1e30  # products of two such numbers still fit into float32
+SMALLEST, LARGEST = 1e-30, 1e30  # their products are valid float32 values
 
 
 def is_number(value: Any) -> bool:
-    """Check whether a value is a number that fits into float32. Booleans are not accepted.
+    """Return True for 0, and for numbers with an absolute value from 1e-30 to 1e30.
+
+    Values are limited to the range of float32. Booleans are not accepted.
 
     Example:
         >>> [is_number(value) for value in (0, -2.5, float("nan"), 1e-300, 10**400, True)]
@@ -88,7 +94,7 @@ FLAG = Rule(lambda v: type(v) is bool, "True or False")  # for arguments with th
 Name = Annotated[str, Rule(lambda v: isinstance(v, str) and v != "", "a name")]
 PositiveInt = Annotated[int, min_integer(1)]
 NonNegativeInt = Annotated[int, min_integer(0)]
-SequenceLength = Annotated[int, min_integer(3)]  # two special tokens and one other token
+SequenceLength = Annotated[int, min_integer(3)]  # one token and two special tokens
 Number = Annotated[float, Rule(is_number, "a number")]
 PositiveFloat = Annotated[float, _make_number_rule(lambda v: v > 0, "a number greater than 0")]
 Temperature = Annotated[
@@ -112,19 +118,19 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def validate_arguments(function: F) -> F:
-    """Decorator that checks arguments against the rules in their annotations.
+    """Decorator to validate arguments, based on type annotations.
 
-    Decorate the function or method, and annotate its arguments with a type from this module,
-    `Annotated[..., Rule(...)]`, `bool`, `Literal[...]`, or a union of these types. Types with a
-    rule must be imported at run time, not only under `TYPE_CHECKING`. Unknown argument names are
-    rejected, also for `**options: Unpack[Options]` with a TypedDict `Options`.
+    Annotations can be types from this module, `Annotated[..., Rule(...)]`, `bool`, `Literal[...]`,
+    or unions of these types. All types should be imported at run time, and not only under
+    `TYPE_CHECKING`. Unknown argument names are rejected. To allow the names in a TypedDict, use
+    `**options: Unpack[Options]`.
 
     Args:
-        function: A function or method. Methods that Keras calls with tensors, such as `call`, are
-            not supported.
+        function: The function or method to decorate. This decorator should not be used for `call`
+            and other methods with tensor arguments.
 
     Returns:
-        A function with the same signature.
+        The decorated function, with the same signature.
 
     Raises:
         ValueError: If an argument has an invalid value.
@@ -143,7 +149,7 @@ def validate_arguments(function: F) -> F:
     signature = inspect.signature(function)
     parameters = signature.parameters.values()
     positional = [p.name for p in parameters if p.kind in POSITIONAL]
-    rules = functools.cache(lambda: get_rules(function))  # names can be defined after the function
+    rules = functools.cache(lambda: get_rules(function))  # annotations can use names defined later
     names = functools.cache(lambda: list_argument_names(function))
 
     @functools.wraps(function)
@@ -156,13 +162,13 @@ def validate_arguments(function: F) -> F:
         return function(*args, **kwargs)
 
     marked = cast(Any, validated)
-    marked.autograph_info__ = {}  # tells TensorFlow not to convert this function with AutoGraph
-    marked.__signature__ = signature  # Keras reads the argument names from here
+    marked.autograph_info__ = {}  # disable AutoGraph for this function
+    marked.__signature__ = signature  # used by Keras to find the argument names
     return cast(F, validated)
 
 
 def list_argument_names(function: Callable) -> set[str] | None:
-    """Return the argument names of a function, or None if it accepts any name.
+    """Return the names of all arguments, or None if the function accepts any name.
 
     Example:
         >>> def read(path, top_k=1): ...
@@ -184,7 +190,7 @@ def list_argument_names(function: Callable) -> set[str] | None:
 
 
 def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs: dict) -> None:
-    """Raise a TypeError for an unknown argument. The message names the class or function."""
+    """Raise a TypeError for unknown arguments. The message includes the class or function name."""
     if known is None or kwargs.keys() <= known:
         return
     named, called = known - {"self", "cls"}, function.__qualname__
@@ -196,7 +202,7 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
 
 
 def get_rules(function: Callable) -> dict[str, Rule]:
-    """Return the rules in the annotations of a function, by argument name.
+    """Return a dict mapping argument names to rules, based on type annotations.
 
     Example:
         >>> def read(path: str, top_k: PositiveInt | None = None, shuffle: bool = True): ...
@@ -212,9 +218,9 @@ def get_rules(function: Callable) -> dict[str, Rule]:
 
 
 def _find_names(function: Callable) -> dict[str, object]:
-    """Return the global names in the module of a function, except modules of other packages.
+    """Return the global variables of a function, except for modules from other packages.
 
-    Modules are left out so that an annotation such as `tf.Tensor` does not import TensorFlow.
+    Otherwise, evaluating the annotation `tf.Tensor` would import TensorFlow.
     """
     variables = inspect.unwrap(function).__globals__.items()
     return {n: v for n, v in variables if not isinstance(v, types.ModuleType) or _is_ours(v)}
@@ -229,12 +235,12 @@ def _evaluate(annotation: object, names: dict) -> object:
         return annotation
     try:
         return eval(annotation, names)
-    except NameError:  # a module or a name for type checkers, which have no rules
+    except NameError:  # a module, or a name imported under TYPE_CHECKING
         return None
 
 
 def get_rule(annotation: Any) -> Rule | None:
-    """Return the rule in an annotation, or None if it has no rule.
+    """Return the rule for a type annotation, or None to accept any value.
 
     Example:
         >>> get_rule(PositiveInt | None).words
@@ -252,17 +258,17 @@ def get_rule(annotation: Any) -> Rule | None:
     if origin in (Union, types.UnionType):
         members = get_args(annotation)
         rules = [rule for rule in map(get_rule, members) if rule is not None]
-        if len(rules) == len(members):  # with an unchecked member, a union accepts any value
+        if len(rules) == len(members):  # otherwise, accept any value
             words = ", or ".join(rule.words for rule in rules)
             return Rule(lambda v: any(rule.holds(v) for rule in rules), words)
     return None
 
 
 def check_path(path: Any, name: str = "path") -> pathlib.Path:
-    """Check the path of a file or folder, and convert it to a `pathlib.Path`.
+    """Validate the path of a file or folder, and convert the path to `pathlib.Path`.
 
     Raises:
-        ValueError: If `path` is not a path, empty, or contains NUL.
+        ValueError: If `path` is empty, contains NUL, or has a different type.
 
     Example:
         >>> check_path(None, "folder")
@@ -274,16 +280,16 @@ def check_path(path: Any, name: str = "path") -> pathlib.Path:
 
 
 def check_argument(name: str, value: Any, rule: Rule) -> None:
-    """Check that an argument value satisfies its rule.
+    """Validate an argument.
 
     Raises:
-        ValueError: If the value breaks its rule.
+        ValueError: If the value is not valid according to `rule`.
     """
     if isinstance(value, np.generic):
         value = value.item()
     try:
         holds = rule.holds(value)
-    except (TypeError, ValueError, OverflowError):  # for example an array or an unhashable value
+    except (TypeError, ValueError, OverflowError):  # e.g. for arrays and unhashable values
         holds = False
     if not holds:
         size = abs(value) if type(value) in (int, float) else 1

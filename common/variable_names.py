@@ -1,4 +1,4 @@
-"""Use the same TensorFlow variable names in all instances of a model class."""
+"""Use the same TensorFlow variable names for all instances of a model class."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops, tf
 
-# Model and random generator names end with a number that Keras counts in each process.
+# Keras adds a number to the names of models and random generators, e.g. "bert_backbone_1".
 _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
 class NamesVariablesAlike(type(keras.Model)):  # type: ignore[misc]
-    """Metaclass that gives TensorFlow variables the same names in every instance of a model.
+    """Metaclass to use the same TensorFlow variable names for all instances of a model.
 
-    For each new variable name, TensorFlow compiles code that creates the variable and keeps 35 kB
-    until the process ends. Because Keras names models "bert_backbone", "bert_backbone_1" and so on,
-    the memory would grow with every new model. The names that Keras shows for models, layers and
-    weights do not change.
+    This is needed to save memory and time. For each variable name, TensorFlow compiles code to
+    create the variable, and allocates 35 kB until the process ends. By default, the names are
+    different for each model, because Keras uses model names such as "bert_backbone" and
+    "bert_backbone_1". This class does not change the Keras names of models, layers and weights.
     """
 
     def __call__(cls, *args, **kwargs):
@@ -30,7 +30,7 @@ class NamesVariablesAlike(type(keras.Model)):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def name_variables_alike() -> Iterator[None]:
-    """Return a context manager that removes counters from the TensorFlow names of new variables.
+    """Context manager to remove numbers from the TensorFlow names of new variables.
 
     Example:
         >>> import tensorflow as tf
@@ -46,8 +46,8 @@ def name_variables_alike() -> Iterator[None]:
 
 
 def _create_named_alike(next_creator: Callable, **kwargs) -> tf.Variable:
-    if not array_ops.executing_eagerly():  # in a graph, equal names refer to the same variable
+    if not array_ops.executing_eagerly():  # in a graph, the same name refers to the same variable
         return next_creator(**kwargs)
     with tf.name_scope(kwargs.get("name") or "Variable") as path:
-        name = _COUNTED.sub(r"\1", path)  # TensorFlow does not change a name that ends with a slash
+        name = _COUNTED.sub(r"\1", path)  # names with a slash at the end are not changed
     return next_creator(**{**kwargs, "name": name})

@@ -1,7 +1,8 @@
-"""Lock model weights. Many threads can read them at once, but only one thread can change them.
+"""Lock for model weights, to be used by several threads.
 
-In this way, weights do not change during a prediction. `LocksWeights` defines which model methods
-hold the lock. To hold the lock in a function, use `lock_weights`.
+Weights can be read by many threads at the same time, but can only be changed by one thread. This
+ensures that weights do not change during a prediction. See `LocksWeights` for the list of methods
+that use the lock. To use the lock in a function, see `lock_weights`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ F = TypeVar("F", bound=Callable)
 
 
 class WeightsLock:
-    """Fair lock that many threads can hold for reading, but only one thread for writing.
+    """Fair lock, to be held by many threads for reading, or by a single thread for writing.
 
-    Threads acquire the lock in the order in which they request it. A thread that holds the lock can
-    acquire it again, for reading or writing.
+    Threads acquire the lock in the order of their requests. The lock can be acquired several times
+    by the same thread, for reading and for writing.
 
     Attributes:
-        of_metrics: Lock to hold while running `fit` or `evaluate`.
-        version: Integer that increases whenever weights may have changed.
+        of_metrics: Lock to hold during `fit` and `evaluate`.
+        version: Integer. This is increased whenever weights could have changed.
 
     Example:
         >>> lock = WeightsLock()
@@ -42,14 +43,14 @@ class WeightsLock:
         self.of_metrics = threading.RLock()
         self._fit = threading.Lock()
         self._changed = threading.Condition(threading.RLock())
-        self._readers: dict[int, int] = {}  # how often each thread holds it
+        self._readers: dict[int, int] = {}  # number of times that each thread holds the lock
         self._writer: int | None = None
         self._depth = self.version = 0
-        self._waiting: deque[tuple[int, bool]] = deque()  # (thread, whether it writes)
+        self._waiting: deque[tuple[int, bool]] = deque()  # (thread, whether to write)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait until no thread is changing weights, and prevent changes by other threads."""
+        """Context manager to hold the lock for reading. Other threads cannot change weights."""
         me, readers = threading.get_ident(), self._readers
         with self._changed:
             if me not in readers and self._writer != me:
@@ -66,11 +67,11 @@ class WeightsLock:
 
     @contextlib.contextmanager
     def exclusive(self, changes: bool = True) -> Iterator[None]:
-        """Wait until no other thread reads or changes weights, and prevent both.
+        """Context manager to hold the lock for writing. Other threads cannot use the weights.
 
         Args:
-            changes: Boolean. Whether the block may change weights. If so, the version will be
-                increased. Defaults to True.
+            changes: Boolean. Whether to increase the version at the end, because weights could have
+                changed. Defaults to True.
         """
         me = threading.get_ident()
         with self._changed:
@@ -88,7 +89,7 @@ class WeightsLock:
                     self._changed.notify_all()
 
     def _wait(self, me: int, writes: bool) -> None:
-        """Wait until this thread may acquire the lock."""
+        """Wait until this thread is allowed to acquire the lock."""
         turn, waiting, readers = (me, writes), self._waiting, self._readers
 
         def may_enter() -> bool:
@@ -99,34 +100,34 @@ class WeightsLock:
             return not any(other for _, other in itertools.takewhile(turn.__ne__, waiting))
 
         if me in readers:
-            # Threads that arrive later wait until this thread has finished reading.
+            # This thread is first, because it already holds the lock for reading.
             waiting.appendleft(turn)
         else:
             waiting.append(turn)
         try:
             self._changed.wait_for(may_enter)
-        finally:  # also when interrupted by the user
+        finally:  # also for KeyboardInterrupt
             waiting.remove(turn)
             self._changed.notify_all()
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Prevent other threads from using a model while its functions or metrics are replaced."""
+        """Context manager for `compile`. Other threads cannot use the model."""
         with self.of_metrics, self.exclusive(changes=False):
             yield
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Prevent changes of the weights, and prevent other threads from using metrics."""
+        """Context manager for `evaluate`. Other threads cannot change weights or use metrics."""
         with self.of_metrics, self.shared():
             yield
 
     @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:
-        """Prevent other threads from calling `fit` or `evaluate`.
+        """Context manager for `fit`. Other threads cannot call `fit` or `evaluate`.
 
         Raises:
-            RuntimeError: If the model is being trained by another `fit` call.
+            RuntimeError: If another call to `fit` is training the model.
         """
         if not self._fit.acquire(blocking=False):
             raise RuntimeError(
@@ -141,7 +142,8 @@ class WeightsLock:
 
 
 def get_weights_lock(model: keras.Model) -> WeightsLock:
-    """Return the weights lock of a model. Tasks that share a backbone also share its lock.
+    """Return the weights lock of a model. For tasks with a shared backbone, the lock is also
+    shared.
 
     Example:
         >>> model = keras.Sequential()
@@ -149,25 +151,25 @@ def get_weights_lock(model: keras.Model) -> WeightsLock:
         True
 
     Raises:
-        RuntimeError: In a forked process. The lock may be held by a thread that does not exist in
-            this process. See `refuse_in_fork`.
+        RuntimeError: If this process was forked, because the lock could be held by a thread in the
+            parent process. See `refuse_in_fork`.
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))
-    # Create the lock only once, in a step that is atomic for all threads.
+    # This is atomic, so the lock will be created only once.
     return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())
 
 
 def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
-    """Make a model use the lock of another model, because both are trained together."""
+    """Use the same lock for two models, for example if they are trained together."""
     vars(getattr(model, "backbone", model))["_weights_lock"] = get_weights_lock(other)
 
 
 def lock_weights(function: F) -> F:
-    """Decorator that prevents changes to the weights of all models in the arguments of a function.
+    """Decorator to hold the locks of all models in the arguments of a function, for reading.
 
-    An argument can be a model, or an object with a list of models in `_asked_models`. All threads
-    acquire locks in the same order to avoid deadlocks.
+    Arguments can be models, or objects with a list of models in the attribute `_asked_models`. To
+    avoid deadlocks, locks are always acquired in the same order.
     """
 
     @functools.wraps(function)
@@ -184,8 +186,8 @@ def lock_weights(function: F) -> F:
     return cast(F, holding)
 
 
-# Model methods that hold the lock, grouped by how they hold it. `__reduce__` is used for pickling
-# and copying. `export` is included because Keras sets model functions to None while exporting.
+# Names of methods for each way to hold the lock. `__reduce__` is used for pickling and copying.
+# During `export`, Keras sets the functions of the model to None.
 LOCKED_METHODS = {
     "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
         save_to_preset save_adapters for_cpu trim_vocabulary similarity""",
@@ -198,11 +200,11 @@ WAYS = {name: way for way, names in LOCKED_METHODS.items() for name in names.spl
 
 
 class LocksWeights:
-    """Mixin for models that many threads can use while other threads save, change or train them.
+    """Mixin to support using a model in several threads during training, saving or updates.
 
-    The lock is held by the methods in `LOCKED_METHODS` and by all public methods with a
-    `batch_size` argument. This includes methods of subclasses. For `fit`, `evaluate` and `compile`,
-    only the method of the base class holds the lock.
+    All methods in `LOCKED_METHODS` and all public methods with a `batch_size` argument will hold
+    the lock. This is also the case for methods of subclasses, except for `fit`, `evaluate` and
+    `compile`.
     """
 
     def __init_subclass__(cls, **kwargs):
@@ -217,19 +219,19 @@ class LocksWeights:
 
     @property
     def weights_version(self) -> int:
-        """Return an integer that increases whenever weights may have changed."""
+        """The version of the weights. It is increased whenever weights could have changed."""
         return get_weights_lock(self).version
 
 
 def _is_batched_method(name: str, method: Any) -> bool:
-    """Check whether a class attribute is a public method with a `batch_size` argument."""
+    """Return whether a class attribute is a public method with an argument `batch_size`."""
     is_public = inspect.isfunction(method) and not name.startswith("_")
     return is_public and "batch_size" in inspect.signature(method).parameters
 
 
 def _hold(way: str, method: Any) -> Callable:
-    """Wrap a method to hold the lock of its model. Arguments are checked before."""
-    if "__signature__" in vars(method):  # by `validate_arguments`
+    """Wrap a method to hold the lock of the model. Arguments are validated first."""
+    if "__signature__" in vars(method):  # set by `validate_arguments`
         return validate_arguments(_hold(way, method.__wrapped__))
     if way == "shared":
         return lock_weights(method)

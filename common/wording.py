@@ -1,4 +1,4 @@
-"""Create error messages, also for argument names that come from other libraries."""
+"""Helper functions for error messages. Names from other libraries get a suggestion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparisons in `close_n
 
 
 def quote(value: Any) -> str:
-    """Return the `repr` of a value, shortened for error messages.
+    """Format a value for error messages, using at most 60 characters.
 
     Example:
         >>> quote(["cat"]), quote("a" * 10**6)
@@ -32,7 +32,7 @@ def quote(value: Any) -> str:
 
 
 def quote_with_type(value: object) -> str:
-    """Return the `repr` of a value and its type, shortened for error messages.
+    """Format a value for error messages, followed by the type in parentheses.
 
     Example:
         >>> quote_with_type(None)
@@ -44,17 +44,17 @@ def quote_with_type(value: object) -> str:
 def invalid(
     name: str, value: object, expected: str, error: type[Exception] = ValueError
 ) -> Exception:
-    """Create the error for an invalid argument or field.
+    """Create an exception for an invalid argument or field.
 
     Args:
-        name: String. The name of the argument, or a file name and a field, such as `"config.json:
+        name: String. The argument name, or a file name and a field name, such as `"config.json:
             num_labels"`.
-        value: Any. The value that was received. The message contains its shortened `repr`.
-        expected: String. The allowed values. The message has the form "Expected {expected}."
-        error: Exception type. Defaults to `ValueError`.
+        value: The value to show in the message. Long values will be shortened.
+        expected: String. The valid values, used in the sentence "Expected {expected}."
+        error: Exception class to use. Defaults to `ValueError`.
 
     Returns:
-        The exception, which the caller raises.
+        The exception. This function does not raise the exception.
 
     Example:
         >>> raise invalid("overlap", 300, "less than length=256")
@@ -64,7 +64,7 @@ def invalid(
     return error(f"{name} is {quote(value)}. Expected {expected}.")
 
 
-# Argument names in other packages and their replacements in this package.
+# Maps argument names in other packages to names in this package.
 OTHER_NAMES = {
     "num_labels": "num_classes",
     "max_length": "sequence_length",
@@ -94,7 +94,7 @@ OTHER_NAMES = {
     "qrels": "relevant",
     "warmup_steps": "warmup",
 }
-# Arguments in other packages that have no replacement, and why they are not needed.
+# Maps argument names in other packages to the reason why this package does not need them.
 NOT_NEEDED = {
     "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
     "show_progress_bar": "no progress is displayed, except by fit, evaluate and predict (verbose=)",
@@ -107,7 +107,7 @@ NOT_NEEDED = {
 }
 
 
-# Arguments for `fit` in other packages that belong to `compile` here.
+# Maps argument names for `fit` in other packages to the call to use in this package.
 COMPILED = {
     **{name: f"compile({name}=...)" for name in ("optimizer", "loss", "metrics", "weight_decay")},
     **{name: f"compile({name}=...)" for name in ("learning_rate", "layer_decay", "jit_compile")},
@@ -123,7 +123,7 @@ COMPILED = {
 
 
 def describe_unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
-    """Create the message for an unknown argument, with suggestions for the right name.
+    """Create an error message for an unknown argument, and suggest the correct name.
 
     Example:
         >>> describe_unknown_argument("fit", "epoch", ["epochs", "verbose"])
@@ -143,17 +143,17 @@ def describe_unknown_argument(function: str, name: str, known: Iterable[str]) ->
 
 
 def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0.6) -> list[str]:
-    """Find the known names that are most similar to an unknown name, in descending order.
+    """Find similar names for an unknown name, starting with the best match.
 
-    Comparisons are slow, so their number is limited. The result is empty if the unknown name has
-    more than 200 characters. If there are more than 1,000 known names, only names with the same
-    first two characters are compared.
+    The number of comparisons is limited, because comparing names is slow. If `name` has more than
+    200 characters, no names will be returned. If `known` contains more than 1,000 names, only names
+    with the same first two characters will be compared.
 
     Args:
         name: String. The unknown name.
-        known: Iterable of strings. The names to compare with `name`.
-        most: Positive integer. The maximum number of names to return. Defaults to 1.
-        least: Float between 0 and 1. The minimum similarity. Defaults to 0.6.
+        known: Iterable of strings. Names to compare with `name`.
+        most: Integer. Maximum number of names to return. Defaults to 1.
+        least: Float between 0 and 1. Minimum similarity, as in `difflib`. Defaults to 0.6.
 
     Example:
         >>> close_names("epoch", ["epochs", "verbose"])
@@ -169,7 +169,7 @@ def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0
 
 
 def suggest_names(names: Sequence[str]) -> str:
-    """Create the part of a message that suggests similar names, or "" if no name is similar.
+    """Format similar names for error messages. Return "" if the list is empty.
 
     Example:
         >>> suggest_names(["epochs", "epoch"])
@@ -181,16 +181,16 @@ def suggest_names(names: Sequence[str]) -> str:
 def decode_text(content: bytes, name: object) -> str:
     r"""Decode a UTF-8 text file and convert its line endings to "\n".
 
-    A "\r" without "\n" is not a line ending, because it can be part of a token. The library
-    `tokenizers` does the same.
+    A single "\r" will not be converted, because vocabularies can contain "\r" in tokens. This is
+    consistent with the `tokenizers` library.
 
     Raises:
-        ValueError: If the content is not UTF-8, or if it starts with a byte order mark.
+        ValueError: If `content` is not valid UTF-8, or starts with a byte order mark.
 
     Example:
         >>> decode_text("é".encode("utf-16"), "vocab.txt")
         Traceback (most recent call last):
-        ValueError: vocab.txt cannot be read as UTF-8: it is UTF-16. Save the file as UTF-8.
+        ValueError: vocab.txt is not a UTF-8 file: the encoding is UTF-16. Save the file as UTF-8.
     """
     return decode_exactly(content, name).replace("\r\n", "\n")
 
@@ -199,35 +199,38 @@ def decode_exactly(content: bytes, name: object) -> str:
     """Decode a UTF-8 text file without changing its line endings. See `decode_text`."""
     try:
         text = content.decode("utf-8")
-        wrong = "it begins with a byte order mark" if text.startswith("\ufeff") else None
+        wrong = "a byte order mark was found" if text.startswith("\ufeff") else None
     except UnicodeDecodeError as error:
         found = content[error.start : error.start + 4]
         is_utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-        wrong = "it is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
+        wrong = "the encoding is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
     if wrong:
-        raise ValueError(f"{name} cannot be read as UTF-8: {wrong}. Save the file as UTF-8.")
+        raise ValueError(f"{name} is not a UTF-8 file: {wrong}. Save the file as UTF-8.")
     return text
 
 
 def describe_mismatch(said: Mapping[str, object]) -> str:
-    """Create the message for two files that should have the same content but differ.
+    """Create the end of an error message for files with conflicting values.
+
+    Args:
+        said: Dict mapping file names to values. None stands for a missing value.
 
     Example:
         >>> describe_mismatch({"vocab.txt": 5, "tokenizer.json": None})
-        '5 in vocab.txt, but missing in tokenizer.json. Expected the same. Download both again.'
+        '5 in vocab.txt, but missing in tokenizer.json. Expected the same value. Download all ...'
     """
     parts = [f"{'missing' if v is None else quote(v)} in {file}" for file, v in said.items()]
-    return f"{', but '.join(parts)}. Expected the same. Download both again."
+    return f"{', but '.join(parts)}. Expected the same value. Download all files again."
 
 
 class ForeignName:
-    """Class attribute for a name from another library. Its error message suggests a replacement.
+    """Attribute to raise an error for a name from another library, and suggest a replacement.
 
-    Reading or setting the attribute raises an error, and `hasattr` returns False. Without it,
-    Python would silently accept setting an unknown attribute.
+    Reading or setting the attribute raises an AttributeError, so `hasattr` returns False. By
+    default, Python would not raise an error for setting an unknown attribute.
 
     Args:
-        meant: String. What to use instead, for example a method with its arguments.
+        meant: String. The code to use instead, for example "from_preset(source)".
 
     Example:
         >>> class Model:
@@ -256,7 +259,7 @@ class ForeignName:
         self._refuse(type(instance), self._meant)
 
     def _refuse(self, owner: type, called: str) -> NoReturn:
-        # With a name and without the object, Python does not add its own suggestion.
+        # Python adds another suggestion to the message, unless `name` is passed without `obj`.
         raise AttributeError(
             f"{owner.__name__} has no {self._name!r}. Use {called}.", name=self._name
         )
