@@ -14,9 +14,9 @@ httpx, uvicorn, _, _ = [
 
 
 @contextlib.contextmanager
-def serve(app, until_ready=True):
+def serve(app, until_ready=True, **options):
     """Serve an application in a thread. Return a client, whose `server` is uvicorn's."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", **options))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())

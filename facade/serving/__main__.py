@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import uvicorn
 
 from encoder_zoo.serving import Limits, create_app, open_folders
+from encoder_zoo.serving.connections import TimedConnection
 
 SECONDS_TO_STOP = 60  # time to answer accepted requests before a shutdown
 # The default in Python is 0.005. On a busy machine with two cores, 32 clients and a model that only
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app,
         host=given.host,
         port=given.port,
-        http="h11",  # httptools, which uvicorn prefers if it is installed, does not limit headers
+        http=TimedConnection,
         access_log=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=SECONDS_TO_STOP,

@@ -21,7 +21,7 @@ from served import httpx, serve, wait_until
 from small_tasks import make
 
 import encoder_zoo as ez
-from encoder_zoo.serving import Limits, create_app
+from encoder_zoo.serving import Limits, connections, create_app
 
 WORDS = "one two the movie was not good Berlin Ada law tax of in 2024 nice bad".split()
 
@@ -457,6 +457,45 @@ class TestFaults:
                 slow.sendall(b"POST /classify HTTP/1.1\r\nHost:")
             assert post(client, "/classify", texts="a")["answers"]
 
+    @pytest.mark.parametrize(
+        "sent, repeated",
+        [
+            (b"", b""),
+            (b"POST /classify HTTP/1.1\r\n", b"A: b\r\n"),
+            (b"POST /classify HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n", b"x"),
+            (b"GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n", b"x"),
+        ],
+        ids=["silent", "headers", "body", "body after the answer"],
+    )
+    def test_connections_of_slow_clients_are_closed(self, monkeypatch, sent, repeated):
+        monkeypatch.setattr(connections, "SECONDS_TO_WAIT", 1)
+        app = create_app({"a": Model()}, limits=Limits(body_timeout=1))
+        with serve(app, http=connections.TimedConnection) as client, connect(client) as slow:
+            slow.sendall(sent)
+            wait_until(lambda: len(opened(client)) == 2)
+            for _ in range(200):
+                with contextlib.suppress(OSError):
+                    slow.sendall(repeated)
+                if len(opened(client)) < 2:
+                    break
+                time.sleep(0.1)
+            assert client.get("/health").status_code == 200
+            assert len(opened(client)) == 1
+
+    def test_connections_of_clients_that_do_not_read_are_closed(self, monkeypatch):
+        monkeypatch.setattr(connections, "SECONDS_TO_WAIT", 1)
+        limits = Limits(max_request_bytes=2**26)
+        app = create_app({"a": Model()}, limits=limits)
+        with serve(app, http=connections.TimedConnection) as client:
+            text = json.dumps({"texts": "x" * 2**24}).encode()
+            with send(client, text) as slow:
+                wait_until(lambda: any(c.flow.write_paused for c in opened(client)))
+                assert post(client, "/classify", texts="a")["answers"]
+                wait_until(lambda: len(opened(client)) == 1)
+                assert slow.recv(15) == b"HTTP/1.1 200 OK"
+            # A client that reads gets the whole answer.
+            assert len(client.post("/classify", content=text).content) > 2**24
+
     def test_a_client_that_leaves_is_dropped_from_the_queue(self):
         model = Model()
         with serve(create_app({"a": model})) as client:
@@ -498,6 +537,11 @@ class TestFaults:
             assert not first[0].done()
             model.go.set()
             assert first[0].result().status_code == 200
+
+
+def opened(client):
+    """Return the open connections of the service."""
+    return client.server.server_state.connections
 
 
 def connect(client):
