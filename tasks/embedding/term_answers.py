@@ -15,8 +15,8 @@ from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Runner, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
 from encoder_zoo.tasks.retrieval.terms import convert_to_sparse_rows, sort_best_first, sparse
 

@@ -15,13 +15,13 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     DOCUMENT,
     QUERY,
     LateInteractionPreprocessor,
 )
 from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, read_only_column
+from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, compute_max_sim, scale_queries
 
 

@@ -18,8 +18,8 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
 from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
