@@ -135,11 +135,11 @@ def calls(calls: int) -> None:
     import keras
 
     from encoder_zoo.encoders import get_family
-    from encoder_zoo.tasks import TASKS, get_task
+    from encoder_zoo.tasks import list_tasks
     from encoder_zoo.testing import tiny
 
     logging.getLogger("encoder_zoo").setLevel(logging.ERROR)
-    for cls in map(get_task, TASKS):
+    for cls in list_tasks():
         if not cls.record.text_method:
             continue
         family = "electra" if cls.__name__ == "ReplacedTokenDetection" else "bert"

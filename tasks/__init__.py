@@ -10,20 +10,28 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="type[Task]")
 
-# name of the task, as presets store it: its module in this folder, and its class
+# Tasks that are built from other tasks, and stored in the presets of those: module and class.
+BUILT_FROM_TASKS = {
+    "distillation": "tasks.distillation.distillation.Distillation",
+    "few_shot_classifier": "tasks.embedding.few_shot.FewShotClassifier",
+    "zero_shot_classifier": "tasks.classification.zero_shot.ZeroShotClassifier",
+    "hybrid_embedder": "extras.hybrid_embedder.HybridEmbedder",
+}
+# All tasks, by the name in presets.
 TASKS = {
-    "sequence_classifier": "classification.sequence_classifier.SequenceClassifier",
-    "token_classifier": "tagging.token_classifier.TokenClassifier",
-    "entity_extractor": "tagging.entity_extractor.EntityExtractor",
-    "span_qa": "question_answering.span_qa.SpanQA",
-    "masked_lm": "pretraining.masked_lm.MaskedLM",
-    "pretraining": "pretraining.pretraining.Pretraining",
-    "replaced_token_detection": "pretraining.replaced_tokens.ReplacedTokenDetection",
-    "text_embedder": "embedding.text_embedder.TextEmbedder",
-    "sparse_encoder": "embedding.sparse_encoder.SparseEncoder",
-    "reranker": "ranking.reranker.Reranker",
-    "multiple_choice": "ranking.multiple_choice.MultipleChoice",
-    "late_interaction": "embedding.late_interaction.LateInteraction",
+    "sequence_classifier": "tasks.classification.sequence_classifier.SequenceClassifier",
+    "token_classifier": "tasks.tagging.token_classifier.TokenClassifier",
+    "entity_extractor": "tasks.tagging.entity_extractor.EntityExtractor",
+    "span_qa": "tasks.question_answering.span_qa.SpanQA",
+    "masked_lm": "tasks.pretraining.masked_lm.MaskedLM",
+    "pretraining": "tasks.pretraining.pretraining.Pretraining",
+    "replaced_token_detection": "tasks.pretraining.replaced_tokens.ReplacedTokenDetection",
+    "text_embedder": "tasks.embedding.text_embedder.TextEmbedder",
+    "sparse_encoder": "tasks.embedding.sparse_encoder.SparseEncoder",
+    "reranker": "tasks.ranking.reranker.Reranker",
+    "multiple_choice": "tasks.ranking.multiple_choice.MultipleChoice",
+    "late_interaction": "tasks.embedding.late_interaction.LateInteraction",
+    **BUILT_FROM_TASKS,
 }
 # name of the class of a task's answers: its module in this folder
 ANSWERS = {
@@ -51,12 +59,12 @@ def get_task(name: str) -> type[Task]:
     if name in _REGISTERED:
         return _REGISTERED[name]
     module, cls = TASKS[name].rsplit(".", 1)
-    return getattr(importlib.import_module(f"encoder_zoo.tasks.{module}"), cls)
+    return getattr(importlib.import_module(f"encoder_zoo.{module}"), cls)
 
 
 def list_tasks() -> list[type[Task]]:
-    """Return the classes of all tasks, in the order of `TASKS`."""
-    return [get_task(name) for name in TASKS]
+    """Return the classes of all tasks, except tasks that are built from other tasks."""
+    return [get_task(name) for name in TASKS if name not in BUILT_FROM_TASKS]
 
 
 def register_task(cls: C) -> C:
@@ -75,7 +83,7 @@ def register_task(cls: C) -> C:
         ...     record = dataclasses.replace(ez.SequenceClassifier.record, name="span_qa")
         >>> register_task(Titles)
         Traceback (most recent call last):
-        ValueError: The task name 'span_qa' is taken by question_answering.span_qa.SpanQA. Give ...
+        ValueError: The task name 'span_qa' is taken by tasks.question_answering.span_qa.Sp...
     """
     from encoder_zoo.common.serializable import make_serializable
 

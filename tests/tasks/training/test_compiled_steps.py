@@ -8,7 +8,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks import TASKS, get_task
+from encoder_zoo.tasks import get_task, list_tasks
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.sources import Given, make_source
@@ -57,7 +57,7 @@ def results(cls, jit_compile):
 
 @pytest.mark.matrix
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [task.record.name for task in list_tasks()])
 def test_every_task_trains_and_predicts_compiled_as_it_does_plain(name):
     cls = get_task(name)
     if cls is ez.EntityExtractor:
