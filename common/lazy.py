@@ -7,16 +7,15 @@ in `array_ops`.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import importlib
 import os
 import sys
 import types
-from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.backend import backend
+from encoder_zoo.common.context import get_context, use_context
 
 NO_TENSORFLOW = (
     "This needs TensorFlow, which is not installed: `pip install tensorflow`. Without TensorFlow, "
@@ -73,20 +72,6 @@ def require(module: LazyModule) -> None:
 numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 
-# "numpy", "tensorflow", or None to use the backend. A context variable is used, because otherwise
-# every function in preprocessing would need an additional argument.
-_engine: contextvars.ContextVar[str | None] = contextvars.ContextVar("engine", default=None)
-
-
-@contextlib.contextmanager
-def _use_engine(engine: str | None) -> Iterator[None]:
-    token = _engine.set(engine)
-    try:
-        yield
-    finally:
-        _engine.reset(token)
-
-
 def use_numpy() -> contextlib.AbstractContextManager[None]:
     """Context manager to use NumPy for preprocessing, for all backends.
 
@@ -97,7 +82,7 @@ def use_numpy() -> contextlib.AbstractContextManager[None]:
         ...     type(array_ops.constant([1])).__name__
         'Array'
     """
-    return _use_engine("numpy")
+    return use_context(engine="numpy")
 
 
 def use_backend() -> contextlib.AbstractContextManager[None]:
@@ -108,7 +93,7 @@ def use_backend() -> contextlib.AbstractContextManager[None]:
         ...     uses_tensorflow() == (backend() == "tensorflow")
         True
     """
-    return _use_engine(None)
+    return use_context(engine=None)
 
 
 def use_tensorflow() -> contextlib.AbstractContextManager[None]:
@@ -120,7 +105,7 @@ def use_tensorflow() -> contextlib.AbstractContextManager[None]:
         ...     array_ops.is_tensor is tensorflow.is_tensor
         True
     """
-    return _use_engine("tensorflow")
+    return use_context(engine="tensorflow")
 
 
 def uses_tensorflow() -> bool:
@@ -129,7 +114,7 @@ def uses_tensorflow() -> bool:
     TensorFlow is used if the backend is TensorFlow, and also to trace TensorFlow graphs on JAX and
     PyTorch. The context managers in this module can be used to change this.
     """
-    engine = _engine.get()
+    engine = get_context().engine
     if engine == "tensorflow":
         return True
     if backend() == "tensorflow":

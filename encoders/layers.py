@@ -9,10 +9,9 @@ Comments use these letters for shapes: B batch, L sequence, D inputs, U outputs.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import keras
@@ -20,6 +19,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import get_argument_names
+from encoder_zoo.common.context import get_context
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid
@@ -99,26 +99,6 @@ def activate(name: str, x: keras.KerasTensor, training: bool | None = None) -> k
     return ACTIVATIONS[name](x)
 
 
-# This is not an argument, because each family creates its layers with other initializers.
-_draws_weights = contextvars.ContextVar("draws_weights", default=True)
-
-
-@contextlib.contextmanager
-def skip_initialization() -> Iterator[None]:
-    """Return a context manager that initializes weights with zeros, to save time before loading.
-
-    Example:
-        >>> with skip_initialization():
-        ...     make_initializer()((2,)).numpy().tolist()
-        [0.0, 0.0]
-    """
-    token = _draws_weights.set(False)
-    try:
-        yield
-    finally:
-        _draws_weights.reset(token)
-
-
 TENSOR_ALIGNMENT = 64  # in bytes, as required by the kernels of TensorFlow
 
 
@@ -151,7 +131,7 @@ def make_initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.In
     Args:
         stddev: Float. The standard deviation for the normal distribution. Defaults to 0.02.
     """
-    if not _draws_weights.get():
+    if not get_context().draws_weights:
         return UntouchedZeros()
     return keras.initializers.TruncatedNormal(stddev=stddev)
 

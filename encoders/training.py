@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.context import get_context
 from encoder_zoo.common.layers import (
     get_frozen_kernel,
     list_attributes,
@@ -18,7 +20,6 @@ from encoder_zoo.common.layers import (
     remove_lora,
 )
 from encoder_zoo.common.lazy import keras, ops, tf
-from encoder_zoo.common.trace import get_trace
 from encoder_zoo.common.wording import invalid
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ BLOCK_PATH = r"[^/]+/(\w+_)?block_\d+/"
 PROJECTIONS = r"(cross_)?attention/(global_)?(query|key|value|query_key_value|distance)"
 SPLIT_COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
 SPLIT_ROWS = (r"(cross_)?attention/output", "output")
+SETTING = bool | int | float | str
 TOKEN_TABLE = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
 
 
@@ -85,18 +87,18 @@ def call_block(
 ) -> keras.KerasTensor:
     """Compute `block(x, training=training, **context)`, and trace identical blocks only once.
 
-    Blocks share a trace if `Trace.blocks` of the graph is a dictionary.
+    Blocks share a trace if `Context.blocks` of the graph is a dictionary.
 
     Args:
-        block: A layer. User-defined layers do not share traces, because they can depend on unknown
-            attributes.
+        block: A layer. It can share a trace if its constructor arguments describe it (see
+            `ConfigFromSignature`).
         x: Tensor of shape (B, L, D).
         context: Dictionary of additional arguments, which can be nested.
         training: Optional boolean. Whether the block applies dropout.
     """
-    functions = get_trace().blocks
-    ours = type(block).__module__.startswith("encoder_zoo.")
-    if functions is None or not ours or tf.executing_eagerly():
+    functions = get_context().blocks
+    is_described = isinstance(block, ConfigFromSignature)
+    if functions is None or not is_described or tf.executing_eagerly():
         return block(x, training=training, **context)
     variables = block.variables  # including the states of random generators
 
@@ -117,13 +119,15 @@ def call_block(
 
 
 def _describe_block(block: keras.layers.Layer) -> str:
-    """Create a description of a block, which is equal for blocks that can share a trace."""
-    layers = [
-        (type(layer), layer.get_config() | {"name": None, "call": vars(layer).get("call")})
-        for layer in list_layers(
-            block
-        )  # an instance attribute `call` means that a layer is observed
-    ]
+    """Create a description of a block, which is equal for blocks that can share a trace.
+
+    Attributes that are not in the configuration count too, because a user's layer can read them.
+    """
+    layers = []
+    for layer in list_layers(block):
+        own = {n: v for n, v in list_attributes(layer).items() if isinstance(v, SETTING)}
+        call = vars(layer).get("call")  # an instance attribute if the layer is observed
+        layers.append((type(layer), layer.get_config() | own | {"name": None, "call": call}))
     return repr((layers, [(v.shape, v.dtype, v.trainable) for v in block.variables]))
 
 

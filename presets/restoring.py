@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import weakref
@@ -10,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 import keras
 
+from encoder_zoo.common.context import use_context
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.layers import skip_initialization
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     copy,
@@ -104,7 +103,7 @@ def match_backbone(
     check_overrides(arguments, overrides, checkpoint, has_pooler)
     arguments = {**arguments, "pooler": has_pooler, **overrides}
     new_weights = (arguments["pooler"] and not has_pooler) or kind is not family.backbone
-    with contextlib.nullcontext() if new_weights else skip_initialization():
+    with use_context(draws_weights=new_weights):
         backbone = kind(**arguments)
     matched, misfits = match(checkpoint, backbone, map_backbone_layers(backbone))
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import keras
 from keras import ops
 
-from encoder_zoo.common.trace import use_trace_settings
+from encoder_zoo.common.context import use_context
 from encoder_zoo.common.validation import NonNegativeInt, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import AttentionMask
@@ -98,7 +98,7 @@ class LongformerAttention(FastAttention):
             return self.join_heads(use_pairs(), x)
         # Both functions use the method for long texts, because TensorFlow has no gradient for
         # selections within a selection. It is correct for all lengths.
-        with use_trace_settings(is_long=True):
+        with use_context(is_long=True):
             mixed = ops.cond(is_long & has_few_global, use_slots, use_pairs)
         return self.join_heads(mixed, x)
 

@@ -14,7 +14,7 @@ For more than `SHORT_LENGTH` tokens, the method depends on the backend:
 - Global attention on TensorFlow and on JAX with other devices uses chunks, because TensorFlow has
   no kernel and the JAX function stores all pairs.
 - A TensorFlow graph with unknown lengths contains both methods and selects one at run time. If the
-  lengths are known to be short or long, `Trace.is_long` avoids the selection. XLA has no
+  lengths are known to be short or long, `Context.is_long` avoids the selection. XLA has no
   gradient for it, and other runtimes do not support loops, so they compute all pairs at once.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, N blocks, C queries
@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from encoder_zoo.common.context import get_context
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.trace import get_trace
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.positions import take_positions
 
@@ -55,7 +55,7 @@ def find_is_long(length: int | keras.KerasTensor) -> bool | keras.KerasTensor:
 
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return False
-    known = get_trace().is_long
+    known = get_context().is_long
     return is_long if known is None else known
 
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from encoder_zoo.common.context import get_context
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.trace import get_trace
 from encoder_zoo.common.wording import invalid, quote_with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, has_text
 from encoder_zoo.tasks.preprocessing.columns import (
@@ -332,7 +332,7 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 of texts is empty. Expected a text. Remove the row, or use ...
     """
-    if get_trace().serves:
+    if get_context().serves:
         return texts
     return check_each(texts, has_text(texts), f" of {name} is empty. {TEXT_ADVICE}")
 
@@ -362,7 +362,7 @@ def convert_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
             if is_tensor
             else _make_ragged(lists, name, owner)
         )
-    if get_trace().serves:
+    if get_context().serves:
         return lists
     expected = f" of {name} has no text. Expected at least one text for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)

@@ -6,7 +6,6 @@ Comments use these letters for shapes: B batch, L sequence.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, make_repr
+from encoder_zoo.common.context import get_context, use_context
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.given_labels import LabelValues
 
 logger = logging.getLogger("encoder_zoo")
-# Dict from (preprocessor, log line) to the numbers of truncated texts and of all texts, used inside
-# `log_once`. Inside `report_in_datasets`, a function to log the numbers for a batch. They are
-# not arguments, because texts are truncated in the middle of `encode`, which tasks override, and
-# because threads share a preprocessor.
-_counts = contextvars.ContextVar("counts", default=None)
 
 
 class HasBackbone(Protocol):
@@ -362,10 +357,10 @@ def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: 
         >>> with log_once():
         ...     for is_cut in ([False, False], [False]):
         ...         count_truncated(tf.constant(is_cut), preprocessor, "texts are too long.")
-        ...     list(_counts.get().values())
+        ...     list(get_context().truncated.values())
         [(0, 3)]
     """
-    counts, what = _counts.get(), f"{what} {preprocessor.truncation_advice}"
+    counts, what = get_context().truncated, f"{what} {preprocessor.truncation_advice}"
     cut, count = array_ops.math.count_nonzero(is_cut), array_ops.size(is_cut)
     if array_ops.is_symbolic_tensor(is_cut):
         if callable(counts):
@@ -391,15 +386,12 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
         of_stream: Optional set of strings. Lines from earlier batches, which will not be logged
             again. Defaults to None.
     """
-    if _counts.get() is not None:
+    if get_context().truncated is not None:
         yield
         return
     counts: dict[tuple[int, str], tuple[int, int]] = {}
-    token = _counts.set(counts)
-    try:
+    with use_context(truncated=counts):
         yield
-    finally:
-        _counts.reset(token)
     # Two preprocessors with the same line, e.g. for a student and a teacher, log it only once.
     for cut, count, what in dict.fromkeys((*n, what) for (_, what), n in counts.items()):
         if of_stream is None:
@@ -409,9 +401,8 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
             _log(cut, count, what, "In a batch of the stream ")
 
 
-@contextlib.contextmanager
-def report_in_datasets() -> Iterator[None]:
-    """Context in which traced pipelines log their first batch with truncated texts."""
+def report_in_datasets() -> contextlib.AbstractContextManager[None]:
+    """Make pipelines traced in this context log their first batch with truncated texts."""
     logged = []
 
     def report(cut: np.ndarray, count: np.ndarray, what: bytes) -> list:
@@ -420,8 +411,4 @@ def report_in_datasets() -> Iterator[None]:
             logger.warning("In a batch of the dataset %d of %d %s", cut, count, what.decode())
         return []
 
-    token = _counts.set(report)
-    try:
-        yield
-    finally:
-        _counts.reset(token)
+    return use_context(truncated=report)

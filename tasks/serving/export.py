@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from encoder_zoo.common.context import use_context
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.trace import use_trace_settings
 from encoder_zoo.common.validation import check_path
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import Kind, replace_folder
@@ -269,7 +269,7 @@ def _make_text_function(
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _assert_same_shapes(texts)
-        with tf.control_dependencies([check(), *alike]), use_trace_settings(serves=True):
+        with tf.control_dependencies([check(), *alike]), use_context(serves=True):
             return function(
                 **{
                     name: _convert_to_batch(text) if text.shape.rank == 1 else tf.identity(text)

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from encoder_zoo.common.context import use_context
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.trace import use_trace_settings
 from encoder_zoo.common.validation import check_path
 from encoder_zoo.encoders.core import SelfAttention
 from encoder_zoo.presets.files.atomic import replace_file
@@ -171,7 +171,7 @@ def _make_specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpe
 
 
 def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
-    with use_trace_settings(is_long=False):
+    with use_context(is_long=False):
         if keras.config.backend() == "torch":
             _write_onnx_from_torch(task, path, options)
         else:
@@ -238,7 +238,7 @@ def _freeze_weights(task: Task) -> Iterator[None]:
 
 def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
     """Write a LiteRT file. On PyTorch, these files have a fixed shape."""
-    with use_trace_settings(is_long=False), warnings.catch_warnings():
+    with use_context(is_long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if keras.config.backend() == "torch":
             _write_litert_from_torch(task, path, options)
@@ -342,7 +342,7 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
     module = tf.Module()
     module.weights = [variable.value for variable in task.variables]
     specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
-    with use_trace_settings(is_long=False), silence_messages():
+    with use_context(is_long=False), silence_messages():
         function = tf.function(logits, autograph=False).get_concrete_function(**specs)
         tf.saved_model.save(module, str(folder), {"serving_default": function})
 

@@ -17,11 +17,11 @@ from keras import ops
 
 from encoder_zoo.common.arguments import EvaluateOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.context import use_context
 from encoder_zoo.common.keras_private import replace_training_functions
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import add_layer_states
 from encoder_zoo.common.tensorflow_private import disable_graph_rewriting, drop_unused_kernels
-from encoder_zoo.common.trace import use_trace_settings
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -935,7 +935,7 @@ def _trace_by_length(long: bool, function: Callable) -> Callable:
     """Wrap a function, so that it is traced separately for long and for short examples."""
 
     def traced(argument):
-        with use_trace_settings(is_long=long, blocks={}):
+        with use_context(is_long=long, blocks={}):
             return function(argument)
 
     return traced

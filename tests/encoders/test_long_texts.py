@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.common.trace import use_trace_settings
+from encoder_zoo.common.context import use_context
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import FastAttention, attend_fast
@@ -261,7 +261,7 @@ def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     graph = tf.function(lambda ids: backbone({"token_ids": ids})["sequence_output"])
     choices = {"If", "StatelessIf", "While", "StatelessWhile"}
     assert choices & {op.type for op in graph.get_concrete_function(ids).graph.get_operations()}
-    with use_trace_settings(is_long=False):
+    with use_context(is_long=False):
         graph = tf.function(graph.python_function).get_concrete_function(ids).graph
     assert not choices & {op.type for op in graph.get_operations()}
 

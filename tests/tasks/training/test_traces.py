@@ -11,7 +11,7 @@ import tensorflow as tf
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.common.trace import Trace
+from encoder_zoo.common.context import Context
 from encoder_zoo.encoders import FAMILIES, get_family, training
 from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.tasks.training import text_model
@@ -300,7 +300,7 @@ def trained(name, change=lambda backbone: None):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """A function after which each block is traced by itself."""
-    return lambda: monkeypatch.setattr(training, "get_trace", Trace)
+    return lambda: monkeypatch.setattr(training, "get_context", Context)
 
 
 @pytest.mark.parametrize(
@@ -314,16 +314,12 @@ def test_blocks_traced_once_train_as_those_traced_one_by_one(name, one_by_one):
         np.testing.assert_allclose(weight, other, atol=1e-6)
 
 
-class StrangersBlock(EncoderBlock):
-    """A block that computes what its settings do not tell."""
-
-
 CHANGES = {  # and how many of two blocks are traced
     "alike": (lambda backbone: None, 1),
     "rates": (lambda backbone: setattr(backbone.blocks[1].output_dropout_layer, "rate", 0.5), 2),
     "frozen": (lambda backbone: setattr(backbone.blocks[0], "trainable", False), 2),
     "updates": (lambda backbone: backbone.blocks[1].attention.query_dense.enable_lora(2), 2),
-    "of others": (lambda backbone: setattr(backbone.blocks[1], "__class__", StrangersBlock), 2),
+    "attributes": (lambda backbone: setattr(backbone.blocks[1], "depth", 1), 2),
 }
 
 

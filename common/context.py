@@ -1,0 +1,72 @@
+"""Settings for the current call or TensorFlow graph, which layers and preprocessors read.
+
+They are not arguments, because Keras, families and tasks call layers, initializers and
+preprocessors with fixed arguments, and because threads share these objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """Settings for the current call, or for the TensorFlow graph that is being traced.
+
+    Attributes:
+        is_long: Optional boolean. Whether the graph will be used for long texts only (True) or for
+            short texts only (False). This can be used to select the attention method. If None, both
+            are supported. Defaults to None.
+        blocks: Optional dict with the functions of blocks in this graph. This is used to trace
+            identical blocks only once, which saves most of the tracing time. The operations in the
+            graph are the same, because TensorFlow will inline all function calls. Defaults to None.
+        serves: Boolean. Whether to trace the graph for export. If True, empty texts are accepted,
+            because a batch can contain texts from several clients, and raising an error would
+            affect all clients. Defaults to False.
+        engine: Optional string. "numpy" or "tensorflow" to use for preprocessing. If None, the
+            backend is used (see `common.lazy`). Defaults to None.
+        draws_weights: Boolean. If False, weights are initialized with zeros, to save time before
+            loading. Defaults to True.
+        truncated: Dictionary from (preprocessor, log line) to the numbers of truncated texts and of
+            all texts, or a function to log these numbers for each batch of a dataset. Defaults to
+            None, which logs them immediately.
+    """
+
+    is_long: bool | None = None
+    blocks: dict | None = None
+    serves: bool = False
+    engine: str | None = None
+    draws_weights: bool = True
+    truncated: dict | Callable | None = None
+
+
+_context: contextvars.ContextVar[Context] = contextvars.ContextVar("context")
+_DEFAULTS = Context()
+
+
+def get_context() -> Context:
+    """Return the settings for the current call or graph."""
+    return _context.get(_DEFAULTS)
+
+
+@contextlib.contextmanager
+def use_context(**changes: Any) -> Iterator[None]:
+    """Context manager to change settings.
+
+    Args:
+        **changes: Attributes of `Context` to change.
+
+    Example:
+        >>> with use_context(is_long=False), use_context(serves=True):
+        ...     get_context().is_long, get_context().serves
+        (False, True)
+    """
+    token = _context.set(dataclasses.replace(get_context(), **changes))
+    try:
+        yield
+    finally:
+        _context.reset(token)
