@@ -201,6 +201,7 @@ class Distillation(TextModel):
             return dataclasses.replace(
                 self.student.objective,
                 fills_batches=False,
+                learning_rate_shares={},  # only for training on labels
                 inputs_of_metrics=self._prepare_metric_inputs,
             )
         activation = "softmax" if self.record.pretrains else None

@@ -6,6 +6,7 @@ vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,7 @@ from encoder_zoo.tasks.embedding.term_answers import TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
+from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
     from typing import Self
@@ -365,11 +367,13 @@ class SparseEncoder(Embedder[SparseIndex]):
             self.query_learning_rate = query_learning_rate
         super().compile(optimizer, loss, metrics, **options)
 
-    def learning_rate_shares(self) -> dict[int, float]:
+    @property
+    def objective(self) -> Objective:
         if self.query_learning_rate is None:
-            return {}
+            return super().objective
         share = self.query_learning_rate / self.learning_rate
-        return {id(weight): share for weight in self.query_encoder.trainable_weights}
+        shares = {id(weight): share for weight in self.query_encoder.trainable_weights}
+        return dataclasses.replace(super().objective, learning_rate_shares=shares)
 
     def _compute_query_vectors(self, inputs, training):
         if self.query_encoder is None:

@@ -260,10 +260,6 @@ class TokenClassifier(LabelledTask):
         # With other weight names, software without a CRF cannot load the head and ignore the CRF.
         return dataclasses.replace(record, output=CRF, has_crf=True) if self.crf else record
 
-    def learning_rate_shares(self) -> dict[int, float]:
-        weights = self.transitions.weights if self.transitions else ()
-        return {id(weight): TRANSITIONS_RATE for weight in weights}
-
     def logits_of(self, encoded, inputs, training=None):
         return self.head(encoded["sequence_output"], training=training)  # (B, L, C)
 
@@ -282,6 +278,7 @@ class TokenClassifier(LabelledTask):
             from_logits=True,
             reduction="mean_with_sample_weight",
         )
+        transitions = self.transitions.weights if self.transitions else ()
         if self.transitions is not None:
             loss = functools.partial(CrfLoss, self.transitions)
         own = {"accuracy": functools.partial(entity_metrics.TokenAccuracy, name="accuracy")}
@@ -295,6 +292,7 @@ class TokenClassifier(LabelledTask):
             self.labels,
             own,
             of_tokens=True,
+            learning_rate_shares={id(weight): TRANSITIONS_RATE for weight in transitions},
             class_weighting=weigh_by_class,
         )
 

@@ -119,6 +119,7 @@ class Objective:
             dict and are used unchanged.
         inputs_of_metrics: Function that converts inputs, labels, outputs and weights to the labels,
             outputs and weights for the metrics.
+        learning_rate_shares: Mapping of weight ids to multipliers of the learning rate.
         class_weighting: Optional function of `(objective, data, class_weight, loss)` that returns
             the data with class weights. None for a task without classes. Defaults to None.
         split_report: Optional function of `(objective, examples, held_out)` that logs warnings
@@ -142,6 +143,7 @@ class Objective:
     fills_batches: bool = True
     names_outputs: bool = False
     inputs_of_metrics: Callable[..., tuple] = return_unchanged
+    learning_rate_shares: Mapping[int, float] = field(default_factory=dict)
     class_weighting: Callable[..., Source] | None = None
     split_report: Callable[..., None] | None = None
 

@@ -185,10 +185,6 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _check_answers(self, x=None) -> None:
         """Raise a ValueError if the task is not ready to evaluate or to predict these inputs."""
 
-    def learning_rate_shares(self) -> dict[int, float]:
-        """Return a dict of weight ids to multipliers of the learning rate."""
-        return {}
-
     @validate_arguments
     def compile(
         self,
@@ -329,7 +325,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self.learning_rate,
             *decay,
             WARMUP if self.record.warmup is None else self.record.warmup,
-            self.learning_rate_shares(),
+            self.objective.learning_rate_shares,
             list_undecayed(self),
             self.dtype_policy.name == "mixed_float16",
         )
@@ -338,7 +334,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         """Return the state that traced training graphs depend on, without `compile` arguments."""
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
-        rates = tuple(self.learning_rate_shares().values())
+        rates = tuple(self.objective.learning_rate_shares.values())
         return trained, *of_backbone, self.form, self._get_own_settings(), rates
 
     def _get_own_settings(self) -> dict:

@@ -195,7 +195,7 @@ find_kept_classes trim_vocabulary
 load_adapters least_weights logits_of objective prepared_inputs preprocess push_to_hub
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
 check_savable train_pooler train_step index_class load_index scaled chunks tune_thresholds
-learning_rate_shares encode_queries forget_stale_functions compute_batch_outputs penalties forward
+encode_queries forget_stale_functions compute_batch_outputs penalties forward
 run_examples run_texts""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
