@@ -1,4 +1,4 @@
-"""Batches in NumPy, to be used as a Keras dataset."""
+"""Batches of NumPy arrays that can be used as a Keras dataset."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from encoder_zoo.common.ragged_array import make_array
 
 
 class ArrayBatches(keras.utils.PyDataset):
-    """Batches in NumPy, created on demand, with the `tf.data` methods that tasks use.
+    """Dataset of NumPy batches that are created on demand, with some methods of `tf.data`.
 
     Args:
-        make: A function to make the batch with a given number.
-        numbers: A sequence of integers. Batch numbers, in the order to be used.
+        make: Function from a batch number to the batch.
+        numbers: Sequence of integers. Batch numbers, in the order of the dataset.
 
     Example:
         >>> batches = ArrayBatches(lambda number: {"x": np.full(2, number)}, range(5))
@@ -33,17 +33,17 @@ class ArrayBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> int | None:
-        """The number of batches. If it is None, Keras treats the dataset as endless."""
+        """Return the number of batches, or None to make Keras treat the dataset as infinite."""
         return len(self) if self._counted else None
 
     def uncounted(self) -> ArrayBatches:
-        """Return an endless dataset: after the last batch, it starts again with the first batch."""
+        """Return an infinite dataset, which repeats the batches in the same order."""
         batches = copy.copy(self)
         batches._counted = False
         return batches
 
     def repeat_forever(self) -> Iterator:
-        """Yield the batches forever, because Keras can stop reading in the middle of an epoch."""
+        """Repeat the batches forever, because Keras can stop reading in the middle of an epoch."""
         for number in itertools.count():
             yield self[number]
 
@@ -55,7 +55,7 @@ class ArrayBatches(keras.utils.PyDataset):
         return keras.tree.map_structure(np.asarray, self._make(number))
 
     def __iter__(self):
-        # For tasks. Keras uses the ordinary arrays from `__getitem__`.
+        # Tasks need the arrays from `make_array`. Keras uses the plain arrays from `__getitem__`.
         return (keras.tree.map_structure(make_array, self._make(n)) for n in self._numbers)
 
     def take(self, count: int) -> ArrayBatches:

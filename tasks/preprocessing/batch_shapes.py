@@ -1,9 +1,10 @@
-"""Batches with few different shapes, for compilers that compile a program for each shape.
+"""Create batches with few different shapes, because a program is compiled for every shape.
 
-A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` is used
-to mark the rows with real examples. All other rows are ignored in losses and metrics.
+A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` marks
+the rows with real examples. Losses and metrics ignore all other rows.
 
-Comments use these letters for shapes: N examples, B rows in a batch.
+Comments use these letters for shapes: N is the number of examples and B the number of rows in a
+batch.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool
-ABSENT = float("-inf")  # the score to mark a column without a text
-PACKED_TOKENS = "packed_tokens"  # (S, L) int32, without one row per example, see `encode_packed`
+ABSENT = float("-inf")  # score of a column without a text
+PACKED_TOKENS = "packed_tokens"  # (S, L) int32, several examples per row, see `encode_packed`
 
 
 def pack_batch(x: dict, y=None, sample_weight=None):
-    """Pack a batch in the format of Keras: `x`, `(x, y)` or `(x, y, sample_weight)`.
+    """Convert a batch to the format of Keras: `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Example:
         >>> pack_batch({"a": 1}), pack_batch({"a": 1}, 2)
@@ -38,16 +39,16 @@ def pack_batch(x: dict, y=None, sample_weight=None):
 
 
 def fill_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
-    """Collate examples, and pad the batch to a number of rows, or to a multiple.
+    """Collate examples, and fill the batch to a fixed number of rows.
 
     Args:
-        collate: A function to make a batch from examples, called with `(examples, seed)`.
+        collate: Function of `(examples, seed)` that creates a batch.
         examples: Dict. One or more encoded examples.
         seed: Integer tensor of shape (2,).
-        rows: Positive integer. Number of rows in the batch. With more examples, it will be rounded
-            up to a multiple of 8.
-        multiple: Optional positive integer. Factor for the number of rows. If None, the batch is
-            not filled.
+        rows: Positive integer. Number of rows in the batch. If there are more examples, their
+            number is rounded up to a multiple of `8 * multiple`.
+        multiple: Optional positive integer. The number of rows is rounded up to a multiple of this
+            value. If None, the batch is not filled.
     """
     if multiple is None:
         return collate(examples, seed)
@@ -59,12 +60,12 @@ def fill_batch(collate: Callable, examples: dict, seed, rows, multiple: int | No
 
 
 def fill(examples: dict, rows) -> dict:
-    """Append copies of the last example, up to a number of rows.
+    """Append copies of the last example until there are `rows` examples.
 
     Args:
-        examples: A dict with tensors and ragged tensors for one or more examples.
-        rows: Positive integer. Number of rows B. With more examples than this, all examples are
-            returned.
+        examples: Dict of tensors and ragged tensors with one or more examples.
+        rows: Positive integer. Number of rows B. If there are more examples, they are returned
+            unchanged.
 
     Example:
         >>> import tensorflow as tf
@@ -83,7 +84,7 @@ def count_examples(examples: dict):
 
 
 def mark(batch, count):
-    """Mark the first `count` rows of a batch as real, in the input `REAL_ROWS`.
+    """Add the input `REAL_ROWS`, which marks the first `count` rows of a batch as real.
 
     Args:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)` with B rows.
@@ -109,8 +110,8 @@ def real_examples(*batch):
 def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
     """Assign examples to sequences, so that the sequences contain little padding.
 
-    Every example is assigned to the sequence where it leaves the least free space. When starting
-    with the longest examples, this is the best-fit heuristic for bin packing.
+    Every example is assigned to the fullest sequence with enough free tokens. If the examples are
+    sorted by length, this is the best-fit decreasing heuristic for bin packing.
 
     Args:
         lengths: Integer array of shape (N,). Number of tokens per example in descending order. Each
@@ -150,7 +151,7 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
 def make_packed_order(
     lengths: array_ops.Tensor, plan: array_ops.RaggedTensor, seed: array_ops.Tensor
 ) -> array_ops.RaggedTensor:
-    """Return packed sequences in random order, with random examples in each sequence.
+    """Shuffle packed sequences, and the examples of equal length among these sequences.
 
     Args:
         lengths: Integer tensor of shape (N,). Number of tokens per example.
@@ -172,15 +173,15 @@ def make_packed_order(
     return array_ops.gather(plan.with_values(array_ops.gather(order, plan.values)), examples)
 
 
-LENGTH_SAMPLE = 1000  # number of lengths to estimate the number of sequences from
+LENGTH_SAMPLE = 1000  # number of lengths in the sample to estimate the number of sequences
 SPARE_SEQUENCES = 1.1  # sequences per batch, relative to the average number needed
-WORTHWHILE = 0.75  # maximum number of sequences to use for packing, relative to B
+WORTHWHILE = 0.75  # with more sequences, relative to B, examples are not packed
 
 
 def choose_sequence_counts(
     lengths: np.ndarray, length: int, batch_size: int
 ) -> tuple[int, ...] | None:
-    """Return up to three choices for S, the number of packed sequences in a batch.
+    """Choose up to three numbers of packed sequences per batch.
 
     The first number is enough for most batches, the second is twice the first, and the last is B.
 
@@ -190,7 +191,7 @@ def choose_sequence_counts(
         batch_size: Positive integer. Batch size B.
 
     Returns:
-        Tuple of ascending integers, or None when packing would save very little padding.
+        Tuple of ascending integers, or None if packing would save too little padding.
 
     Example:
         >>> choose_sequence_counts(np.array([5, 7, 9, 20]), 32, 16)
@@ -205,13 +206,13 @@ def choose_sequence_counts(
 
 
 def add_packed_tokens(batch, counts: tuple[int, ...]):
-    """Add the input `PACKED_TOKENS` to a batch, with the smallest sufficient number of sequences.
+    """Add the input `PACKED_TOKENS` to a batch, with as few sequences as possible.
 
     Examples that are only used to fill the batch are not packed.
 
     Args:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
-        counts: A tuple of ascending integers. Possible numbers of packed sequences. The last number
+        counts: Tuple of ascending integers. Allowed numbers of packed sequences. The last number
             is at least B.
 
     Example:
@@ -240,20 +241,20 @@ Bucketed = Annotated[
     Rule(lambda v: type(v) is bool or isinstance(v, tuple), "True, False or a tuple of lengths"),
 ]
 LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192
-SHORTEST = 32  # minimum length for the longest text when choosing the lengths
-THREE_LENGTHS_UP_TO = 128  # maximum length for the longest text to use three lengths
+SHORTEST = 32  # the maximum length is at least this value
+THREE_LENGTHS_UP_TO = 128  # up to this maximum length, batches are padded to three lengths
 
 
 def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Choose the lengths that batches are padded to: powers of two, and only three for short texts.
+    """Choose the lengths that batches are padded to. They are powers of two.
 
-    Using fewer lengths leads to some padding, but for every additional length a program has to be
-    compiled, which takes seconds.
+    Every length needs a compiled program, which takes seconds. For this reason, only three lengths
+    are used for short texts, although this leads to more padding.
 
     Args:
         longest: Positive integer. Number of tokens in the longest example.
-        known: Optional tuple of integers. Lengths to keep because their programs are already
-            compiled. Defaults to None.
+        known: Optional tuple of integers. Lengths whose programs are already compiled. They are
+            kept. Defaults to None.
 
     Example:
         >>> choose_lengths(59), choose_lengths(300), choose_lengths(59, known=(8, 16, 32))
@@ -266,7 +267,7 @@ def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[
 
 
 def take_examples(examples: Mapping, indices) -> dict:
-    """Return the examples at the given indices.
+    """Select the examples at the given indices.
 
     Example:
         >>> import tensorflow as tf
@@ -281,7 +282,7 @@ def iterate_by_length(
 ) -> Iterator[np.ndarray]:
     """Yield the example indices of each batch, starting with the longest examples.
 
-    A batch that is too large for the memory will therefore fail immediately.
+    If a batch is too large for the memory, the first batch fails.
 
     Args:
         examples: Dict with the ragged "token_ids", (N, None).
@@ -312,13 +313,13 @@ def iterate_by_length(
 def combine_candidates(
     examples: dict, firsts: array_ops.Tensor, others: array_ops.RaggedTensor
 ) -> dict:
-    """Combine examples with single texts into rows with one first text and additional texts.
+    """Combine examples of single texts into rows with a first text and candidate texts.
 
     Args:
-        examples: Dict. Encoded examples for all texts.
-        firsts: Integer tensor of shape (N,). First text index per row.
-        others: Ragged integer tensor of shape (N, None). Indices for the further texts. Their
-            examples are named "candidate_...".
+        examples: Dict. Encoded examples of all texts.
+        firsts: Integer tensor of shape (N,). Index of the first text in each row.
+        others: Ragged integer tensor of shape (N, None). Indices of the candidates in each row.
+            Their examples are named "candidate_...".
     """
     further = take_examples(examples, others)
     renamed = {CANDIDATE + name: values for name, values in further.items()}
@@ -326,12 +327,12 @@ def combine_candidates(
 
 
 def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
-    """Add the valid ranges of inputs for further texts.
+    """Add the valid ranges of the inputs for candidate texts.
 
     Args:
         ranges: Dict. Input ranges for one text (see `Task.input_ranges`).
-        names: Names for the inputs to add for further texts. Defaults to None, which means all
-            inputs.
+        names: Optional iterable of strings. Names of the inputs that candidates have. If None,
+            candidates have all inputs. Defaults to None.
 
     Example:
         >>> add_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
@@ -345,14 +346,14 @@ def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> di
 def pad_candidates(
     pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: Bucketed
 ) -> dict[str, array_ops.Tensor]:
-    """Pad rows with further texts to the model inputs, with one length for all texts.
+    """Pad rows with candidate texts to the model inputs. All texts get the same length.
 
     Args:
-        pad: The preprocessor's function to pad examples with single texts.
+        pad: Function of `(examples, bucketed)` that pads examples of single texts.
         examples: Dict. Encoded examples with "token_ids" and "first_length" for the first text in
-            each row, and the same names with the prefix "candidate_" for further texts, ragged (N,
+            each row, and the same names with the prefix "candidate_" for candidates, ragged (N,
             None, ...).
-        pad_token_id: Integer. Token id to use for columns without a text.
+        pad_token_id: Integer. Token id in columns without a text.
         bucketed: See `Preprocessor.collate`.
 
     Returns:
@@ -371,7 +372,7 @@ def pad_candidates(
         inputs[name] = values[:count]
         ragged = others.with_values(values[count:])
         inputs[CANDIDATE + name] = ragged.to_tensor(array_ops.cast(empty, values.dtype))
-    # The first token in every column is unmasked, because attention without tokens returns NaN.
+    # The first token in every column is not masked, because attention without tokens returns NaN.
     first = array_ops.range(array_ops.shape(inputs["token_ids"])[1]) == 0
     inputs[CANDIDATE + "padding_mask"] |= first
     return inputs

@@ -1,6 +1,6 @@
-"""Batches with examples of similar length, padded to the longest example in the batch.
+"""Create batches of examples with similar length, padded to the longest example in the batch.
 
-Comments use these letters for shapes: N examples, B batch.
+Comments use these letters for shapes: N is the number of examples and B the batch size.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 
 
-# Used instead of the seed in evaluation. Random choices then depend on the text and not on the
-# batch.
+# This seed is used in evaluation, so that random choices depend on the text and not on the batch.
 NOT_RANDOM = -1
 
-# Examples are sorted by length inside megabatches, as in transformers. They are large enough for
-# little padding and small enough for a random order.
-MEGABATCH = 50  # number of batches
+# Number of batches in a megabatch. Examples are sorted by length inside megabatches, as in
+# transformers. Smaller megabatches need more padding, larger megabatches make the order less
+# random.
+MEGABATCH = 50
 
 
 def make_array_batches(
@@ -42,7 +42,7 @@ def make_array_batches(
     """Create batches for one pass over encoded examples, in a given order.
 
     Args:
-        collate: A function to make a batch from examples, called with `(examples, seed)`.
+        collate: Function of `(examples, seed)` that creates a batch.
         examples: Dict. N encoded examples.
         order: Integer array of shape (N,).
         batch_size: Positive integer. Batch size B.
@@ -64,16 +64,16 @@ def iterate_epochs(
     numbers: tuple,
     mixed: bool = False,
 ) -> ArrayBatches:
-    """Create the remaining batches of all epochs.
+    """Create the batches of all epochs, except for the batches that are already done.
 
     Args:
         collate, examples: See `make_array_batches`.
         packing: Tuple. The plan from `pack_examples`, or empty.
-        plan: `Plan`. How to read the examples.
-        numbers: A tuple of integers with the seed, the number of batches per pass, the number of
+        plan: `Plan` with the batch size, epochs and steps.
+        numbers: Tuple of four integers: the seed, the number of batches per pass, the number of
             batches already done, and the total number of batches.
-        mixed: Boolean. See `shuffle_by_length`. This is used when batches are shuffled and grouped
-            by length. Defaults to False.
+        mixed: Boolean. See `shuffle_by_length`. This has no effect unless batches are shuffled and
+            grouped by length. Defaults to False.
     """
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # this imports Keras
 
@@ -96,9 +96,9 @@ def iterate_epochs(
 
 
 def count_tokens(examples: dict) -> array_ops.Tensor:
-    """Return the number of tokens in all texts of each example, int64 (N,).
+    """Count the tokens in all texts of each example. Return int64 (N,).
 
-    Prepared examples all have the same length, including padding.
+    All preprocessed examples have the same length, including padding.
 
     Example:
         >>> import tensorflow as tf
@@ -135,14 +135,14 @@ def shuffle_by_length(
         seed: Integer tensor of shape (2,). The same seed gives the same order.
         group_lengths: Boolean. Whether to place examples with similar lengths next to each other.
             Defaults to True.
-        mixed: Boolean. Whether to use short and long examples in every batch instead, with
-            approximately the same number of tokens. Defaults to False.
+        mixed: Boolean. If True, every batch contains short and long examples instead, with about
+            the same number of tokens per batch. Defaults to False.
 
     Returns:
-        Int64 tensor of shape (N,) with every example exactly once. The examples are shuffled and
-        sorted by length inside megabatches of `MEGABATCH` batches. After that, the batches are
-        shuffled. A smaller last batch has examples with any length. With sorting, it would always
-        contain the longest examples.
+        Int64 tensor of shape (N,) with every example index exactly once. The examples are shuffled
+        and sorted by length inside megabatches of `MEGABATCH` batches. After that, the batches are
+        shuffled. A smaller last batch is not sorted, because it would always contain the longest
+        examples.
     """
     count = array_ops.size(lengths, array_ops.int64)
     full = count // batch_size * batch_size
@@ -156,7 +156,7 @@ def shuffle_by_length(
     order = array_ops.gather(order, array_ops.argsort(key, stable=True))
     if mixed:
         ranks = array_ops.range(full) - megabatch * batch_size * MEGABATCH
-        # Deal the sorted examples in each megabatch to its batches in turn.
+        # Distribute the sorted examples in each megabatch over its batches in turn.
         batches = array_ops.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
         order = array_ops.gather(
             order, array_ops.argsort(megabatch * MEGABATCH + ranks % batches, stable=True)
@@ -194,10 +194,10 @@ def make_epoch_order(
 
 
 def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Distribute sorted examples over batches in turn, so that batches have similar lengths.
+    """Distribute sorted examples over batches in turn. Each batch gets short and long examples.
 
     Args:
-        order: Integer array of shape (N,), sorted by length.
+        order: Integer array of shape (N,). Example indices, sorted by length.
         batch_size: Positive integer. Batch size B.
 
     Example:
@@ -221,12 +221,12 @@ class Plan:
 
     Attributes:
         batch_size: Positive integer. Batch size B.
-        epochs: Range. Epochs to run in a `fit`.
+        epochs: Range. Indices of the epochs that `fit` runs.
         shuffle: Boolean. Whether to shuffle examples.
-        steps_per_epoch: Optional positive integer. Number of batches per epoch, which can take
-            several passes. If None, an epoch is one pass.
-        group_lengths: Boolean. Whether to use examples with similar lengths in a shuffled batch, to
-            save padding. If False, they are drawn at random.
+        steps_per_epoch: Optional positive integer. Number of batches per epoch, which can need
+            several passes over the data. If None, an epoch is one pass.
+        group_lengths: Boolean. Whether a shuffled batch contains examples with similar lengths, to
+            save padding. If False, its examples are drawn at random.
     """
 
     batch_size: int = BATCH_SIZE
@@ -238,11 +238,11 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """One pass over prepared batches.
+    """Batches for one pass over the examples.
 
     Attributes:
-        dataset: A dataset with the results from the preprocessor's `collate`.
-        order: Integer array of shape (N,). Example index at each position.
+        dataset: Dataset of collated batches.
+        order: Integer array of shape (N,). Index of the example at each position in the batches.
     """
 
     dataset: tf.data.Dataset
@@ -268,12 +268,12 @@ class LengthGroupedBatcher:
     """Create batches of encoded examples. The graphs are traced only once.
 
     Args:
-        collate: A function to make a batch from examples, called with `(examples, seed)`.
-        multiple: Optional positive integer. If given, every batch will be filled to `batch_size`
-            rows or to the next multiple of this value (see `filling`).
-        sequence_counts: Optional tuple of integers. If given, on JAX, the texts in a batch will be
+        collate: Function of `(examples, seed)` that creates a batch.
+        multiple: Optional positive integer. If given, every batch is filled to `batch_size` rows,
+            rounded up to a multiple of this value (see `fill_batch`). Defaults to None.
+        sequence_counts: Optional tuple of integers, for JAX. If given, the texts in a batch are
             packed into one of these numbers of sequences (see `choose_sequence_counts`). All
-            batches then have approximately the same number of tokens.
+            batches then have about the same number of tokens. Defaults to None.
     """
 
     def __init__(
@@ -294,15 +294,15 @@ class LengthGroupedBatcher:
     def ordered(self, examples: dict, batch_size: int) -> Batches:
         """Create batches for one pass over the examples, starting with the longest examples.
 
-        A batch that is too large for the memory will therefore fail immediately. With packing, each
-        batch has long and short texts.
+        If a batch is too large for the memory, the first batch fails. With packing, each batch has
+        long and short texts.
 
         Args:
-            examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
+            examples: Dict of tensors. N encoded examples. "token_ids" is ragged.
             batch_size: Positive integer. Batch size B.
 
         Returns:
-            `Batches`, with the example index at each position.
+            `Batches` with the dataset and the order of the examples.
         """
         order = np.argsort(-count_tokens(examples).numpy(), kind="stable")
         if self._sequence_counts:
@@ -317,20 +317,20 @@ class LengthGroupedBatcher:
     ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
         """Create one dataset with the batches of several epochs. Each epoch has its own order.
 
-        This order only depends on the seed and the epoch, so that training gets the same batches
-        when it is resumed at a later epoch.
+        The order only depends on the seed and the epoch, so that a training gets the same batches
+        if it is resumed at a later epoch.
 
         Args:
-            examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
-            plan: `Plan`. How to read the examples.
-            capacity: Optional positive integer. If given, examples will be packed into sequences
-                with this number of tokens. In this case, `batch_size` counts sequences, and the
+            examples: Dict of tensors. N encoded examples. "token_ids" is ragged.
+            plan: `Plan` with the batch size, epochs and steps.
+            capacity: Optional positive integer. If given, examples are packed into sequences of
+                this number of tokens. In this case, `batch_size` counts sequences, and the
                 collated "token_ids" are ragged (B, None, None). Defaults to None.
 
         Returns:
-            The number of batches per pass, and a function `batches(seed, done)`. It returns the
-            batches for all epochs and skips the first `done` batches without creating them. The
-            seed is used for the order and for masking.
+            Tuple of the number of batches per pass, and a function `batches(seed, done)`. The
+            function returns the batches for all epochs, and skips the first `done` batches without
+            creating them. The seed is used for the order and for masking.
         """
         lengths = count_tokens(examples).numpy()
         packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
@@ -350,7 +350,7 @@ class LengthGroupedBatcher:
         return steps, batches
 
     def _make_collate(self, rows) -> Callable:
-        """Return `collate`, followed by filling and packing when this is needed for the batches."""
+        """Wrap `collate` to also fill and pack the batches, if necessary."""
 
         def collate(examples, seed):
             batch = fill_batch(self._collate, examples, seed, rows, self._multiple)
@@ -396,7 +396,7 @@ class LengthGroupedBatcher:
         def make(indices, seed):
             return self._make_collate(batch_size)(take_examples(examples, indices), seed)
 
-        # No tuning, because padding is fast and it can take half a second to end a tuned pipeline.
+        # Padding is fast and does not need tuning. Ending a tuned pipeline can take half a second.
         options = tf.data.Options()
         options.autotune.enabled = False
         batches = plan.map(make, num_parallel_calls=BATCHES_AHEAD, deterministic=True).prefetch(
@@ -414,13 +414,13 @@ def group_batches(
     """Divide megabatches of raw inputs into batches of similar length.
 
     Args:
-        megabatches: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged
-            tensors. Each megabatch has `get_megabatch_size(batch_size)` raw examples, except for
-            the last one in a pass.
+        megabatches: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors.
+            Each megabatch has `get_megabatch_size(batch_size)` raw examples, except for the last
+            megabatch in a pass.
         batch_size: Positive integer. Batch size B.
-        seed: Integer. Seed to use for the order inside the megabatches.
-        group_lengths: Boolean. Whether to use examples with similar lengths in a batch. If False,
-            they are drawn at random. Defaults to True.
+        seed: Integer. Seed for the order inside the megabatches.
+        group_lengths: Boolean. Whether a batch contains examples with similar lengths. If False,
+            its examples are drawn at random. Defaults to True.
 
     Returns:
         Dataset of batches with the same structure as the megabatches. Every example occurs exactly
@@ -434,7 +434,7 @@ def group_batches(
 
         def batch_at(start):
             chosen = order[start : start + batch_size]
-            # Missing labels are None when weights are given.
+            # If there are weights without labels, the labels are None.
             return array_ops.nest.map_structure(
                 lambda values: None if values is None else array_ops.gather(values, chosen),
                 megabatch,
@@ -448,12 +448,12 @@ def group_batches(
 
 
 def get_megabatch_size(batch_size: int) -> int:
-    """Return the number of examples in a megabatch, which are grouped by length."""
+    """Return the number of examples in a megabatch, which are sorted by length."""
     return batch_size * MEGABATCH
 
 
 def count_bytes(x) -> array_ops.Tensor:
-    """Return the number of bytes of each raw input, int32 (N,), to estimate its number of tokens.
+    """Count the bytes of each raw input, to estimate its number of tokens. Return int32 (N,).
 
     Args:
         x: Tensors or ragged tensors with texts or words, in any structure.
@@ -487,11 +487,11 @@ def map_graph_batches(
     little padding, and the memory usage does not depend on the number of examples.
 
     Args:
-        function: A function to compute the values for some examples, concatenated to float32 (T,
-            width).
-        examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
+        function: Function that computes the values of a batch of examples, concatenated to float32
+            (T, width).
+        examples: Dict of tensors. N encoded examples. "token_ids" is ragged.
         lengths: Int64 tensor of shape (N,). Number of values per example.
-        width: Positive integer. Width per value.
+        width: Positive integer. Size of the last axis of the values.
 
     Returns:
         Ragged tensor of shape (N, None, width), in the example order.

@@ -1,6 +1,6 @@
-"""Find where visible characters begin and end, without blanks and with combining marks.
+"""Trim spans to visible characters: remove blanks at the ends, and include combining marks.
 
-Comments use these letters for shapes: N texts, S spans.
+Comments use these letters for shapes: N is the number of texts and S the number of spans.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 
 VISIBLE, BLANK, COMBINING_MARK = range(3)
-LAST_OF_KINDS = 0xE0200  # all code points from here on are visible, or not assigned
+LAST_OF_KINDS = 0xE0200  # all code points from this value on are visible or unassigned
 
 
 class TextCharacters(NamedTuple):
     """The characters of a batch of texts.
 
     Attributes:
-        begins: Int64 tensor of shape (N,). Start position for each text among all characters.
-        ends: Int64 tensor of shape (N,). End position for each text among all characters.
+        begins: Int64 tensor of shape (N,). Start of each text in the concatenated characters.
+        ends: Int64 tensor of shape (N,). End of each text in the concatenated characters.
         visible: Int64 tensor. Positions of characters that are neither blanks nor marks.
         unmarked: Int64 tensor. Positions of characters that are not marks.
     """
@@ -48,13 +48,15 @@ def read_characters(texts: array_ops.Tensor) -> TextCharacters:
 def extend_to_marks(
     characters: TextCharacters, row: array_ops.Tensor, end: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Move ends (S,) after the combining marks that follow, such as accents, vowel signs, and
-    U+FE0F after an emoji. Many tokenizers do not include these marks in a token.
+    """Extend spans (S,) to include the combining marks after their last character.
+
+    Combining marks are accents, vowel signs, or U+FE0F after an emoji. Many tokenizers do not
+    include these marks in a token.
 
     Args:
-        characters: Characters in the texts.
-        row: Int64 tensor of shape (S,). Text index per span.
-        end: Int32 tensor of shape (S,). Span ends.
+        characters: `TextCharacters` of the texts.
+        row: Int64 tensor of shape (S,). Index of the text of each span.
+        end: Int32 tensor of shape (S,). End of each span, exclusive.
     """
     first = array_ops.gather(characters.begins, row)
     limit = array_ops.gather(characters.ends, row)
@@ -89,7 +91,7 @@ def trim_to_visible(
 def trim_spans(
     texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Return the starts and ends of `trim_to_visible`, and whether a span has visible characters.
+    """Trim spans as in `trim_to_visible`. Also return which spans have visible characters, (S,).
 
     The bounds of a span without visible characters have no meaning.
     """
@@ -99,7 +101,7 @@ def trim_spans(
     begin, behind = (first + array_ops.cast(offset, array_ops.int64) for offset in (start, end))
     begin = _find_next(characters.visible, begin, limit)
     is_seen = begin < behind
-    # The last visible character, followed by its marks.
+    # A span ends with its last visible character and the marks of this character.
     number = array_ops.searchsorted(characters.visible, behind) - 1
     padded = array_ops.concat([characters.visible, [-1]], axis=0)
     last = array_ops.gather(padded, array_ops.maximum(number, 0))
@@ -111,7 +113,7 @@ def trim_spans(
 def _find_next(
     positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return the first position (S,) that is at least `begin`, or `limit` if there is none."""
+    """Return the first position (S,) from `begin` to `limit`, or `limit` if there are none."""
     padded = array_ops.concat([positions, [2**62]], axis=0)
     found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
     return array_ops.minimum(found, limit)
@@ -119,9 +121,11 @@ def _find_next(
 
 @functools.cache
 def compute_runs() -> tuple[np.ndarray, np.ndarray]:
-    r"""Return the code points at which the kind of character changes, and all kinds, int32.
+    r"""Find the code points at which the kind of character changes.
 
-    The first kind is for the characters before the first change.
+    Returns:
+        Two int32 arrays: the code points, and the kinds of the characters between them. The first
+        kind is for the characters before the first code point.
 
     Example:
         >>> first, kinds = compute_runs()

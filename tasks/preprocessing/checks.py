@@ -1,4 +1,4 @@
-"""Checks for values, in memory and inside graphs, with errors that name the row or example."""
+"""Check values in memory and inside graphs. Errors contain the index of the row or example."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ def check_each(
     unit: str = "Row",
     index: array_ops.Tensor | None = None,
 ):
-    """Return the values if all are valid. Otherwise, raise an error that describes the first value.
+    """Return the values if they are valid. Otherwise, raise an error for the first invalid item.
 
     Args:
-        values: Tensor, ragged tensor or nested structure. It will be returned unchanged.
-        right: Boolean tensor of shape (N,). Whether each value is valid.
-        *message: Strings, and tensors or lists (N,) to read the first invalid value from. It is
-            also possible to pass a function that takes the index and returns a string. This string
-            will be omitted in graphs.
-        unit: String. Name to use for an item in the error message, with one item per value in
-            `right`. Defaults to "Row".
-        index: Integer tensor of shape (N,). Index to show for each item. Defaults to None, which
-            means 0 to N - 1.
+        values: Tensor, ragged tensor or nested structure. It is returned unchanged.
+        right: Boolean tensor of shape (N,). Whether each item is valid.
+        *message: Parts of the error message: strings, tensors or lists (N,) whose entry for the
+            invalid item is shown, or functions from the index of this item to a string. Functions
+            are not called in graphs.
+        unit: String. Name of an item in the error message. Defaults to "Row".
+        index: Optional integer tensor of shape (N,). Index to show for each item. If None, items
+            are counted from 0. Defaults to None.
 
     Raises:
         ValueError: If a value in memory is invalid.
@@ -61,8 +60,8 @@ def check_no_iterator(values, name: str) -> None:
     """Raise a ValueError for an iterator, because it can be read only once."""
     if isinstance(values, Iterator):
         raise ValueError(
-            f"{name} is a {type(values).__name__}, which can only be read once. Pass a list, an "
-            "array or a column. For example, convert it with list(...)."
+            f"{name} is a {type(values).__name__}, which can only be read once. Convert it with "
+            "list(...), or pass an array or a column."
         )
 
 
@@ -70,8 +69,8 @@ def check_one_each(x, y) -> None:
     """Raise a ValueError if the numbers of texts and labels differ.
 
     Args:
-        x: Texts, a tuple with columns of texts, or prepared inputs.
-        y: Labels, or a dict with columns of labels.
+        x: Texts, a tuple of columns of texts, or preprocessed inputs.
+        y: Labels, or a dict of columns of labels.
 
     Raises:
         ValueError: If the numbers of texts and labels are different.
@@ -109,11 +108,12 @@ def _format_part(part, i: int) -> str:
 
 
 def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> tf.Operation:
-    """Return an assertion for `tf.data` whose error names the first invalid value.
+    """Create an assertion for `tf.data`. Its error describes the first invalid value.
 
     Args:
         right: Boolean tensor of shape (N,). Whether each value is valid.
-        *message: Strings, and tensors (N, ...) to read the first invalid value from.
+        *message: Parts of the error message: strings, or tensors (N, ...) whose entry for the
+            invalid value is shown.
 
     Example:
         >>> import tensorflow as tf
@@ -123,7 +123,7 @@ def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> t
             ...
         tensorflow.python.framework.errors_impl.InvalidArgumentError: ...
     """
-    # Without quotes, because TensorFlow would print them with backslashes.
+    # The message has no quotes, because TensorFlow would print them with backslashes.
     parts = [
         part.replace("'", "") if isinstance(part, str) else _first(part, ~right) for part in message
     ]

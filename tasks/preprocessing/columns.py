@@ -30,12 +30,12 @@ def has_documents(values: object) -> bool:
 
 
 def get_text(value):
-    """Return a document's text. Any other value is returned unchanged."""
+    """Return the text of a spaCy document. Any other value is returned unchanged."""
     return value.text if is_doc(value) else value
 
 
 def list_doc_words(value):
-    """Return the words in a document, one per token. Any other value is returned unchanged."""
+    """List the words in a spaCy document, one per token. Return any other value unchanged."""
     return [token.text for token in value] if is_doc(value) else value
 
 
@@ -45,7 +45,7 @@ def is_span(value: object) -> bool:
 
 
 def convert_spans(document, spans) -> list[tuple[int, int, str]]:
-    """Convert spans to (start, end, label) with character offsets in a document's text.
+    """Convert spaCy spans to (start, end, label), with character offsets in the document.
 
     Args:
         document: A `Doc`, or a `Span` from the same document.
@@ -61,9 +61,9 @@ def get_reference(value):
 
 
 def remove_format(values):
-    """Return a Hugging Face dataset or column with Python objects as values.
+    """Make a Hugging Face dataset or column return Python objects.
 
-    In different formats, e.g. for PyTorch, the values would be tensors. Any other value is returned
+    In other formats, such as "torch", it would return tensors. Any other value is returned
     unchanged.
     """
     source = getattr(values, "source", None)  # set for columns
@@ -71,7 +71,7 @@ def remove_format(values):
         plain_source = remove_format(source)
         return values if plain_source is source else plain_source[values.column_name]
     given = getattr(values, "format", None) if hasattr(values, "with_format") else None
-    # A user-defined transform may compute the values.
+    # A user-defined transform is kept, because it may compute the values.
     changed = isinstance(given, dict) and given.get("type") != "custom"
     return values.with_format(None) if changed else values
 
@@ -99,17 +99,17 @@ def materialize(values):
         return values
     if hasattr(values, "detach") and hasattr(values, "cpu"):  # PyTorch
         return values.detach().cpu().numpy()
-    # TensorFlow, without symbolic tensors, and JAX
+    # TensorFlow (except for symbolic tensors) and JAX
     is_tensor = hasattr(values, "numpy") or hasattr(values, "addressable_data")
     return np.asarray(values) if is_tensor else values
 
 
-ROW_TYPES = (list, tuple, np.ndarray)  # types for a row in a list of rows
+ROW_TYPES = (list, tuple, np.ndarray)  # types of a row in a list of rows
 PLAIN_COLUMNS = (str, bytes, list, dict, np.ndarray, type(None))
 
 
 def convert_to_plain(values):
-    """Convert a column to a list and a table to a dict from names to lists.
+    """Convert a column to a list, or a table to a dict from names to lists.
 
     Args:
         values: Any. The items in a tuple, such as the two columns in a pair, are converted
@@ -123,7 +123,7 @@ def convert_to_plain(values):
         ({'text': ['good', 'bad'], 'stars': [5, 1]}, (['good', 'bad'], [5, 1]))
 
     Raises:
-        ValueError: If there are several columns with the same name in a table.
+        ValueError: If a table has several columns with the same name.
     """
     if isinstance(values, tuple):
         return tuple(map(convert_to_plain, values))
@@ -140,21 +140,22 @@ def convert_to_plain(values):
     if names is not None:
         if twice := [name for name, count in Counter(names).items() if count > 1]:
             raise ValueError(
-                f"The table has several columns with the name {twice[0]!r}. Rename them."
+                f"The table has several columns with the name {twice[0]!r}. Rename these columns."
             )
         return {name: convert_to_plain(values[name]) for name in names}
-    for method in ("to_pylist", "to_list"):  # Arrow, and pandas and polars
+    for method in ("to_pylist", "to_list"):  # the first for Arrow, the second for pandas and polars
         if hasattr(values, method):
             return getattr(values, method)()
     return list(values) if isinstance(values, Sequence) else values
 
 
 def name_classes(values: object, classes: Sequence[str] | None = None):
-    """Convert a column to a list, and class indices to names if the dataset has names for them.
+    """Convert a column to a list. If the dataset has class names, replace class indices by names.
 
     Args:
-        values: A column of any type. A Hugging Face dataset column has `features`.
-        classes: Optional list of strings. Class names for a task. If a dataset has the same number
+        values: Column of any type. A column of a Hugging Face dataset has class names in
+            `features`.
+        classes: Optional list of strings. Class names of the task. If a dataset has the same number
             of classes but different names, its class indices are used. Defaults to None.
     """
     feature = getattr(values, "features", None)
@@ -164,7 +165,7 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
         return values
     if classes is not None and not set(names) <= set(classes) and len(names) == len(classes):
         logger.warning(
-            "The classes are named %s in the dataset and %s in the model. They are matched by "
+            "The class names are %s in the dataset and %s in the model. The classes are matched by "
             "index.",
             ", ".join(map(str, names)),
             ", ".join(classes),
@@ -175,7 +176,7 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
         if isinstance(value, list | tuple | np.ndarray):
             return [name_of(item) for item in value]
         is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        # Datasets use -1 for hidden labels.
+        # In Hugging Face datasets, -1 is a hidden label.
         return (None if value == -1 else names[value]) if is_number else value
 
     return [name_of(value) for value in values]
@@ -184,14 +185,13 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
 def split_texts_and_labels(
     x: object, y: object, classes: Sequence[str] | None, several: bool
 ) -> tuple:
-    """Return texts and labels, also if each row contains both.
+    """Separate texts and labels. If `y` is None, rows of `x` can contain both.
 
     Args:
-        x: Texts, or rows when `y` is None.
+        x: Texts, or rows of texts and labels if `y` is None.
         y: Optional labels.
-        classes: Optional list of strings. Class names for a task. None when the classes are
-            unknown.
-        several: Boolean. Whether to allow several labels per text.
+        classes: Optional list of strings. Class names of the task, or None if they are unknown.
+        several: Boolean. Whether a text can have several labels.
 
     Example:
         >>> split_texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
@@ -249,18 +249,19 @@ LABEL_NAME = re.compile(
     r"|answers?|entities|spans|gold",
     re.IGNORECASE,
 )
-# Names for columns with repeated texts, e.g. with a query for each document.
+# Names of columns whose texts can be repeated, such as a query for each document.
 QUERY_NAME = re.compile(r"q|quer(y|ies)|questions?|anchors?|premises?", re.IGNORECASE)
 LOOKED_AT = 1000  # maximum number of rows to check
-REPEATED = 10  # rows per distinct value to assume that a column contains labels
+REPEATED = 10  # with this number of rows per distinct value, a column is assumed to be labels
 
 
 def describe_other_content(name: str, values) -> str | None:
-    """Describe a column that does not contain texts. Return None if it may contain texts.
+    """Describe the content of a column without texts. Return None if it may contain texts.
 
     Args:
         name: String. Column name.
-        values: A list or an array. For tensors and specifications, the content is unknown.
+        values: List or array. None is returned for tensors and specifications, because their
+            content is unknown.
 
     Example:
         >>> describe = describe_other_content
@@ -299,13 +300,13 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
     """Raise a ValueError if a column of a table does not seem to contain texts.
 
     Args:
-        table: A dict from names to columns. The columns contain texts or lists of texts.
-        kinds: A list of strings. Description for each column's content.
-        by_name: Optional string. Description for the argument used to name the columns of texts, if
-            any.
+        table: Dict from names to columns. The columns should contain texts or lists of texts.
+        kinds: List of strings. The expected content of each column, such as "anchors".
+        by_name: Optional string. Description of the argument that names the columns of texts, for
+            the error message.
 
     Raises:
-        ValueError: If a column to be read as texts contains anything else.
+        ValueError: If a column does not contain texts.
 
     Example:
         >>> table = {"q": ["a b", "c d", "e f"], "d": ["g h", "i j", "k l"], "source": ["web"] * 3}
@@ -322,7 +323,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
             texts = ", ".join(f"x[{n!r}]" for n, wrong in found.items() if wrong is None)
             texts = f"({texts})" if "," in texts else texts
             scores = f", x[{name!r}]" if other.startswith("numbers") else ""
-            named = f" Or, if these are texts, name the columns: {by_name}." if by_name else ""
+            named = f" If it contains texts, name the columns: {by_name}." if by_name else ""
             raise ValueError(
                 f"The column {name!r} contains {other}, but would be used as {kind}. Choose the "
                 f"columns: fit({texts}{scores}).{named}"
@@ -336,16 +337,16 @@ def _has_lists(values) -> bool:
 
 
 def _is_known(values) -> bool:
-    """Return whether the values can be inspected. Tensors and specifications cannot."""
+    """Return whether the values can be inspected. This is not possible for tensors and specs."""
     return hasattr(values, "__len__") and not array_ops.is_tensor(values)
 
 
 def log_columns(found: Mapping[str, str], y) -> None:
-    """Log how a table's columns are used.
+    """Log the columns of a table that are used as texts and labels.
 
     Args:
-        found: A dict from column names to descriptions.
-        y: A column of labels, or any other value.
+        found: Dict from column names to descriptions.
+        y: Column of labels, or any other value.
     """
     shown = [f"{kind} {name!r}" for name, kind in found.items()]
     label = getattr(y, "name", None) or getattr(y, "column_name", None)
@@ -354,7 +355,7 @@ def log_columns(found: Mapping[str, str], y) -> None:
 
 
 def describe_columns(x) -> str:
-    """Describe a table's columns, with an example call, for an error about missing labels.
+    """Describe the columns of a table and an example call, for an error about missing labels.
 
     Example:
         >>> describe_columns({"text": ["a b", "c d"], "label": ["up", "down"]})

@@ -1,7 +1,7 @@
-"""Checks for missing and suspicious labels.
+"""Find missing and suspicious labels.
 
-The labels for every task are checked in their original form, before they are converted to arrays or
-strings. For example, `np.asarray(["good", float("nan")])` contains a label "nan".
+Labels are checked before they are converted to arrays or strings, because the conversion would hide
+missing labels. For example, `np.asarray(["good", float("nan")])` contains a label "nan".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_blank, is_masked_array, is_missing, quote_missing
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, convert_numbers
 from encoder_zoo.tasks.preprocessing.columns import (
     convert_to_plain,
@@ -26,19 +26,19 @@ from encoder_zoo.tasks.preprocessing.columns import (
 
 logger = logging.getLogger("encoder_zoo")
 
-# Annotation fields that must have a value. The first tuple with an existing field will be used.
+# Fields of an annotation that must have a value. The first tuple with an existing field is used.
 SPAN_FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
-MISSING_CODE = -1  # missing value in pandas codes and in `datasets` columns
-MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # names used for missing values
-MAX_LOGGED = 5  # maximum number of labels to show in a log line
+MISSING_CODE = -1  # missing value in pandas codes and in columns of `datasets`
+MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # names of missing values
+MAX_LOGGED = 5  # maximum number of labels in a log message
 
 
 class LabelValues(Protocol):
-    """Base class for descriptions of a task's labels, declared by its preprocessor.
+    """Protocol for the description of the labels of a task, which its preprocessor declares.
 
     Attributes:
-        name: String. Label name to use in error messages.
-        expected: String. Description for y in error messages.
+        name: String. Name of a label in error messages.
+        expected: String. Description of `y` in error messages.
     """
 
     @property
@@ -49,12 +49,12 @@ class LabelValues(Protocol):
 
 
 class Labels(NamedTuple):
-    """Labels that the preprocessor reads itself, in `encode` or `encode_labels`.
+    """Labels that the preprocessor converts itself, in `encode` or `encode_labels`.
 
     Attributes:
         expected, name: See `LabelValues`.
         none_is_answer: Boolean. Whether to allow None as a label.
-        are_in: A function to check whether inputs contain labels.
+        are_in: Function that returns whether the inputs already contain the labels.
     """
 
     expected: str
@@ -68,11 +68,11 @@ class Labels(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """One number per text.
+    """Labels that are numbers, with one number per text.
 
     Attributes:
-        name: String. Name to use for a number in error messages.
-        of: String. Name to use for an example in error messages.
+        name: String. Name of a number in error messages.
+        of: String. Name of an example in error messages.
         finite: Boolean. Whether to reject infinite numbers.
 
     Example:
@@ -94,7 +94,7 @@ class Numbers(NamedTuple):
 
         Args:
             y: Numbers with shape (N,) or (N, 1).
-            counts: Not used.
+            counts: Not used. Defaults to None.
 
         Raises:
             ValueError: If `y` does not contain one finite number per text.
@@ -113,12 +113,12 @@ class Numbers(NamedTuple):
 
 
 class CandidateIndex(NamedTuple):
-    """One candidate index per example.
+    """Labels that are candidate indices, with one index per example.
 
     Attributes:
-        among: String. Name to use for a candidate in error messages.
-        of: String. Name to use for an example in error messages.
-        name: String. Name to use for an index in error messages.
+        among: String. Name of a candidate in error messages.
+        of: String. Name of an example in error messages.
+        name: String. Name of an index in error messages.
 
     Example:
         >>> import tensorflow as tf
@@ -173,10 +173,11 @@ def check_given(y, x=None, none_is_answer: bool = False):
     """Check that no label is missing, and return the labels.
 
     Args:
-        y: Optional labels for any task in any container. A tensor inside a graph.
-        x: The inputs for the labels. Defaults to None.
-        none_is_answer: Boolean. Whether to allow None as a label, as for questions. If True, blank
-            texts will not be checked. Defaults to False.
+        y: Optional labels of any task in any container. Inside a graph, a tensor.
+        x: Optional inputs that belong to the labels. The error message contains code that filters
+            both. Defaults to None.
+        none_is_answer: Boolean. Whether to allow None and blank strings as labels, for example for
+            questions without an answer. Defaults to False.
 
     Raises:
         ValueError: If a label is missing.
@@ -191,7 +192,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
         return _check_in_graph(y)
     given, y = y, materialize(y)
     if isinstance(y, set | frozenset):
-        raise invalid("y", y, "a list, because the labels in a set have no order")
+        raise ValueError(f"y is {quote(y)}, but a set has no order. Pass a list of labels.")
     if y is None or isinstance(y, str | bytes | Iterator) or hasattr(y, "element_spec"):
         return y  # tasks reject these labels or read them in graphs
     rows = _rows(y)
@@ -217,8 +218,8 @@ def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
     """Raise an error for the first missing label in a dataset.
 
     Args:
-        y: The labels for all elements.
-        single: Boolean. Whether the dataset elements are single examples, not batches.
+        y: Labels of all elements.
+        single: Boolean. True if the dataset contains single examples, False for batches.
 
     Raises:
         ValueError: If a label is missing.
@@ -242,7 +243,7 @@ def _is_symbolic(y) -> bool:
 
 
 def _check_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Return labels inside a graph. The graph fails if a label is NaN or blank."""
+    """Add a check to a graph, which fails if a label is NaN or blank. Return the labels."""
     of_texts = y.dtype == array_ops.string
     rank = array_ops.TensorShape(y.shape).rank
     of_lists = isinstance(y, array_ops.RaggedTensor)
@@ -262,7 +263,7 @@ def _check_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def _rows(y) -> list | np.ndarray:
-    """Return a list with the labels for each row. Arrays of numbers are returned unchanged."""
+    """Convert labels to a list with one item per row. Return arrays of numbers unchanged."""
     if isinstance(y, array_ops.RaggedTensor):
         return y.to_list()
     if not isinstance(y, list | np.ndarray):
@@ -283,7 +284,7 @@ def _rows(y) -> list | np.ndarray:
 
 
 def _find_suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
-    """Yield rows that may contain a missing value. For arrays of numbers, yield missing values."""
+    """Yield (index, labels) of rows that may be missing: NaN in arrays of numbers, or all rows."""
     if isinstance(rows, list):
         yield from enumerate(rows)
     elif rows.dtype.kind in "fcmM":
@@ -293,7 +294,7 @@ def _find_suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
 
 
 def _find(value, blanks: bool) -> tuple[tuple, object] | None:
-    """Return the first missing value in a row's labels, and the path to it."""
+    """Find the first missing value in the labels of a row. Return its path and the value."""
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
     if isinstance(value, dict):
@@ -313,7 +314,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
 
 
 def _suggest_filter(y, x, rows, missing: dict) -> str:
-    """Return code that removes the rows with missing labels, for the library of the labels."""
+    """Return code that removes the rows with missing labels, with the library of the labels."""
     columns = list_table_columns(y)
     name = getattr(y, "name", None) or getattr(y, "column_name", None)
     names = columns or ([name] if isinstance(name, str) else [])
@@ -325,7 +326,10 @@ def _suggest_filter(y, x, rows, missing: dict) -> str:
 
 
 def _make_table_steps(y, names: list, values: list) -> list[str]:
-    """Return lines of code that drop the rows with missing labels from a table, or []."""
+    """Return code to drop the rows with missing labels from a table, as a list of statements.
+
+    The list is empty if the library is not supported.
+    """
     library, blank = type(y).__module__.partition(".")[0], any(map(is_blank, values))
     null = not all(map(is_blank, values))
     of_nulls, of_blanks = {
@@ -354,7 +358,7 @@ def _make_table_steps(y, names: list, values: list) -> list[str]:
 
 
 def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
-    """Return code that drops rows from labels and inputs that are lists, arrays or columns."""
+    """Return code to drop rows from inputs and labels in lists, arrays or columns."""
     whole = [value for path, value in missing.values() if not path]
     inner = [value for path, value in missing.values() if path]
     labels = "labels" if inner else "label"
@@ -385,7 +389,7 @@ def _make_row_filter(y, x, rows: list | np.ndarray, missing: dict) -> str:
 
 
 def _format_condition(missing: list, name: str) -> str:
-    """Return the code of an expression that is true if a label is not missing."""
+    """Return code for an expression that is True unless a label is missing."""
     others = [v for v in missing if not is_blank(v) and v is not None]
     is_na = [type(value).__name__ == "NAType" for value in others]
     blanks = tuple(dict.fromkeys(value for value in missing if is_blank(value)))
@@ -399,7 +403,7 @@ def _format_condition(missing: list, name: str) -> str:
 
 
 def _format_iterable(values, name: str) -> str:
-    """Return the code of an expression that converts rows to Python values."""
+    """Return code for an expression that converts rows to Python objects."""
     columns = list_table_columns(values) if not isinstance(values, dict) else None
     if columns is not None:
         return f"zip(*({name}[column] for column in {columns}))"
@@ -422,18 +426,18 @@ def get_class_name(label: object) -> str:
     """
     if isinstance(label, bytes):
         return label.decode()
-    if isinstance(label, str):  # also a string enumeration, which has a different str()
+    if isinstance(label, str):  # for a member of a string enumeration, str() would not be its value
         return str.__str__(label)
     is_whole = isinstance(label, float | np.floating) and float(label).is_integer()
     return str(int(label) if is_whole else label)
 
 
 def log_odd_labels(y) -> None:
-    """Log suspicious labels, with one line per kind.
+    """Log a warning for every kind of suspicious labels.
 
-    Labels can be suspicious for several reasons, e.g. names used for missing values such as "nan",
-    -1 among class indices, whitespace at the ends of names, names that only differ by case or
-    Unicode form, values with several types, and floats or booleans instead of class indices.
+    The following labels are suspicious: names of missing values such as "nan", -1 among class
+    indices, names that start or end with whitespace, names that only differ in case or Unicode
+    form, values of several types, and floats or booleans instead of class indices.
 
     Args:
         y: Classes, lists of classes, tags or spans, in any container.
@@ -449,7 +453,7 @@ def log_odd_labels(y) -> None:
             if line:
                 logger.warning(line)
         return
-    # First row for each label, with 1, True and 1.0 kept apart.
+    # Maps each label to its first row. The type is part of the key, because 1 == True == 1.0.
     first: dict[tuple[type, object], int] = {}
     counts: collections.Counter = collections.Counter()
     for row, given in enumerate(rows if isinstance(rows, list) else rows.tolist()):
@@ -471,7 +475,7 @@ def log_odd_labels(y) -> None:
 
 
 def _find_names(value) -> Iterator:
-    """Yield the names in a row's labels. Rows of numbers have no names."""
+    """Yield the names in the labels of a row. Rows of numbers contain no names."""
     if isinstance(value, dict):
         fields = value.get("entities", value.get("spans", [value.get("label")]))
         yield from (name for field in fields or () for name in _find_names(field))
@@ -509,7 +513,7 @@ def _describe_marks(first: dict, counts: collections.Counter) -> str:
 
 
 def _describe_missing_codes(first: dict, counts: Mapping) -> str:
-    """Return a log line about -1 among class indices, or "" if all labels are -1 or 1."""
+    """Create the warning about -1 among class indices. Return "" if all labels are -1 or 1."""
     numbers = {key[1] for key in first if key[0] in (int, float)}
     names = {key[1] for key in first if key[0] is str}
     code = next((key for key in first if key[1] in (MISSING_CODE, str(MISSING_CODE))), None)

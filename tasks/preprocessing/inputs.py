@@ -1,12 +1,13 @@
-"""Raw task inputs, declared once as the columns of texts in an example.
+"""Declare the raw inputs of a task, and convert data in any container to these inputs.
 
     inputs = Inputs(Text("questions", "question"), Texts("choices", "choice"))
 
-This can be used to read a tuple of columns, a list of rows, a list of dicts, and tables from
-pandas, polars, Arrow and datasets, both in memory and inside `tf.data`. All tasks share the same
-error messages.
+The declared columns are read from a tuple of columns, a list of rows, a list of dicts, or a table
+from pandas, polars, Arrow or datasets, both in memory and inside `tf.data`. All tasks share the
+same error messages.
 
-Comments use these letters for shapes: N examples, T texts of all examples.
+Comments use these letters for shapes: N is the number of examples and T the number of texts in all
+examples.
 """
 
 from __future__ import annotations
@@ -29,21 +30,20 @@ from encoder_zoo.tasks.preprocessing.columns import (
 
 TEXT_ADVICE = "Expected a text. Remove the row, or use a placeholder."
 BY_NAME = "text_columns=[...], an argument of the preprocessor and of from_preset"
-MAX_CHARACTERS_SHOWN = 60  # maximum number of characters to show for a value in an error message
+MAX_CHARACTERS_SHOWN = 60  # maximum number of characters of a value in an error message
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A column with one text per example.
+    """Column with one text per example.
 
     Attributes:
-        name: String. Column name to use in a table and in error messages.
-        one: String. Name for a single entry. A table column can also have this name.
+        name: String. Name of the column in tables and error messages.
+        one: String. Name of a single text. A table column can also have this name.
         optional: Boolean. Whether this column and the columns after it can be omitted.
-        filled: Boolean. Whether to require more than whitespace in a text.
-        repeated: Boolean. Whether to allow more columns of the same kind after the last column. In
-            this case, a list with the same number of texts for each example is read as several
-            columns.
+        filled: Boolean. Whether texts must contain more than whitespace.
+        repeated: Boolean. Whether the last column can be repeated. In this case, a list with the
+            same number of texts for each example is split into several columns.
     """
 
     name: str
@@ -54,16 +54,17 @@ class Text:
 
     @property
     def plural(self) -> str:
-        """The plural of the name, for error messages."""
+        """Return the plural of the name, for error messages."""
         return self.name
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor:
         """Check a column and return its texts (N,).
 
         Args:
-            values: A list, array, tensor or column.
-            name: String. Column name to use in error messages.
-            owner: String. Description for the first column, to be used in error messages.
+            values: List, array, tensor or column.
+            name: String. Name of the column in error messages.
+            owner: String. Name of an example in error messages, such as "query" in "Expected a
+                list of texts for each query."
         """
         texts = convert_column(values, name)
         return check_filled(texts, name) if self.filled else texts
@@ -71,7 +72,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Text):
-    """A column with a list of one or more texts per example, without empty texts."""
+    """Column with a list of one or more texts per example. Texts must not be empty."""
 
     @property
     def plural(self) -> str:
@@ -83,7 +84,7 @@ class Texts(Text):
 
 @dataclasses.dataclass(frozen=True)
 class TextOrTexts(Text):
-    """A column with one text per example, or with a list of texts per example."""
+    """Column with one text per example, or with a list of texts per example."""
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor | array_ops.RaggedTensor:
         if has_text_lists(values):
@@ -92,13 +93,14 @@ class TextOrTexts(Text):
 
 
 class Inputs:
-    """The columns of texts that a task reads from lists, tables, datasets or other containers.
+    """Declaration of the columns of texts that a task reads from lists, tables or datasets.
 
     Args:
-        *columns: `Text` columns in the tuple order. Optional columns come last.
-        ignores_others: Boolean. Whether to allow more columns in a table than are found by name.
-        named: Boolean. Whether the preprocessor has the argument `text_columns`, which is then
-            suggested in error messages.
+        *columns: `Text` columns, in the order of a tuple. Optional columns come last.
+        ignores_others: Boolean. Whether to ignore additional columns in a table if all required
+            columns are found by name. Defaults to False.
+        named: Boolean. Whether the preprocessor has the argument `text_columns`. If True, error
+            messages suggest this argument. Defaults to False.
 
     Example:
         >>> inputs = Inputs(Text("queries", "query"), TextOrTexts("texts", "text", filled=True))
@@ -120,7 +122,7 @@ class Inputs:
         self._most = np.inf if columns[-1].repeated else len(columns)
 
     def __repr__(self) -> str:
-        """Describe the accepted inputs, such as "texts or (texts, second texts)"."""
+        """Describe the supported inputs, such as "texts or (texts, second texts)"."""
         names = [column.plural for column in self._columns]
         forms = [names[:count] for count in range(self._least, len(names) + 1)]
         if self._columns[-1].repeated:
@@ -128,17 +130,21 @@ class Inputs:
         return " or ".join(f"({', '.join(form)})" if form[1:] else form[0] for form in forms)
 
     def read(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Check an input and return strings (N,), or ragged strings (N, None) for lists.
+        """Check an input, and convert its columns to string tensors.
 
         Args:
-            x: A tuple of columns, a list of rows or dicts, or a table. When only one column is
-                needed, it is also possible to pass this column.
-            names: Optional list of strings. Column names in a table, in the declared order.
+            x: Tuple of columns, list of rows or dicts, or table. If a single column is required,
+                this column can be passed directly.
+            names: Optional list of strings. Names of the table columns, in the declared order.
                 Defaults to None (see `columns`).
 
+        Returns:
+            Tuple with one tensor per column: strings (N,), or ragged strings (N, None) for lists of
+            texts.
+
         Raises:
-            ValueError: If a text is empty, if the columns have different numbers of rows, or if an
-                error is raised in `columns`.
+            ValueError: If a text is empty, if the columns have different numbers of rows, or if
+                `columns` raises an error.
         """
         found = self._match_columns(x, names)
         owner = self._columns[0].one or self._columns[0].name
@@ -151,16 +157,16 @@ class Inputs:
                     kinds[i] = f"lists of {kinds[i]}"
             given = ", ".join(f"{n} {kind}" for n, kind in zip(counts, kinds, strict=True))
             raise ValueError(
-                f"x has {given}. Expected the same number of {', '.join(kinds[:-1])} and "
+                f"x contains {given}. Expected the same number of {', '.join(kinds[:-1])} and "
                 f"{kinds[-1]}."
             )
         return read
 
     def columns(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Return the columns of an input unchanged, or their specifications for a dataset.
+        """Select the columns of an input, without converting them.
 
-        Table columns are found by name when the table has the names for all required columns.
-        Otherwise, they are found by position.
+        In a table, the columns are selected by name if all required names exist. Otherwise, they
+        are selected by position. For the `element_spec` of a dataset, the specs are returned.
 
         Args:
             x, names: See `read`.
@@ -174,11 +180,14 @@ class Inputs:
     def match_names(
         self, table: Sequence[str], names: Sequence[str] | None = None
     ) -> dict[str, str]:
-        """Match a table's columns to the declared columns, in the declared order.
+        """Match the columns of a table to the declared columns.
 
         Args:
-            table: A list of strings. Column names in the table.
+            table: List of strings. Names of the columns in the table.
             names: See `read`. Defaults to None.
+
+        Returns:
+            Dict from table columns to names of declared columns, in the declared order.
 
         Raises:
             ValueError: If a column is missing, or cannot be found by name.
@@ -191,15 +200,15 @@ class Inputs:
         if names is not None:
             for name in names:
                 if name not in table:
-                    raise ValueError(f"The table has no column {name!r}. It has {shown}.")
+                    raise ValueError(f"The table has no column {name!r}. Its columns are {shown}.")
             return self._match_by_position(names)
         named = {c: next((n for n in (c.name, c.one) if n in table), None) for c in self._columns}
         known = {column: name for column, name in named.items() if name is not None}
         all_known = all(column in known for column in self._columns[: self._least])
         if all_known and (self._ignores_others or len(known) == len(table)):
             return {name: column.name for column, name in known.items()}
-        # When several required columns are found by name, the meaning of all remaining columns is
-        # unknown.
+        # If several columns are required and all are found by name, the meaning of the remaining
+        # columns is unknown.
         in_order = self._least == 1 or not all_known
         if in_order and self._least <= len(table) <= self._most:
             found = self._match_by_position(table)
@@ -210,14 +219,14 @@ class Inputs:
             if self._named
             else "Pass the columns in this order: (x[...], x[...])."
         )
-        raise ValueError(f"The table has the columns {shown}. Expected only {self}. {advice}")
+        raise ValueError(f"The table has the columns {shown}, but only {self} are used. {advice}")
 
     def _match_by_position(self, names: Sequence[str]) -> dict[str, str]:
         last = len(self._columns) - 1
         return {name: self._columns[min(i, last)].name for i, name in enumerate(names)}
 
     def _match_columns(self, x, names: Sequence[str] | None) -> list[tuple[Text, str, object]]:
-        """Return the declared column, the name and the values for each column in an input."""
+        """Return a tuple (declared column, name, values) for each column in an input."""
         x = flatten_column(convert_to_plain(x))
         # In a list of texts, a dict after the first row is an invalid text.
         looked_at = x[:1] if self._least == 1 and isinstance(x, list) else x
@@ -242,7 +251,7 @@ class Inputs:
         return list(zip(columns, names, x, strict=True))
 
     def _make_tuple(self, x) -> tuple:
-        """Return the columns of a tuple, of rows, or of a single column of texts."""
+        """Convert a tuple of columns, a list of rows or a single column to a tuple of columns."""
         if isinstance(x, tuple):
             return x
         if _has_rows(x) and (self._least > 1 or len(x[0]) != 1):
@@ -258,16 +267,18 @@ class Inputs:
         )
 
     def _make_table(self, rows: list, names: Sequence[str] | None) -> dict[str, list]:
-        """Convert rows that are dicts to a dict from names to values, with the required columns."""
+        """Convert rows that are dicts to a dict from the names of the used columns to values."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
-                raise invalid(f"Row {i}", row, "a dict, like the other rows")
+                raise invalid(f"Row {i}", row, "a dict, as in the other rows")
         every = list(dict.fromkeys(name for row in rows for name in row))
         names = list(self.match_names(every, names))
         for i, row in enumerate(rows):
             for name in names:
                 if name not in row:
-                    raise ValueError(f"Row {i} has no {name!r}. It has {sorted(map(str, row))}.")
+                    raise ValueError(
+                        f"Row {i} has no value for {name!r}. Its keys are {sorted(map(str, row))}."
+                    )
         return {name: [row[name] for row in rows] for name in names}
 
 
@@ -283,7 +294,7 @@ def _transpose_rows(rows, name: str) -> list[list]:
         if len(row) != len(rows[0]):
             raise ValueError(
                 f"Row {i} of {name} has {len(row)} entries, but row 0 has {len(rows[0])}. "
-                "Expected the same number in every row."
+                "Expected the same number of entries in every row."
             )
     return [list(column) for column in zip(*rows, strict=True)]
 
@@ -292,7 +303,7 @@ def has_text_lists(texts) -> bool:
     """Return whether each example has a list of texts instead of a single text.
 
     Args:
-        texts: A column, or its specification for a dataset.
+        texts: Column, or its spec in a dataset.
 
     Example:
         >>> has_text_lists([["a", "b"], ["c"]]), has_text_lists(["a", "c"])
@@ -321,7 +332,7 @@ def convert_column(x, name: str = "texts") -> array_ops.Tensor:
 
 
 def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
-    """Raise a ValueError if a text (N,) is blank. Return the texts.
+    """Check that no text (N,) is blank, and return the texts.
 
     Raises:
         ValueError: If a text is empty or only contains whitespace.
@@ -341,9 +352,9 @@ def convert_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     """Check lists of texts, and convert them to ragged strings (N, None).
 
     Args:
-        lists: A list, array, tensor or column with lists of texts.
-        name: String. Name to use for the lists in error messages.
-        owner: String. Name to use for an example in error messages, such as "question".
+        lists: List, array, tensor or column of lists of texts.
+        name: String. Name of the column in error messages.
+        owner: String. Name of an example in error messages, such as "question".
 
     Raises:
         ValueError: If a row is not a list of texts, is an empty list, or contains an empty text.
@@ -378,7 +389,7 @@ def _make_ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
         wrong = [v for v in row if not isinstance(v, str | bytes)] if is_list else [row]
         if wrong:
             raise ValueError(
-                f"Row {i} of {name} {'has' if is_list else 'is'} "
+                f"Row {i} of {name} {'contains' if is_list else 'is'} "
                 f"{quote_with_type(wrong[0]):.{MAX_CHARACTERS_SHOWN}}. Expected a list of texts "
                 f"for each {owner}."
             )

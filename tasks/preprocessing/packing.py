@@ -1,6 +1,6 @@
 """Convert tokens to examples: truncate, add special tokens, mark segments, and pad.
 
-Comments use these letters for shapes: B batch, L sequence.
+Comments use these letters for shapes: B is the batch size and L the sequence length.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from encoder_zoo.common.lazy import array_ops
 
 
 def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
-    """Truncate a pair's lengths to a budget. The longer text is truncated first.
+    """Compute the lengths of the texts in pairs after truncation. The longer text is cut first.
 
     Args:
-        first: Integer tensor of shape (B,). Lengths for the first texts.
-        second: Integer tensor of shape (B,). Lengths for the second texts.
-        budget: Integer. Maximum number of tokens to keep for both texts together.
+        first: Integer tensor of shape (B,). Lengths of the first texts.
+        second: Integer tensor of shape (B,). Lengths of the second texts.
+        budget: Integer. Maximum number of tokens in both texts together.
 
     Returns:
         Two tensors of shape (B,). The shorter text keeps up to half the budget, and the longer text
-        gets the rest. When both texts are cut to half the budget, the longer text gets the odd
-        token. For equal lengths, this is the second text.
+        gets the rest. If both texts are cut to half of an odd budget, the longer text gets the
+        additional token. If their lengths are equal, the second text gets this token.
 
     Example:
         >>> import tensorflow as tf
@@ -42,7 +42,10 @@ def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: 
 def keep_tokens(
     segments: list[array_ops.RaggedTensor], separators: int, max_length: int, truncation_side: str
 ) -> list[tuple[array_ops.Tensor, array_ops.Tensor]]:
-    """Return the first token and the number of tokens to keep for each text, (B,) int32.
+    """Compute the index of the first token and the number of tokens to keep in each text.
+
+    Returns:
+        List with a tuple of two int32 tensors (B,) for each item in `segments`.
 
     Example:
         >>> import tensorflow as tf
@@ -65,7 +68,7 @@ def keep_tokens(
 def find_first_kept(
     length: array_ops.Tensor, count: array_ops.Tensor, truncation_side: str
 ) -> array_ops.Tensor:
-    """Return the first token to keep if only `count` tokens of each text are kept."""
+    """Return the index of the first token to keep if `count` tokens of each text are kept."""
     return length - count if truncation_side == "left" else array_ops.zeros_like(count)
 
 
@@ -91,23 +94,26 @@ def pack(
     first_column: int = 1,
     truncation_side: str = "right",
 ) -> tuple[array_ops.RaggedTensor, array_ops.Tensor]:
-    """Create an example per text or pair: start, first, end, and for pairs separators, second, end.
+    """Join the tokens of texts or pairs, and add special tokens.
+
+    An example is "[CLS] text [SEP]" or "[CLS] first [SEP] second [SEP]" for BERT. RoBERTa uses two
+    end tokens between the texts of a pair.
 
     Args:
-        segments: A list with one or two ragged int32 tensors of shape (B, None).
-        start_id: Integer. Id for the token at the start, e.g. [CLS] or <s>.
-        end_id: Integer. Id for the token after each text, e.g. [SEP] or </s>.
-        separators: Integer. Number of end tokens between the texts in a pair (BERT 1, RoBERTa 2).
+        segments: List with one or two ragged int32 tensors of shape (B, None).
+        start_id: Integer. Id of the start token, such as [CLS] or <s>.
+        end_id: Integer. Id of the end token, such as [SEP] or </s>.
+        separators: Integer. Number of end tokens between the texts of a pair.
         max_length: Integer. Maximum number of tokens per example. The longer text is truncated
             first.
-        first_column: Integer. Position for the first token in the first text. With 0, the start
-            token is placed at the end. Defaults to 1.
+        first_column: Integer. Position of the first token of the first text. If 0, the start token
+            is placed at the end. Defaults to 1.
         truncation_side: "right" or "left". Where to remove tokens from a text that is too long.
             Defaults to "right".
 
     Returns:
-        Ragged int32 tensor of shape (B, None) with the token ids, and a tensor of shape (B,) with
-        the number of tokens in segment 0, up to and including the first separator.
+        Tuple of the token ids, a ragged int32 tensor of shape (B, None), and the number of tokens
+        in segment 0, a tensor of shape (B,). Segment 0 ends with the first separator.
 
     Source: Devlin et al. 2019, figure 2; Liu et al. 2019, section 2.1.
 
@@ -123,7 +129,7 @@ def pack(
     splits = array_ops.concat([[0], array_ops.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1] + first_column  # (B,)
     at = splits[:-1] if first_column else splits[1:] - 1  # (B,) for the start token
-    # For anything not written below, and an index for the rest.
+    # Positions that are not written below keep `end_id`. The last index is for unused tokens.
     ids = array_ops.fill([splits[-1] + 1], end_id)
     ids = array_ops.tensor_scatter_nd_update(
         ids, at[:, None], array_ops.fill(array_ops.shape(at), start_id)
@@ -146,9 +152,9 @@ def compute_segments(
     """Return the segments of tokens: 0 (first text), 1 (second text), 2 (start token at the end).
 
     Args:
-        columns: Integer tensor. Token positions in the examples.
-        first_length: Number of tokens in segment 0.
-        length: Total number of tokens per example. All arguments are broadcast.
+        columns: Integer tensor. Positions of tokens in the examples.
+        first_length: Integer tensor. Number of tokens in segment 0.
+        length: Integer tensor. Number of tokens per example. All tensors are broadcast.
         first_column: See `pack`.
 
     Example:
@@ -169,9 +175,9 @@ def write_tokens(
     begun: array_ops.Tensor,
     kept: array_ops.Tensor,
 ) -> array_ops.Tensor:
-    """Copy `kept[i]` tokens from text i, starting at `begun[i]`, to the position `begins[i]`.
+    """Copy `kept[i]` tokens from text i, starting at `begun[i]`, to `ids` at `begins[i]`.
 
-    All remaining tokens are written to the last index.
+    All other tokens are written to the last index of `ids`.
 
     Example:
         >>> import tensorflow as tf
@@ -195,13 +201,13 @@ def write_tokens(
 def pad(
     token_ids: array_ops.RaggedTensor, pad_id: int, length: array_ops.Tensor | int | None
 ) -> dict[str, array_ops.Tensor]:
-    """Return dense examples with a padding mask.
+    """Pad examples to the same length, and create the padding mask.
 
     Args:
         token_ids: Ragged int32 tensor of shape (B, None).
-        pad_id: Integer. Token id to use for padding.
-        length: Optional integer. Length L to pad to. If None, this is the length of the longest
-            example.
+        pad_id: Integer. Id of the padding token.
+        length: Optional integer. Length L after padding. If None, the length of the longest example
+            is used.
 
     Returns:
         `{"token_ids": (B, L) int32, "padding_mask": (B, L) bool}`.
@@ -222,16 +228,16 @@ def pad(
 
 
 def join_texts(examples: dict, first_column: int = 1) -> dict:
-    """Join examples into packed sequences. Examples must be grouped by sequence.
+    """Join the examples of each sequence into one packed sequence.
 
     Args:
-        examples: Dict. Encoded texts with "token_ids", ragged (B, None, None), and any further
-            values, ragged (B, None).
-        first_column: See `pack`.
+        examples: Dict. Encoded texts, grouped by sequence, with "token_ids", ragged (B, None,
+            None). Additional values are ragged (B, None).
+        first_column: See `pack`. Defaults to 1.
 
     Returns:
-        "token_ids", "segment_ids" and any further values per token, ragged (B, None), and
-        "text_starts", ragged (B, None) int32, with the first position for each text.
+        Dict with "token_ids", "segment_ids" and additional values per token, ragged (B, None), and
+        "text_starts", ragged (B, None) int32, the position of the first token of each text.
 
     Example:
         >>> import tensorflow as tf

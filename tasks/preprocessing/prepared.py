@@ -29,7 +29,7 @@ def get_inputs(element):
 
 
 def is_prepared(x: object) -> bool:
-    """Return whether an input is prepared: a mapping with `token_ids` or a similar key.
+    """Return whether an input is preprocessed: a mapping with `token_ids` or a similar key.
 
     Example:
         >>> is_prepared({"token_ids": [[2, 3]]}), is_prepared({"input_ids": [[2, 3]]})
@@ -50,25 +50,25 @@ class TakesInputs(Protocol):
 
 
 def check_arrays(task: TakesInputs, x: Mapping) -> dict:
-    """Check prepared inputs in memory.
+    """Check preprocessed inputs in memory.
 
     Args:
-        task: A task to check the inputs for.
-        x: A dict with arrays, tensors, or lists of rows with the same length.
+        task: Task that the inputs are for.
+        x: Dict of arrays, tensors, or lists of rows with the same length.
 
     Returns:
-        Dict with the inputs, with lists converted to arrays.
+        Dict of the inputs. Lists are converted to arrays.
 
     Raises:
-        ValueError: If inputs are missing or unknown, if a value is out of range, or if there is no
-            token in a row.
+        ValueError: If inputs are missing or unknown, if a value is out of range, or if a row
+            contains no token.
     """
     if not isinstance(x, Mapping):
         raise invalid(
             "x",
             x,
-            "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, from preprocessor(texts). "
-            "fit, evaluate and predict also accept texts",
+            "preprocessed inputs, {'token_ids': ..., 'padding_mask': ...}, from "
+            "preprocessor(texts). fit, evaluate and predict also accept texts",
         )
     given = {name: _convert_list(name, values) for name, values in dict(x).items()}
     _check_structure(task, given)
@@ -86,17 +86,17 @@ def _convert_list(name: str, values: object) -> object:
         return np.asarray(values)
     except ValueError:
         raise ValueError(
-            f"{name} has rows of different lengths. Expected rows padded to the same length."
+            f"{name} has rows of different lengths. Pad all rows to the same length."
         ) from None
 
 
 def _convert_to_array(values: object) -> np.ndarray:
-    # NumPy can read most tensors without a copy, but PyTorch tensors can be on a GPU.
+    # NumPy converts most tensors without a copy, but PyTorch tensors can be on a GPU.
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
 
 def make_prepared_examples(x: Mapping, y, sample_weight) -> dict:
-    """Convert prepared inputs to examples, with the dtypes that Keras passes to a model.
+    """Convert preprocessed inputs to examples, with the dtypes that Keras passes to a model.
 
     Example:
         >>> examples = make_prepared_examples({"token_ids": np.array([[2, 3]])}, [0.5], None)
@@ -126,18 +126,16 @@ def make_prepared_batch(examples: dict, seed=None):
 
 
 def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
-    """Raise an error for missing or unknown inputs, and for rows that are too long.
+    """Raise an error if inputs are missing or unknown, or if rows are too long.
 
-    Rows with several texts can have any length.
+    Packed rows with several texts can have any length.
     """
     check_inputs(inputs, tuple(task.input_ranges(0)), type(task).__name__)
     length, longest = inputs["token_ids"].shape[1], task.backbone.max_sequence_length
     if type(length) is int and length > longest and "text_starts" not in inputs:
-        raise invalid(
-            "The length of token_ids",
-            length,
-            f"at most {longest}. Truncate the texts, for example with `sequence_length` of the "
-            "preprocessor",
+        raise ValueError(
+            f"The length of token_ids is {length}, but the maximum of the backbone is {longest}. "
+            "Truncate the texts, for example with `sequence_length` of the preprocessor."
         )
 
 
@@ -146,8 +144,8 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
         wrong = (values < least) | (values > most)
         index = tuple(np.argwhere(wrong)[0])
         raise ValueError(
-            f"{name} has {values[index]} in row {index[0]}. Expected integers from {least} to "
-            f"{most}."
+            f"{name} has the value {values[index]} in row {index[0]}. Expected integers from "
+            f"{least} to {most}."
         )
     if name.endswith("padding_mask"):
         has_token = values.any(axis=-1)  # (N,), or (N, K) for several texts
@@ -158,13 +156,13 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
 
 
 def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Check the structure of a dataset of prepared batches.
+    """Check the structure of a dataset of preprocessed batches.
 
-    The values will be checked when the dataset is read.
+    The values are checked when the dataset is read.
 
     Args:
-        task: A task to check the batches for.
-        dataset: A dataset with `x`, `(x, y)` or `(x, y, sample_weight)`.
+        task: Task that the batches are for.
+        dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
         ValueError: If the inputs are invalid. See `check_arrays`.

@@ -1,6 +1,6 @@
-"""Base class for the preprocessors, used to encode texts as examples and to pad examples.
+"""Base class for the preprocessors, which encode texts as examples and pad examples to batches.
 
-Comments use these letters for shapes: B batch, L sequence.
+Comments use these letters for shapes: B is the batch size and L the sequence length.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class HasBackbone(Protocol):
-    """Protocol for the part of a task that a preprocessor uses: its backbone."""
+    """Protocol for tasks, of which a preprocessor only uses the backbone."""
 
     backbone: Backbone
 
@@ -45,34 +45,34 @@ class HasBackbone(Protocol):
 class Preprocessor(ConfigFromSignature):
     """Base class for the preprocessors.
 
-    Preprocessing has two steps, so that texts are only tokenized once, but padded for every batch.
-    Use `encode` to convert texts to examples with variable length, and `collate` to pad examples to
-    a batch. Calling the preprocessor runs both steps. All steps are TensorFlow ops, which can be
-    run in `tf.data` and saved in a SavedModel. On JAX and PyTorch, NumPy is used instead (see
+    Preprocessing has two steps, so that texts are tokenized once, but padded for every batch. Use
+    `encode` to convert texts to examples of variable length, and `collate` to pad examples to a
+    batch. Calling the preprocessor runs both steps. All steps are TensorFlow ops, which can be run
+    in `tf.data` and saved in a SavedModel. On JAX and PyTorch, NumPy is used instead (see
     `common.lazy`).
 
     Args:
-        tokenizer: A `Tokenizer` from this package.
-        sequence_length: Optional positive integer. Length to pad every batch to. Longer texts will
-            be truncated. If None, a batch is padded to its longest example and texts are truncated
-            to the model's maximum length. Defaults to None.
+        tokenizer: `Tokenizer` from this package.
+        sequence_length: Optional positive integer. Every batch is padded to this length, and longer
+            texts are truncated. If None, a batch is padded to its longest example, and texts are
+            truncated to the maximum length of the model. Defaults to None.
     """
 
-    # Name of the task to use the preprocessor with. It will be rejected by any other task.
+    # Name of the task that the preprocessor is for. Any other task rejects it.
     task_name: str | None = None
-    # Whether the tokens in each text or pair form one example in the original order.
+    # Whether the tokens of each text or pair form one example in the original order.
     one_example_per_text = False
-    # Whether to pool the answer to a text from the answers to its windows.
+    # Whether the outputs for the windows of a text are pooled to one output.
     pools_windows = False
-    # Advice to log for texts that are truncated.
+    # Advice that is logged if texts are truncated.
     truncation_advice = "Split them into shorter texts."
-    # Maximum number of tokens to read, for preprocessors with such an argument.
+    # Maximum number of tokens per example, for preprocessors with this argument.
     max_length: int | None = None
-    # The columns of texts to be read by the task.
+    # Columns of texts that the task reads.
     inputs: Inputs = Inputs(Text("texts"), Text("second texts", optional=True))
-    # Names to use for these columns in larger tables, for preprocessors with such an argument.
+    # Names of these columns in tables with more columns, for preprocessors with this argument.
     text_columns: Sequence[str] | None = None
-    # The task labels, e.g. `Numbers()`. None when labels are unsupported or optional.
+    # Description of the labels, such as `Numbers()`. None if labels are unsupported or optional.
     label_values: LabelValues | None = None
     fixed_settings = ("sequence_length", "max_length", "window_length", "doc_stride")
     # Set from the backbone, see `attach`.
@@ -97,8 +97,8 @@ class Preprocessor(ConfigFromSignature):
 
         Args:
             source: String or path. See `Task.from_preset`.
-            **arguments: Keyword arguments for the preprocessor, such as `sequence_length=128`. It
-                is also possible to pass `added_tokens` and the arguments for file checks, as in
+            **arguments: Keyword arguments for the preprocessor, such as `sequence_length=128`. The
+                arguments `added_tokens` and the arguments for file checks are also supported, as in
                 `Task.from_preset`.
 
         Raises:
@@ -116,16 +116,16 @@ class Preprocessor(ConfigFromSignature):
 
     @staticmethod
     def folder_format() -> FolderFormat:
-        """The folder format of presets. It is imported when a preset is read."""
+        """Return the folder format of presets. It is imported when a preset is loaded."""
         from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER
 
         return TRANSFORMERS_FOLDER
 
     def attach(self, task: HasBackbone) -> None:
-        """Set the labels and lengths from the task. This method is called when the task is built.
+        """Copy the labels and lengths of a task. This method is called when the task is built.
 
         Args:
-            task: A task with a backbone.
+            task: Task with a backbone.
 
         Raises:
             ValueError: If the tokenizer or the sequence length does not match the task's backbone.
@@ -135,7 +135,7 @@ class Preprocessor(ConfigFromSignature):
             raise ValueError(
                 f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, but the backbone has "
                 f"embeddings for {backbone.vocabulary_size} tokens. Load both from the same "
-                "preset, and add tokens with from_preset(..., added_tokens=[...]) of a task."
+                "preset. To add tokens, use from_preset(..., added_tokens=[...]) of a task."
             )
         check_tokenizer(backbone, self.tokenizer)
         if (self.sequence_length or 0) > backbone.max_sequence_length:
@@ -149,12 +149,12 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def given_length(self) -> int | None:
-        """The requested maximum number of tokens per example, or None."""
+        """Return the requested maximum number of tokens per example, or None."""
         return min(filter(None, (self.sequence_length, self.max_length)), default=None)
 
     @property
     def packed_length(self) -> int | None:
-        """The length of the sequences that `fit` packs texts into, or None without packing."""
+        """Return the length of the packed sequences in `fit`, or None without packing."""
         return None
 
     # This attribute disables AutoGraph. In `dataset.map(preprocessor)`, AutoGraph would try to
@@ -173,7 +173,7 @@ class Preprocessor(ConfigFromSignature):
         return dataset.batch(batch_size) if single else dataset
 
     def separate(self, x, y) -> tuple:
-        """Return inputs and labels, also if each row contains both."""
+        """Separate inputs and labels, for preprocessors whose rows can contain both."""
         return x, y
 
     def encode(
@@ -182,9 +182,8 @@ class Preprocessor(ConfigFromSignature):
         """Encode texts as examples with token ids, without padding.
 
         Args:
-            x: Texts in a list, array, tensor, or column from pandas, polars, Arrow or datasets. For
-                pairs, pass a tuple with two such columns, a list of pairs, or a table with two
-                columns.
+            x: Texts in a list, array, tensor, or column of pandas, polars, Arrow or datasets. For
+                pairs, pass a tuple of two columns, a list of pairs, or a table with two columns.
             y: Optional labels, with one label per text. Defaults to None.
             sample_weight: Optional weights, with one number per text. Defaults to None.
 
@@ -193,18 +192,18 @@ class Preprocessor(ConfigFromSignature):
                 of tokens in segment 0) and, if given, "labels" and "sample_weight".
         """
         texts = self.read_texts(x)
-        # Keep one more token than will be read, to count the truncated texts. The truncation for a
-        # pair depends on the full lengths of both texts.
+        # One more token than necessary is kept to detect truncated texts. For pairs, all tokens are
+        # kept, because truncation depends on the full lengths of both texts.
         wanted = self.max_sequence_length - 1 if len(texts) == 1 else None
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         return self.add_labels(examples, y, sample_weight)
 
     def read_texts(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
-        """Check an input, and return its columns of texts, as declared in `inputs`."""
+        """Check an input, and return the columns of texts that are declared in `inputs`."""
         return self.inputs.read(x, self.text_columns)
 
     def add_labels(self, examples: dict, y, sample_weight) -> dict:
-        """Check the labels and weights, if given, and add them to the examples."""
+        """Check labels and weights, and add them to the examples. Both are optional."""
         if y is not None:
             check_no_iterator(y, "y")
             examples["labels"] = self.encode_labels(y)
@@ -214,7 +213,7 @@ class Preprocessor(ConfigFromSignature):
         return examples
 
     def add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Add a 0 to each row of token values for the start token and for the end token."""
+        """Add a 0 for the start token and a 0 for the end token to each row of token values."""
         zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
@@ -225,7 +224,7 @@ class Preprocessor(ConfigFromSignature):
         """Create examples from the tokens of one or two texts, with special tokens.
 
         Args:
-            segments: A list with one or two ragged int32 tensors of shape (B, None).
+            segments: List with one or two ragged int32 tensors of shape (B, None).
         """
         tokenizer, most, is_pair = self.tokenizer, self.max_sequence_length, len(segments) == 2
         lengths = sum(segment.row_lengths() for segment in segments)
@@ -240,7 +239,7 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def unread(self) -> str:
-        """The part of long texts that is truncated, such as "the end", for messages."""
+        """Return the part of long texts that is truncated, such as "the end", for messages."""
         return "the beginning" if self.tokenizer.truncation_side == "left" else "the end"
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
@@ -257,12 +256,13 @@ class Preprocessor(ConfigFromSignature):
         """Pad encoded examples to a batch.
 
         Args:
-            examples: Dict. All or some examples from `encode`.
+            examples: Dict. Examples from `encode`.
             seed: Optional integer tensor of shape (2,). Seed for preprocessors that draw random
                 numbers. Defaults to None.
-            bucketed: Boolean or tuple of ascending integers. Lengths to round up the batch length
-                to, for compilers that compile a program for every shape. Pass True to round up to a
-                power of two. This has no effect with a fixed `sequence_length`. Defaults to False.
+            bucketed: Boolean or tuple of ascending integers. If given, the length of the batch is
+                rounded up to one of these lengths, so that fewer shapes have to be compiled. True
+                means powers of two. This has no effect with a fixed `sequence_length`. Defaults to
+                False.
 
         Returns:
             `x`, `(x, y)` or `(x, y, sample_weight)`. x is `{"token_ids", "padding_mask"}` and, for
@@ -274,7 +274,7 @@ class Preprocessor(ConfigFromSignature):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Pad encoded examples to the model inputs (B, L)."""
+        """Pad encoded examples, and create the model inputs (B, L)."""
         length = self.sequence_length
         if length is None and bucketed:
             longest = array_ops.cast(
@@ -291,7 +291,7 @@ class Preprocessor(ConfigFromSignature):
         elif self.tokenizer.uses_segments:
             columns = array_ops.range(array_ops.cast(shape[1], array_ops.int32))
             lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)[:, None]
-            # Without "first_length", all tokens belong to segment 0.
+            # If "first_length" is missing, all tokens belong to segment 0.
             first_length = examples.get("first_length", array_ops.fill([shape[0]], 2**30))
             of_rows = first_length[:, None], lengths
             segments = compute_segments(columns, *of_rows, self.tokenizer.first_column)
@@ -317,7 +317,7 @@ def convert_weights(sample_weight) -> array_ops.Tensor:
 
 
 def replace_invalid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
-    """Replace invalid UTF-8 in strings (N,) by U+FFFD, inside a graph.
+    """Replace invalid UTF-8 in strings (N,) with U+FFFD inside a graph.
 
     Example:
         >>> import tensorflow as tf
@@ -341,13 +341,13 @@ def check_same_count(examples: dict) -> None:
 def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: str) -> None:
     """Log the number of texts or pairs that are longer than the preprocessor's maximum length.
 
-    Texts in graphs will not be counted, except for datasets (see `report_in_datasets`).
+    Inside graphs, texts are only counted for datasets (see `report_in_datasets`).
 
     Args:
         is_cut: Boolean tensor of shape (N,). Whether each text is truncated.
-        preprocessor: The `Preprocessor`. Its `truncation_advice` is added at the end of the log
-            line.
-        what: String, e.g. "texts are longer than 512 tokens, so the end is truncated."
+        preprocessor: `Preprocessor` of the texts. The message ends with its `truncation_advice`.
+        what: String. Description of the truncation, such as "texts are longer than 512 tokens, so
+            the end is truncated."
 
     Example:
         >>> import tensorflow as tf
@@ -383,8 +383,8 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
     """Count truncated texts inside this context, and log one message on exit.
 
     Args:
-        of_stream: Optional set of strings. Lines from earlier batches, which will not be logged
-            again. Defaults to None.
+        of_stream: Optional set of strings. Messages that were logged for earlier batches of a
+            stream. They are not logged again, and new messages are added. Defaults to None.
     """
     if get_context().truncated is not None:
         yield
@@ -392,7 +392,7 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
     counts: dict[tuple[int, str], tuple[int, int]] = {}
     with use_context(truncated=counts):
         yield
-    # Two preprocessors with the same line, e.g. for a student and a teacher, log it only once.
+    # Equal messages of two preprocessors, such as a student and a teacher, are logged once.
     for cut, count, what in dict.fromkeys((*n, what) for (_, what), n in counts.items()):
         if of_stream is None:
             _log(cut, count, what)
@@ -402,7 +402,7 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
 
 
 def report_in_datasets() -> contextlib.AbstractContextManager[None]:
-    """Make pipelines traced in this context log their first batch with truncated texts."""
+    """Context in which a traced dataset logs its first batch with truncated texts."""
     logged = []
 
     def report(cut: np.ndarray, count: np.ndarray, what: bytes) -> list:

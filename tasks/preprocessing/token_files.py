@@ -17,18 +17,18 @@ from encoder_zoo.presets.files.manifest import compute_manifest_digest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 
 NAME, FORMAT = "tokens.json", 2
-CHECKSUM = "checksum"  # array name for the checksum in each file
+CHECKSUM = "checksum"  # name of the array with the checksum in each file
 
 
 class TokenFiles:
-    """Files with the encoded examples of a stream, one file per chunk.
+    """Folder of files with the encoded examples of a stream. Every chunk has its own file.
 
     Args:
-        folder: The path to the folder for the files.
-        settings: A dict with the plain values used to encode the examples.
+        folder: Path of the folder. It is created if it does not exist.
+        settings: Dict of plain values that identify how the examples are encoded.
 
     Attributes:
-        sizes: A list with the number of raw inputs per chunk, or None until all chunks are written.
+        sizes: List with the number of raw inputs per chunk, or None until all chunks are written.
     """
 
     def __init__(self, folder: pathlib.Path, settings: Mapping):
@@ -49,18 +49,18 @@ class TokenFiles:
         if {name: found.get(name) for name in self._manifest} != self._manifest:
             raise ValueError(
                 f"{folder} holds tokens of another task, tokenizer, stream, order or version of "
-                "encoder_zoo. Use another folder, or delete this folder."
+                "encoder_zoo. Use a different folder, or delete this folder."
             )
         self.sizes: list[int] | None = found["sizes"]
         self._checksums: list[int] | None = found["checksums"]
 
     def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
-        """Read a chunk's examples. If there is no file, encode and write the examples.
+        """Read the examples of a chunk. If the file is missing, encode the examples and write it.
 
         Args:
-            number: Integer. Chunk index.
-            encode: A function to be called without arguments to encode the examples. Defaults to
-                None.
+            number: Integer. Index of the chunk.
+            encode: Optional function without arguments that encodes the examples. If None, a
+                missing file is an error. Defaults to None.
         """
         path = self._path(number)
         if encode is not None and not path.exists():
@@ -82,7 +82,7 @@ class TokenFiles:
             return {name: _join_arrays(name, arrays) for name in arrays if "/" not in name}
 
     def finish(self, sizes: list[int]) -> None:
-        """Store the sizes of all chunks, unless this pass has skipped chunks."""
+        """Store the sizes and checksums of all chunks, unless a file is missing."""
         paths = [self._path(number) for number in range(len(sizes))]
         if all(path.exists() for path in paths):
             checksums = [_read_checksum(path) for path in paths]
@@ -91,7 +91,7 @@ class TokenFiles:
             self.sizes, self._checksums = sizes, checksums
 
     def _checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return a chunk's checksum, which depends on its position and on the settings."""
+        """Compute the checksum of a chunk, which also depends on its index and the settings."""
         return _checksum(arrays, f"{self._manifest['made_of']} {number}")
 
     def _path(self, number: int) -> pathlib.Path:
@@ -100,12 +100,12 @@ class TokenFiles:
 
 def _make_damage_error(path: pathlib.Path) -> ValueError:
     return ValueError(
-        f"{path} is missing, damaged or changed. Delete {path.parent} to tokenize its texts again."
+        f"{path} is missing, damaged or changed. Delete {path.parent} to tokenize the texts again."
     )
 
 
 def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the example names and arrays. Row splits have names such as "name/0"."""
+    """Yield the names and arrays of encoded examples. Row splits have names such as "name/0"."""
     for name, values in examples.items():
         depth = 0
         while hasattr(values, "row_splits"):
@@ -115,7 +115,7 @@ def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _read_checksum(path: pathlib.Path) -> int:
-    """Read the checksum in a file."""
+    """Read the checksum that is stored in a file."""
     with open(path, "rb") as file:
         tensors = SafetensorsFile(file)
         if CHECKSUM not in tensors.shapes:
@@ -124,7 +124,7 @@ def _read_checksum(path: pathlib.Path) -> int:
 
 
 def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
-    """Return the CRC-32 for arrays with their position, names, dtypes and shapes, shape (1,)."""
+    """Compute the CRC-32 of arrays, with their place, names, dtypes and shapes. Return (1,)."""
     found = zlib.crc32(place.encode())
     for name in sorted(arrays):
         values = arrays[name]
@@ -134,7 +134,7 @@ def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
 
 
 def _join_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
-    """Return the tensor or ragged tensor for the arrays with a given name in `_parts`."""
+    """Create the tensor or ragged tensor with a name from the arrays of `_parts`."""
     values = array_ops.constant(arrays[name])
     for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):
         values = array_ops.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])

@@ -1,6 +1,7 @@
-"""Tokenize texts or lists of words, and find the characters and words for each token.
+"""Tokenize texts or lists of words, and find the characters and the word of each token.
 
-Comments use these letters for shapes: N texts, P tokens in all texts, W words in all texts.
+Comments use these letters for shapes: N is the number of texts, P the number of tokens in all
+texts, and W the number of words in all texts.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 
-ROW_STRIDE = 2**32  # more than the characters in any text: keys `row * ROW + offset` sort by row
+ROW_STRIDE = 2**32  # longer than any text, so that `row * ROW_STRIDE + offset` is sorted by row
 
 
 class TokenizedTexts(NamedTuple):
     """The tokens of a batch of texts.
 
     Attributes:
-        texts: String tensor of shape (N,). For sentences in words, the words joined by spaces.
+        texts: String tensor of shape (N,). Words are joined by spaces.
         ids: Ragged int32 tensor of shape (N, None). Token ids.
-        starts: Ragged int32 tensor of shape (N, None). Start character per token in its text.
-        ends: Ragged int32 tensor of shape (N, None). End character per token, exclusive.
-        words: Ragged int32 tensor of shape (N, None). Word index per token in its text.
+        starts: Ragged int32 tensor of shape (N, None). Start of each token, in characters.
+        ends: Ragged int32 tensor of shape (N, None). End of each token, in characters, exclusive.
+        words: Ragged int32 tensor of shape (N, None). Index of the word that contains the token.
     """
 
     texts: array_ops.Tensor
@@ -48,7 +49,7 @@ def is_words(x) -> bool:
 
 
 def make_word_tensor(x) -> array_ops.RaggedTensor:
-    """Return checked strings, ragged (N, None), from lists of words or a tensor padded with "".
+    """Convert lists of words, or a tensor padded with "", to a ragged string tensor (N, None).
 
     Raises:
         ValueError: If an example is not a list of words.
@@ -68,7 +69,7 @@ def make_word_tensor(x) -> array_ops.RaggedTensor:
 
 
 def mark_word_tokens(tokenizer) -> np.ndarray:
-    """Return whether each vocabulary token begins a word and whether it ends a word, (V, 2) bool.
+    """Find the tokens in a vocabulary that begin or end a word. Return bool (V, 2).
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -85,15 +86,15 @@ def mark_word_tokens(tokenizer) -> np.ndarray:
 
 
 def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> TokenizedTexts:
-    """Tokenize texts, and find words with the help of the vocabulary.
+    """Tokenize texts, and find the words with the vocabulary.
 
-    A token continues a word when it is marked with "##" in BERT, or when there is no space before
-    it in RoBERTa. In the latter case, words are separated by spaces.
+    In BERT, a token that starts with "##" continues a word. In RoBERTa, a token without a space
+    before it continues a word, so words are separated by spaces.
 
     Args:
         tokenizer: Any tokenizer from this package.
         texts: String tensor of shape (N,).
-        marks: The tokenizer's `mark_word_tokens`.
+        marks: Boolean array of shape (V, 2) from `mark_word_tokens`.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     begins, ends_word = array_ops.unstack(array_ops.gather(marks, ids.flat_values), axis=1)
@@ -104,9 +105,9 @@ def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> Tok
 def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
     """Tokenize sentences that are split into words.
 
-    The words are tokenized as running text, with a space before every word except the first.
-    The first token in a word starts where the word starts, and the last token ends where the word
-    ends, even if the tokenizer drops characters there.
+    The words are joined by spaces and tokenized as a text. The first token of a word starts where
+    the word starts, and the last token ends where the word ends, even if the tokenizer drops
+    characters there.
 
     Args:
         tokenizer: Any tokenizer from this package.
@@ -137,7 +138,7 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
 def compute_sort_keys(
     rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None
 ) -> array_ops.Tensor:
-    """Combine offsets with the index of their row to int64 keys, which are sorted row by row."""
+    """Combine row indices and offsets to int64 keys, which are sorted by row, then by offset."""
     offsets = rows.flat_values if offsets is None else offsets
     return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW_STRIDE + array_ops.cast(
         offsets, array_ops.int64
@@ -145,10 +146,10 @@ def compute_sort_keys(
 
 
 def number_groups(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_ops.RaggedTensor:
-    """Number the groups of tokens in each text. The first token of a text always starts a group.
+    """Compute the group index of each token. The first token of a text always begins a group.
 
     Args:
-        rows: Ragged tensor of shape (N, None), used for its shape.
+        rows: Ragged tensor of shape (N, None). Only its shape is used.
         begins: Boolean tensor of shape (P,). Whether a group begins at each token.
 
     Example:
@@ -164,7 +165,7 @@ def number_groups(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> arr
 
 
 def shift_right(values: array_ops.Tensor, first) -> array_ops.Tensor:
-    """Return the value before each token (P,), with a given value before the first.
+    """Return the value of the previous token for each token (P,). The first token gets `first`.
 
     Example:
         >>> import tensorflow as tf
@@ -177,20 +178,20 @@ def shift_right(values: array_ops.Tensor, first) -> array_ops.Tensor:
 
 
 def shift_left(values: array_ops.Tensor, last) -> array_ops.Tensor:
-    """Return the value after each token (P,), with a given value after the last."""
+    """Return the value of the next token for each token (P,). The last token gets `last`."""
     return array_ops.concat([values[1:], array_ops.constant([last], values.dtype)], 0)[
         : array_ops.size(values)
     ]
 
 
 def mark_row_starts(rows: array_ops.RaggedTensor) -> array_ops.Tensor:
-    """Return whether each token is the first token in its text, (P,) bool."""
+    """Return a boolean mask (P,) of the tokens that are the first in their text."""
     row = rows.value_rowids()
     return row != shift_right(row, -1)
 
 
 def mark_word_starts(tokens: TokenizedTexts) -> array_ops.Tensor:
-    """Return whether each token is the first token in its word, (P,) bool."""
+    """Return a boolean mask (P,) of the tokens that are the first in their word."""
     words = tokens.words.flat_values
     return (words != shift_right(words, -1)) | mark_row_starts(tokens.words)
 
@@ -198,17 +199,17 @@ def mark_word_starts(tokens: TokenizedTexts) -> array_ops.Tensor:
 def cut_texts(
     texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Cut parts out of texts, given their text index, start and end.
+    """Cut parts out of texts by character offsets.
 
     With `strings.substr`, the whole text would be copied for each part, and characters would be
-    counted from the text's beginning. For a long text with many parts, this takes quadratic
-    time.
+    counted from the beginning of the text. For a long text with many parts, this would take
+    quadratic time.
 
     Args:
         texts: String tensor of shape (N,).
-        row: Int64 tensor of shape (G,). Text index per part.
-        start: Int32 tensor of shape (G,). Start character per part.
-        end: Int32 tensor of shape (G,). End character per part, exclusive.
+        row: Int64 tensor of shape (G,). Index of the text of each part.
+        start: Int32 tensor of shape (G,). Start of each part, in characters.
+        end: Int32 tensor of shape (G,). End of each part, in characters, exclusive.
 
     Returns:
         String tensor of shape (G,).

@@ -1,4 +1,4 @@
-"""Functions to be traced only once by TensorFlow for arguments with any size."""
+"""Trace TensorFlow functions once for arguments of any size."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from encoder_zoo.common.lazy import array_ops, tf, uses_tensorflow
 
 
 class ShapePolymorphicFunction:
-    """A function of nested tensors, traced once for each structure of its arguments.
+    """Function of nested tensors that is traced once for each structure of its arguments.
 
-    By default, `tf.function` is traced again for the first few sizes, and each trace has to be
+    By default, `tf.function` is traced again for the first few sizes. Every trace has to be
     optimized, which takes seconds for a model. This class allows any size in the leading axes from
-    the start. On JAX and PyTorch, the function is called directly with NumPy arrays. This is also
-    the case on TensorFlow after `tf.config.run_functions_eagerly(True)`.
+    the start. On JAX and PyTorch, the function is called directly with NumPy arrays. On TensorFlow,
+    it is also called directly after `tf.config.run_functions_eagerly(True)`.
 
     Args:
-        function: A function of tensors and ragged tensors, in any structure.
-        open_axes: Integer. Number of leading axes with any size in dense tensors.
+        function: Function of tensors and ragged tensors, in any structure.
+        open_axes: Integer. Number of leading axes of dense tensors that can have any size. Defaults
+            to 1.
 
     Example:
         >>> import tensorflow as tf

@@ -1,6 +1,7 @@
-"""Overlapping windows for long texts. Each token counts in only one window.
+"""Split long texts into overlapping windows. The values of a token are taken from one window.
 
-Comments use these letters for shapes: N texts, W windows, P tokens in all texts.
+Comments use these letters for shapes: N is the number of texts, W the number of windows, and P the
+number of tokens in all texts.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from encoder_zoo.common.wording import invalid
 
 
 class Windows(NamedTuple):
-    """Windows of texts: parts that are short enough for the model.
+    """Windows of texts, which are short enough for the model.
+
+    Every token is owned by one window. Its values in other windows are ignored.
 
     Attributes:
-        example: Int64 tensor of shape (W,). Text index per window.
-        begin: Int64 tensor of shape (W,). First token per window, counted in the text.
-        length: Int64 tensor of shape (W,). Number of tokens per window.
-        owned_from: Int64 tensor of shape (W,). Offset of the first token to count in this window.
-        owned_to: Int64 tensor of shape (W,). End offset for the tokens to count, exclusive.
+        example: Int64 tensor of shape (W,). Index of the text.
+        begin: Int64 tensor of shape (W,). Index of the first token in the text.
+        length: Int64 tensor of shape (W,). Number of tokens in the window.
+        owned_from: Int64 tensor of shape (W,). Offset of the first owned token in the window.
+        owned_to: Int64 tensor of shape (W,). Offset after the last owned token in the window.
     """
 
     example: array_ops.Tensor
@@ -33,11 +36,11 @@ def check_stride(doc_stride: int, most: int) -> None:
     """Raise a ValueError if adjacent windows would share too many tokens.
 
     Args:
-        doc_stride: Integer. Number of tokens shared by neighbouring windows.
-        most: Integer. Maximum number of tokens to share.
+        doc_stride: Integer. Number of tokens that adjacent windows share.
+        most: Integer. Maximum number of tokens that adjacent windows can share.
 
     Raises:
-        ValueError: If `doc_stride` is more than `most`.
+        ValueError: If `doc_stride` is greater than `most`.
     """
     if doc_stride > most:
         raise invalid("doc_stride", doc_stride, f"at most {most} for windows of this length")
@@ -48,19 +51,18 @@ def make_windows(
 ) -> Windows:
     """Split texts into the smallest number of windows. The last window can be shorter.
 
-    A token in two windows is assigned to the window where it is further from the edge. In this way,
-    it is learned, counted and answered only once, and with context on both sides.
+    A token in two windows is owned by the window in which it is further from the edge. In this way,
+    it is used only once in training, metrics and predictions, with context on both sides.
 
     Args:
         lengths: Int64 tensor of shape (N,). Number of tokens per text.
-        capacity: Integer or tensor of shape (N,). Number of tokens that fit into a window, at least
-            1.
-        doc_stride: Integer or tensor of shape (N,). Number of tokens shared by neighbouring
-            windows. It must be less than the capacity.
+        capacity: Integer or tensor of shape (N,). Maximum number of tokens per window, at least 1.
+        doc_stride: Integer or tensor of shape (N,). Number of tokens that adjacent windows share.
+            It must be less than the capacity.
 
     Returns:
-        The windows, ordered by text and from left to right. There is one empty window for a text
-        without tokens.
+        `Windows`, ordered by text and from left to right. A text without tokens has one empty
+        window.
 
     Source: Devlin et al. 2019, the released SQuAD code, for the idea of the widest context.
 
@@ -98,7 +100,7 @@ def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTe
 
     Args:
         values: Ragged tensor of shape (N, None) with one value per token.
-        windows: Windows for these texts.
+        windows: `Windows` of these texts.
 
     Returns:
         Ragged tensor of shape (W, None).
@@ -118,7 +120,7 @@ def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTe
 
 
 def mask_owned(windows: Windows) -> array_ops.RaggedTensor:
-    """Return whether each token is read from this window, ragged (W, None).
+    """Return a mask of the tokens that each window owns, ragged bool (W, None).
 
     Example:
         >>> import tensorflow as tf
@@ -134,11 +136,13 @@ def mask_owned(windows: Windows) -> array_ops.RaggedTensor:
 
 
 def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
-    """Combine the values of all windows to one value per token, (P, ...).
+    """Merge the values of all windows to one value per token, (P, ...).
+
+    The value of a token is taken from the window that owns the token.
 
     Args:
         values: Ragged tensor of shape (W, None, ...) with one value per token in each window.
-        windows: Windows used to compute the values.
+        windows: `Windows` that the values were computed for.
 
     Example:
         >>> import tensorflow as tf
@@ -152,9 +156,9 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
 def make_full_windows(
     lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
-    """Split texts into windows, like `make_windows`, but the last window is full, too.
+    """Split texts into windows like `make_windows`, but make the last window full, too.
 
-    In these windows, all tokens count.
+    Every window owns all its tokens, so a token can be owned by several windows.
 
     Args:
         lengths, capacity, doc_stride: See `make_windows`.

@@ -73,8 +73,8 @@ else:
 class StopAtDivergence(keras.callbacks.Callback):
     """Raise an error if the loss becomes NaN or infinite.
 
-    `fit` adds this callback before all other callbacks, so that no callback saves the result of the
-    failed step. After every step, the callback reads the mean loss of the epoch, which Keras logs.
+    `fit` adds this callback before all other callbacks, so that no callback saves the weights after
+    the failed step. After every step, the callback checks the mean loss of the epoch in the logs.
 
     Raises:
         FloatingPointError: If the loss is not finite. The message contains the epoch and the step.
@@ -143,19 +143,20 @@ def _make_nan_loss_error(epoch: int, step: int, params: dict, event: str) -> Flo
         event: String. Description of the problem.
     """
     steps = params["steps"]
-    step = min(step, steps or step)  # one execution of several steps can go beyond the epoch
+    step = min(step, steps or step)  # one execution of several steps can exceed the epoch
     return FloatingPointError(
         f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{steps or '?'}: {event}. "
-        "The learning rate may be too high. Lower it, use a longer warmup, or clip gradients with "
-        "an optimizer of your own (`global_clipnorm=1.0`). In float16, values above 65504 "
-        'overflow: use "mixed_bfloat16", or `compile(auto_scale_loss=True)` with '
-        '"mixed_float16". In the first step, also check sample weights and numeric labels for NaN.'
+        "The learning rate may be too high. Use a lower learning rate or a longer warmup, or clip "
+        "the gradients with your own optimizer (`global_clipnorm=1.0`). In float16, values above "
+        '65504 overflow. Use "mixed_bfloat16", or "mixed_float16" with '
+        "`compile(auto_scale_loss=True)`. If this is the first step, also check sample weights and "
+        "numeric labels for NaN."
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Epoch and step where a training starts or resumes.
+    """Epoch and step at which a training starts or resumes.
 
     Attributes:
         epoch: Integer. Epoch index, starting at 0.
@@ -173,7 +174,7 @@ class Backup:
 
     Args:
         path: Path of the backup folder.
-        manifest: Dict. Contents of the manifest, whose checksums have been verified.
+        manifest: Dict. Contents of the manifest. Its checksums must be verified already.
     """
 
     def __init__(self, path: pathlib.Path, manifest: dict):
@@ -186,7 +187,7 @@ class Backup:
 
     @contextlib.contextmanager
     def arrays(self) -> Iterator[SafetensorsFile]:
-        """Open the file with the arrays, and check that it still matches the manifest."""
+        """Open the file with the arrays. Raise a ValueError if another run has replaced it."""
         with OpenFolder(self.path, [MANIFEST, STATE]) as files:
             if read_manifest(files, verify=False) != self._manifest:
                 raise ValueError(
@@ -196,13 +197,13 @@ class Backup:
             yield SafetensorsFile(files.file(STATE))
 
     def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Return a dict of names to shapes for a group of variables, such as the weights."""
+        """Return a dict from names to shapes for a group of variables, such as "optimizer"."""
         with self.arrays() as file:
             shapes = file.shapes
         return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
 
     def read(self, group: str) -> list[np.ndarray]:
-        """Read the values of a group of variables."""
+        """Read the stored values of a group of variables from the backup."""
         names = self.shapes(group)
         with self.arrays() as file:
             return [file.read(f"{group}.{i}") for i in range(len(names))]
@@ -233,7 +234,7 @@ class Backup:
                 variable.assign(file.read(name))
 
     def check_same_run(self, run: dict) -> None:
-        """Raise a ValueError with the differences if the backup belongs to another run."""
+        """Raise a ValueError if the backup belongs to another run. The error lists differences."""
         stored, run = (
             {name: _remove_home(name, value) for name, value in settings.items()}
             for settings in (self.run, run)
@@ -262,7 +263,7 @@ def _get_backup_dtype(variable) -> str:
 
 
 class BackupFolder:
-    """Folder that contains a run's backups.
+    """Folder that contains the backups of a run.
 
     Args:
         path: Path of the folder. It does not have to exist.
@@ -278,10 +279,9 @@ class BackupFolder:
         check_folder(self.path)
         for name in (MANIFEST, CONFIG):
             if (self.path / name).exists():
-                raise invalid(
-                    "backup_dir",
-                    str(self.path),
-                    f"a new folder or a folder that only contains backups. It contains {name}",
+                raise ValueError(
+                    f"backup_dir is {str(self.path)!r}, which contains {name}. Pass a new folder "
+                    "or a folder that only contains backups."
                 )
 
     def newest(self) -> Backup | None:
@@ -298,22 +298,23 @@ class BackupFolder:
                 logger.warning("A backup is skipped: %s.", str(error).partition(". ")[0])
         if folders:
             raise ValueError(
-                f"All {len(folders)} backups in {self.path} are incomplete. See the log for the "
-                "reasons, or delete the folder to train from the beginning."
+                f"All {len(folders)} backups in {self.path} are incomplete, for the reasons in the "
+                "log. To train from the beginning, delete the folder."
             )
         return None
 
     def write(
         self, position: Position, arrays: dict[str, np.ndarray], task: str, run: dict, sizes: list
     ) -> pathlib.Path:
-        """Write a backup atomically. Return its folder.
+        """Write a backup atomically, and return the path of its folder.
 
         Args:
             position: Training position to store.
-            arrays: Dict of names to arrays. A name consists of a group and an index.
+            arrays: Dict of names to arrays. A name consists of a group and an index, such as
+                "model.0".
             task: String. Task name.
             run: Dict. Settings that identify the run.
-            sizes: List. `window_sizes` of the data.
+            sizes: List. The `window_sizes` of the data.
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
@@ -323,14 +324,14 @@ class BackupFolder:
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
-        """Delete all other backups and incomplete files. Other files are kept."""
+        """Delete backups that are not in `kept`, and incomplete backups."""
         for path in self._list_folders():
             if path not in kept:
                 remove_written(path, BACKUP_KIND)
         remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:
-        """Delete all backups, and the folder if it is then empty."""
+        """Delete all backups. The folder is also deleted if it contains no other files."""
         self.remove_all_but()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -362,7 +363,7 @@ def _is_training_entry(training: object) -> bool:
 
 
 def flatten_settings(settings: dict, prefix: str = "") -> dict:
-    """Flatten nested settings to `{"outer.inner": value}`. Automatic layer names are removed.
+    """Flatten nested settings to `{"outer.inner": value}`, without the names of layers.
 
     Example:
         >>> flatten_settings({"backbone": {"layers": 2, "name": "bert_3"}})
@@ -392,8 +393,8 @@ def _remove_home(name: str, value: object) -> object:
 class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """Back up the training, and resume it when the same program runs again after a crash.
 
-    This callback extends `keras.callbacks.BackupAndRestore`. It can resume in the middle of an
-    epoch, at exactly the next step. The resumed run is equal to an uninterrupted run, because it
+    This callback extends `keras.callbacks.BackupAndRestore`. It can also resume in the middle of an
+    epoch, at the next step. The resumed run is equal to an uninterrupted run, because the callback
     restores the weights, the optimizer and its schedule, the order of the examples, masking,
     dropout and the running metrics. A backup is written at the end of every epoch and, optionally,
     after a given number of steps. A backup is a folder with checksums. It is written atomically and
@@ -405,18 +406,17 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     workers, only the chief writes backups, and all workers read the same backups.
 
     Args:
-        backup_dir: String or path. Local folder that only this `fit` uses. With several workers,
-            the folder must be shared by all workers.
-        save_freq: "epoch" or positive integer. With an integer, a backup is also written after
-            every such number of steps. Defaults to "epoch".
+        backup_dir: String or path. Local folder that is not used by another `fit`. With several
+            workers, all workers must share this folder.
+        save_freq: "epoch" or positive integer. With an integer `n`, a backup is also written after
+            every `n` steps. Defaults to "epoch".
         delete_checkpoint: Boolean. Whether to delete the backups when the training is finished.
             Defaults to True.
 
     Raises:
         ValueError: If the backup belongs to another run, or if `backup_dir` contains unrelated
             files.
-        FloatingPointError: If the weights or the loss are not finite when a backup should be
-            written.
+        FloatingPointError: If the weights or the loss are not finite when a backup is written.
 
     Example:
         >>> import tempfile
@@ -454,7 +454,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             task: Task to train.
             run: Dict. Settings that identify this run.
             start: `Position` to start from if there is no backup.
-            window_sizes: List. `window_sizes` of the data. It is filled from the backup.
+            window_sizes: List. The `window_sizes` of the data. Its contents are replaced by the
+                values in the backup.
         """
         self._folder.check()
         self._run, self._model, self._window_sizes = flatten_settings(run), task, window_sizes
@@ -477,9 +478,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         begun = start.epoch <= position.epoch < epochs and position.step < steps
         if not begun and (position.epoch, position.step) != (epochs, 0):
             raise ValueError(
-                f"The backup {self._kept} is damaged: it is at epoch {position.epoch} and step "
-                f"{position.step} of a training with {epochs} epochs of {steps} steps. Delete this "
-                "folder and call fit again."
+                f"The backup {self._kept} is damaged: its position is epoch {position.epoch} and "
+                f"step {position.step}, but the training has {epochs} epochs of {steps} steps. "
+                "Delete this folder and call fit again."
             )
 
     def _check_same_position(self, task: keras.Model, position: Position) -> None:
@@ -487,11 +488,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         positions = gather_from_workers(task.distribution.strategy, numbers)
         found = sorted({f"epoch {epoch + 1}, step {step}" for epoch, step in positions})
         if len(found) > 1:
-            raise invalid(
-                "backup_dir",
-                str(self._folder.path.absolute()),
-                "a folder that all workers share. The workers found different backups, of "
-                f"{' and of '.join(found)}",
+            raise ValueError(
+                f"The workers found different backups in {self._folder.path.absolute()}: "
+                f"{' / '.join(found)}. Pass a `backup_dir` that all workers share."
             )
 
     def restore_metrics(self, batches: tf.data.Dataset) -> None:
@@ -537,8 +536,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._at_first_step:
-            # Restored only now, because Keras uses torch's random generator when it starts to read
-            # data.
+            # The state is restored after Keras has started to read data, because this uses torch's
+            # random generator.
             self._at_first_step = False
             _set_random_state(self._continued.read("random"))
         if self.save_freq != "epoch" and batch - self._saved_step >= self.save_freq:
@@ -560,8 +559,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def _save(self, epoch: int, step: int) -> None:
         model = self.model
-        # Every worker must take part: metrics are summed over all workers when they are read, and
-        # weights can be distributed over several processes.
+        # All workers must call this method: metrics are summed over all workers when they are read,
+        # and weights can be distributed over several processes.
         arrays = {
             f"{group}.{i}": np.asarray(gather_array(variable), order="C")
             for group, variables in (
@@ -581,7 +580,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._kept = new
 
     def _check_finite(self, arrays: dict[str, np.ndarray], epoch: int, step: int) -> None:
-        """Raise an error if the weights, or the loss within an epoch, are not finite."""
+        """Raise an error if the weights are not finite, or the loss in the middle of an epoch."""
         weights = (array for name, array in arrays.items() if name.startswith("model."))
         finite = all(np.isfinite(array).all() for array in weights)
         if step and finite:
@@ -595,7 +594,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
 
 def _get_random_state() -> list:
-    """Return the states of torch's random generators. On other backends, layers have own states."""
+    """Return the states of torch's random generators. Other backends store them in the layers."""
     if keras.config.backend() != "torch":
         return []
     import torch
@@ -675,7 +674,7 @@ class RestOfEpoch(keras.callbacks.CallbackList):
 
 
 def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int | str) -> tuple:
-    """Return the arguments of `keras.Model.fit` that start or resume a training.
+    """Create the arguments of `keras.Model.fit` to start or resume a training.
 
     Args:
         task: `TextModel` to train.
@@ -709,21 +708,21 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
 
 
 def _share_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
-    """Return the random seed of the first worker. Raise a ValueError if the workers differ."""
+    """Return the random seed of the first worker. Raise a ValueError if the arguments differ."""
     # `keras.utils.set_random_seed` can be used to make the seed reproducible.
     drawn = int(np.random.randint(2**31))
     workers = gather_from_workers(strategy, [drawn, steps, has_backup])
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:
         raise ValueError(
-            f"The workers call `fit` with different arguments: {' / '.join(found)}. Expected the "
-            "same number of steps per epoch, and the same use of BackupAndRestore in all workers."
+            f"The workers called `fit` with different arguments: {' / '.join(found)}. Expected the "
+            "same number of steps per epoch in all workers, and BackupAndRestore in all or none."
         )
     return workers[0][0]
 
 
 def _describe_task(task: keras.Model) -> dict:
-    """Return the settings of a task that must be equal to resume a training, as plain data."""
+    """Return the settings that must be equal to resume the training of a task, as plain data."""
     preprocessor = task.preprocessor.get_config() if task.preprocessor else {}
     backbone = keras.saving.serialize_keras_object(task.backbone)["config"]
     return {

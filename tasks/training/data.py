@@ -1,8 +1,8 @@
 """Base classes for the data of `fit` and `evaluate`, which do not depend on the task.
 
-A `Source` yields batches of texts in memory, datasets, streams or corpora. A `BatchMaker` contains
-the functions and settings with which a task makes batches, and a `GraphCache` with the traced
-graphs. `sources.make_source` selects the source.
+A `Source` yields batches from texts in memory, datasets, streams or corpora. The function
+`sources.make_source` selects its subclass. A `BatchMaker` contains the functions and settings that
+a task uses to create batches. It has a `GraphCache` with the traced graphs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def enable_compilation_cache() -> pathlib.Path | None:
     """Make JAX store compiled programs in the user's cache folder.
 
     Set `JAX_COMPILATION_CACHE_DIR` to use another folder, or `JAX_ENABLE_COMPILATION_CACHE=false`
-    to disable the cache. Each kind of processor has its own folder, because the instructions can
-    differ.
+    to disable the cache. Every processor model has its own folder, because instruction sets differ.
 
     Returns:
         Path of the folder, or None if the backend is not JAX or the cache is disabled.
@@ -85,12 +84,13 @@ def _name_processor() -> str:
 
 
 class GraphCache:
-    """Cache of the traced graphs and the batch shapes of a task.
+    """Cache for the traced graphs and the batch shapes of a task.
 
     Attributes:
-        lengths: Optional tuple of integers. Lengths to which batches are padded if every shape is
-            compiled.
-        packings: Dict of batch sizes to lists of (length, numbers of packed sequences).
+        lengths: Optional tuple of integers. If every shape is compiled, batches are padded to these
+            lengths.
+        packings: Dict of batch sizes to lists of tuples (length, possible numbers of packed
+            sequences).
         reported: Set of strings. Messages that have already been logged.
     """
 
@@ -113,21 +113,21 @@ class GraphCache:
 
 @dataclasses.dataclass(frozen=True)
 class BatchMaker:
-    """Functions and settings with which a task makes batches from its data.
+    """Functions and settings that a task uses to create batches.
 
     Attributes:
         task: String. Class name of the task.
-        preprocessor: Preprocessor, or None if the task only accepts prepared inputs.
+        preprocessor: Preprocessor, or None if the task only accepts preprocessed inputs.
         encode: Function of `(x, y, sample_weight)` that encodes examples in memory.
         separate: Function of `(x, y)` that separates the inputs from the labels.
         check_given: Function of `(y, x)` that raises an error if labels are missing.
-        check: Function that checks prepared inputs, and returns inputs of any kind.
+        check: Function that checks preprocessed inputs. It returns all inputs.
         graphs: `GraphCache` of the task, with the lengths of previous batches.
         labels_tokens: Boolean. Whether every word in a text has a label.
         compiles: Boolean. Whether a program is compiled for every batch shape.
         fills: Boolean. Whether all batches are padded to the same number of rows.
         packs: Boolean. Whether short texts can be packed into sequences.
-        worker: Tuple of the index of this worker and the number of workers.
+        worker: Tuple of two integers. The index of this worker and the number of workers.
         dtype: String. Name of the task's dtype policy.
     """
 
@@ -146,11 +146,11 @@ class BatchMaker:
     dtype: str
 
     def cached(self, name, make: Callable):
-        """Return a graph from the cache. If the cache has no graph for these settings, make it.
+        """Return the graph for the current settings. If it is not in the cache, create it.
 
         Args:
             name: Hashable. Name of the graph.
-            make: Function without arguments that makes the graph.
+            make: Function without arguments that creates the graph.
         """
         settings = vars(self.preprocessor) if self.preprocessor is not None else {}
         plain = [(n, v) for n, v in settings.items() if not n.startswith("_") and n != "tokenizer"]
@@ -160,20 +160,20 @@ class BatchMaker:
 
     @property
     def lengths_vary(self) -> bool:
-        """Whether the length of a batch depends on its texts."""
+        """Return whether the length of a batch depends on the lengths of its texts."""
         return self.preprocessor is None or self.preprocessor.sequence_length is None
 
     @property
     def multiple(self) -> int | None:
-        """Divisor of the number of rows in a padded batch, or None."""
+        """If batches are padded, the number of rows is a multiple of this integer. Else None."""
         return count_data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
         """Return the preprocessor's `collate` as a function of `(examples, seed=None)`.
 
         Args:
-            lengths: Optional tuple of integers. Lengths to which batches are padded if every shape
-                is compiled. Defaults to the lengths of previous batches.
+            lengths: Optional tuple of integers. If every shape is compiled, batches are padded to
+                these lengths. Defaults to the lengths of previous batches.
         """
         # If every shape is compiled, more padding is cheaper than more shapes.
         bucketed = self.compiles and (lengths or self.graphs.lengths or True)
@@ -201,7 +201,7 @@ class BatchMaker:
         )
 
     def report_compiling(self, examples: dict, batch_size: int) -> None:
-        """Log, once per set of shapes, that the first step of each shape is compiled."""
+        """Log that the first step of each shape is compiled. Known shapes are not logged again."""
         if not self.compiles or not self.lengths_vary:
             return
         if packing := self._find_packing(examples, batch_size):
@@ -235,8 +235,8 @@ class BatchMaker:
         """Return the length and the possible numbers of packed sequences, or None without packing.
 
         The packing only depends on the examples, so that a resumed training uses the same batches.
-        If several packings are about equally good, a known packing is used, because it is already
-        compiled.
+        If several packings are about equally good, a previous packing is used, because its program
+        is already compiled.
         """
         on_one_device = keras.distribution.distribution() is None
         on_one_device = on_one_device and keras.config.backend() == "jax"
@@ -269,9 +269,9 @@ def _format_alternatives(numbers: tuple[int, ...]) -> str:
 
 @contextlib.contextmanager
 def raise_own_errors(*sources: Source | None) -> Iterator[None]:
-    """Context that raises the original errors of sources.
+    """Context that raises the original error if reading a source fails.
 
-    TensorFlow reads streams in a thread, and replaces their errors by graph errors.
+    TensorFlow reads streams in a thread, and replaces their errors by its own errors.
     """
     try:
         yield
@@ -290,11 +290,11 @@ class Source:
         maker: The task's `BatchMaker`.
 
     Attributes:
-        steps: Integer. Number of batches in one pass, or per epoch if the number in one pass is
-            unknown.
+        steps: Integer. Number of batches in one pass. If it is unknown, the number of batches per
+            epoch.
         window_sizes: List of plain data, which grows while the data is read. It is stored in
             backups, and used to find later batches quickly.
-        class_weights: Optional list of the weights of all classes.
+        class_weights: Optional list with one weight per class.
         error: Optional exception that was raised while reading the data. TensorFlow replaces this
             exception by its own error.
     """
@@ -323,19 +323,20 @@ class Source:
         return self.steps * self.plan.batch_size
 
     def check(self) -> None:
-        """Raise an error if `fit` does not support this data. Log messages about its cost."""
+        """Raise an error if `fit` does not support this data. Log if programs are compiled."""
         if self.maker.preprocessor is not None and self.maker.preprocessor.packed_length:
             raise ValueError(
-                "`pack_texts` requires all texts in memory. Pass lists instead of a dataset or "
-                "stream."
+                "`pack_texts` requires that all texts are in memory. Pass lists instead of a "
+                "dataset or stream."
             )
 
     def batches(self, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Return the batches of all epochs, from a given index on. Earlier batches are not made.
+        """Return the batches of all epochs, starting at index `start`.
 
         Args:
             seed: Integer. Random seed used for the example order and for masking.
-            start: Integer. Index of the batch to start with. Defaults to 0.
+            start: Integer. Index of the first batch. Earlier batches are skipped without creating
+                them. Defaults to 0.
         """
         batches = self._batches(seed, start)
         for change in self._changes:
@@ -346,19 +347,19 @@ class Source:
         raise NotImplementedError
 
     def one_pass(self) -> tf.data.Dataset:
-        """Return the batches of one pass, to count the labels."""
+        """Return the batches of one pass over the data. They are used to count the labels."""
         return self.batches(0).take(self.steps).map(real_examples)
 
     def in_order(self):
-        """Return the batches of one pass, for `keras.Model.evaluate`."""
+        """Return the batches of one pass in the order of the data, for `keras.Model.evaluate`."""
         raise NotImplementedError
 
     def describe(self) -> dict:
-        """Return plain values that identify this data in a backup."""
+        """Return a dict of plain values that identify this data in a backup."""
         raise NotImplementedError
 
     def split(self, share: float, batch_size: int) -> tuple[Source, Source]:
-        """Split off the last examples for validation. Return both parts.
+        """Split the data into training examples and, at the end, validation examples.
 
         Args:
             share: Float between 0 and 1. Fraction of the examples for validation.
@@ -383,9 +384,9 @@ class Source:
 def uncounted(batches):
     """Hide the number of batches from Keras.
 
-    If Keras knows the number of batches and runs several steps per execution, it only runs full
-    executions. If the last execution of an epoch is shorter, Keras would continue with the first
-    batch before the epoch has ended.
+    If the number of batches is known and several steps are executed together, Keras always executes
+    the full number of steps. At the end of an epoch, it would continue with the first batch of the
+    next epoch.
 
     Args:
         batches: `tf.data.Dataset` or `ArrayBatches`. Any other object is returned unchanged.
@@ -401,7 +402,7 @@ def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.
     names = [name for name, value in given.items() if value is not None]
     if names:
         raise ValueError(
-            f"Received {', '.join(names)} with a dataset. Put labels and weights into its "
-            "elements, (x, y) or (x, y, sample_weight), and pass held-out examples as "
+            f"Received {', '.join(names)} with a dataset. Labels and weights must be part of its "
+            "elements, (x, y) or (x, y, sample_weight). To use held-out examples, pass "
             "`validation_data`."
         )

@@ -1,11 +1,12 @@
 """Train on several devices or machines with `tf.distribute` or `keras.distribution`.
 
-A model that is built in a strategy's scope is trained as on one device. Every replica computes
-a part of the batch, and the loss and the gradients are those of the whole batch. Keras 3.15 behaves
-differently in seven cases. Comments next to the code that corrects a case describe it.
+If a model is built in a strategy's scope, its training gives the same results as on one device.
+Every replica computes a part of the batch, and the loss and the gradients are computed for the
+whole batch. Keras 3.15 behaves differently in seven cases. The code that corrects a case has a
+comment that describes the difference.
 
-With `keras.distribution` on JAX, a batch is one array over all devices. Each process provides its
-own part of this array.
+With `keras.distribution` on JAX, a batch is one array that is distributed over all devices. Each
+process provides a part of this array.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def get_process_shard() -> tuple[int, int]:
-    """Return the index of this JAX process, and the number of parts of a divided batch.
+    """Return the index of this JAX process, and the number of parts that a batch is divided into.
 
     Example:
         >>> get_process_shard()
@@ -64,7 +65,7 @@ def select_process_part(dataset):
 
 @contextlib.contextmanager
 def disable_sharding():
-    """Make `keras.distribution` use the batches of each process unchanged."""
+    """Context in which `keras.distribution` does not divide the batches of a process."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         yield
@@ -78,7 +79,7 @@ def disable_sharding():
 
 @contextlib.contextmanager
 def compute_whole_batches():
-    """Make every JAX process compute whole batches, so that all outputs are in each process."""
+    """Context in which every JAX process computes whole batches, and therefore has all outputs."""
     distribution = keras.distribution.distribution()
     if get_process_shard()[1] == 1:
         yield
@@ -95,7 +96,7 @@ def compute_whole_batches():
 
 
 def select_batch_part(batch, number, count: int):
-    """Return the rows of one of `count` replicas. Their numbers of rows differ by at most one.
+    """Select the rows of one replica. The parts of the replicas differ by at most one row.
 
     Example:
         >>> import numpy as np
@@ -163,17 +164,17 @@ def _clip_gradients(
     return [tf.clip_by_value(gradient, -value, value) for gradient in gradients]
 
 
-MAX_COUNTING = 20  # maximum seconds for counting the batches of data with unknown length
+MAX_COUNTING = 20  # seconds after which counting the batches of a dataset is stopped
 COMPILED_BATCH_SIZES = (1, 8, 32)  # batch sizes for inference if every shape is compiled
 
 
 class Distribution:
-    """The `tf.distribute.Strategy` of a model, if there is one.
+    """Adapts the training of a model to its `tf.distribute.Strategy`.
 
     Without a strategy, and on other backends, the methods do not change the behavior of Keras.
 
     Args:
-        strategy: Optional strategy in whose scope the model was built.
+        strategy: Optional strategy. The model was built in its scope. Defaults to None.
 
     Raises:
         ValueError: If the strategy is a ParameterServerStrategy, or if the distribution is not
@@ -192,15 +193,15 @@ class Distribution:
             separate_collectives(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Return the scope in which variables are created."""
+        """Return the scope of the strategy, in which variables must be created."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def running(self):
-        """Return a context in which Keras uses batches that are already divided.
+        """Context in which Keras does not divide batches again.
 
-        The context also adds advice to errors about batches that cannot be divided, and about lost
-        workers.
+        Errors about lost workers, or about batches that cannot be divided, are replaced by errors
+        that say what to do.
         """
         try:
             with disable_sharding():
@@ -257,8 +258,8 @@ class Distribution:
     def check_devices(self, model: keras.Model) -> None:
         """Raise a ValueError for a model that was built before `keras.distribution` was set.
 
-        The optimizer state would be created on other devices than the weights, so this model could
-        not be trained.
+        The weights and the optimizer state would be on different devices, so the model could not
+        be trained.
         """
         check_backend_spreads()
         distribution = keras.distribution.distribution()
@@ -280,12 +281,13 @@ class Distribution:
 
         Args:
             model: Model to train or evaluate.
-            metrics: List of metrics that store examples. All processes reserve the same memory.
+            metrics: List of metrics that store examples. All processes reserve the same amount of
+                memory.
             *sources: Data for training, validation or evaluation.
 
         Raises:
-            ValueError: If the numbers of batches differ, because a process with more batches would
-                wait forever.
+            ValueError: If the numbers of batches differ. A process with more batches would wait
+                forever.
         """
         if not has_ddp_model(model):
             return
@@ -294,9 +296,9 @@ class Distribution:
         if any(batches != mine for batches, _ in found):
             listed = ", ".join(f"{batches} in process {i}" for i, (batches, _) in enumerate(found))
             raise ValueError(
-                "The processes of torch.distributed wait for each other, but have different "
-                f"numbers of batches. Received epochs x batches of {listed}. Pass the same "
-                "number of rows in every process."
+                "All torch.distributed processes must run the same number of batches, because they "
+                f"wait for each other. Received epochs x batches: {listed}. Pass the same number "
+                "of rows in every process."
             )
         rooms = zip(*(capacities for _, capacities in found), strict=True)
         grown = [metric.reserve(max(room)) for metric, room in zip(metrics, rooms, strict=True)]
@@ -304,7 +306,7 @@ class Distribution:
             model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
-        """Log whether the other `torch.distributed` processes train the same model."""
+        """Log a warning that tells if the `torch.distributed` processes train one model."""
         count = count_torch_processes()
         if count > 1 and has_ddp_model(model):
             logger.warning(
@@ -348,7 +350,7 @@ class Distribution:
         return arguments
 
     def predict_on_batch(self, predict: Callable, x):
-        """Call `predict(x)` on all replicas or devices, for a batch of any size."""
+        """Call `predict(x)` for a batch of any size, divided over all replicas or devices."""
         if self.strategy:
             # Keras would pass the whole batch to every replica, and return its outputs several
             # times.
@@ -400,7 +402,7 @@ class Distribution:
 def gather_from_workers(
     strategy: tf.distribute.Strategy | None, numbers: list[int]
 ) -> list[list[int]]:
-    """Gather integers from all workers, in order. Each worker occurs once per replica."""
+    """Gather integers from all workers, in order. Workers with several replicas are repeated."""
     if get_process_shard()[1] > 1:
         from jax.experimental import multihost_utils
 
@@ -519,7 +521,7 @@ def round_up(count: int, multiple: int) -> int:
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:
-    """Return the indices from 0 to `count`, padded with the last index to a multiple of `multiple`.
+    """Return the indices 0 to `count - 1`. The last is repeated up to a multiple of `multiple`.
 
     Example:
         >>> pad_indices(3, 2).tolist()
@@ -529,14 +531,14 @@ def pad_indices(count: int, multiple: int) -> np.ndarray:
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """Return the number of batches in a dataset. If it is unknown, count them by reading once.
+    """Return the number of batches in a dataset. If it is unknown, read the dataset once.
 
     Raises:
         ValueError: If the dataset is infinite.
     """
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("The dataset is endless. Pass `steps_per_epoch`.")
+        raise ValueError("The dataset is infinite. Pass `steps_per_epoch`.")
     if count == tf.data.UNKNOWN_CARDINALITY:
         ones = dataset.map(lambda *_: 1).batch(64)
         count = count_to_end((len(part) for part in ones), "The dataset")
@@ -574,14 +576,14 @@ def split_batches(dataset: tf.data.Dataset, context: tf.distribute.InputContext)
 
     By default, `tf.distribute` would rebatch the dataset to equal sizes, and mix batches that are
     padded to different lengths. Every worker reads the whole dataset, so all workers must read it
-    in the same order. For this reason, a `shuffle` needs a seed, and all workers need the same
-    `keras.utils.set_random_seed`, which TensorFlow combines with the seed of the `shuffle`. With
-    the auto-shard policy OFF, the dataset of a worker contains its own examples, which are only
-    divided among its own replicas.
+    in the same order. For this reason, `shuffle` needs a seed, and all workers must call
+    `keras.utils.set_random_seed` with the same value, which TensorFlow combines with this seed.
+    With the auto-shard policy OFF, every worker has its own examples. They are only divided among
+    the replicas of this worker.
 
     Args:
-        dataset: Infinite dataset of batches, so that the replicas do not have to synchronize its
-            end.
+        dataset: Dataset of batches. It must be infinite, so that the replicas do not have to agree
+            on its end.
         context: `InputContext` of the worker.
     """
     policy = dataset.options().experimental_distribute.auto_shard_policy

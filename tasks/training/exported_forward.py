@@ -1,7 +1,7 @@
-"""The forward pass of a task on PyTorch as one function, which does not call Keras layers.
+"""Export the forward pass of a task on PyTorch to one function that does not call Keras layers.
 
-For a single sentence, calling the layers takes about as long as the kernels. With
-`compile(jit_compile=True)`, `predict` and the methods that return answers use an `ExportedForward`.
+For a single sentence, calling the layers takes about as long as running the kernels. With
+`compile(jit_compile=True)`, `predict` and all methods that return answers use an `ExportedForward`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 
 class ExportedForward:
-    """Forward pass of a task that is exported once, for batches with any size and length.
+    """Forward pass of a task, exported once for batches of any size and length.
 
-    The exported function contains the kernels in their order and reads the task's parameters,
-    so it uses the current weights. It is exported again for inputs with other names or dtypes, and
-    for long texts, which use other kernels. The layers are called instead in these cases:
+    The exported function runs the kernels in order and reads the parameters of the task, so it
+    always uses the current weights. Inputs with different names or dtypes need another export, and
+    so do long texts, which use different kernels. The layers are called instead in these cases:
 
     - PyTorch cannot export the forward pass, for example because a layer depends on values of its
       inputs. This is logged with level DEBUG.
-    - PyTorch could only export it for other sizes.
+    - PyTorch could only export the function for other sizes.
     - A layer has PyTorch hooks.
     - A layer, a parameter, a setting or a precision has changed since the first export.
     - Another thread is exporting the function.
 
     Args:
-        task: The task.
+        task: Task whose forward pass is exported.
 
     Source: https://docs.pytorch.org/docs/stable/export.html
     """
@@ -64,7 +64,7 @@ class ExportedForward:
         with torch.no_grad():
             function = self._function_for(inputs) if self._can_use_export() else None
             if function is not None:
-                with contextlib.suppress(AssertionError, RuntimeError):  # refuses these sizes
+                with contextlib.suppress(AssertionError, RuntimeError):  # sizes not supported
                     return function(inputs)
             return self._call_layers(inputs)
 
@@ -72,7 +72,7 @@ class ExportedForward:
         return self._task(inputs, training=False)
 
     def _can_use_export(self) -> bool:
-        """Return whether the layers have no hooks and did not change since the first export."""
+        """Return whether the layers have no hooks and are unchanged since the first export."""
         layers = list_layers(self._task)
         if any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers):
             return False
@@ -84,7 +84,7 @@ class ExportedForward:
     def _read_state(self) -> list:
         """Return the layers, their settings, precisions and parameters."""
         task, [_, *inner] = self._task, list_layers(self._task)
-        # Later changes of other settings, such as thresholds, do not change the outputs.
+        # The outputs do not depend on other settings, such as thresholds.
         answers = {*task.record.answer_settings} - {"window_pooling"}
         settings = [name for name in get_argument_names(type(task)) if name not in answers]
         state = [vars(task).get(name) for name in settings]
@@ -95,7 +95,7 @@ class ExportedForward:
         return state + layers + precisions + [self._read(weight) for weight in task.variables]
 
     def _function_for(self, inputs: dict[str, torch.Tensor]) -> Callable | None:
-        """Return the exported function for these inputs, or None to call the layers."""
+        """Return the exported function for these inputs, or None if the layers must be called."""
         is_long = inputs["token_ids"].shape[-1] > long_attention.SHORT_LENGTH
         key = is_long, *((name, x.dtype, x.ndim) for name, x in inputs.items())
         if key not in self._functions:
@@ -105,8 +105,8 @@ class ExportedForward:
                 self._functions[key] = self._export(inputs)
             except Exception as error:  # of any kind, from the layers or from PyTorch
                 logger.debug(
-                    "PyTorch cannot export the forward pass of this %s, so its layers are called: "
-                    "%s",
+                    "PyTorch cannot export the forward pass of this %s. Its layers are called "
+                    "instead: %s",
                     type(self._task).__name__,
                     error,
                 )
@@ -116,7 +116,7 @@ class ExportedForward:
         return self._functions[key]
 
     def _export(self, inputs: dict[str, torch.Tensor]) -> Callable:
-        """Export the forward pass, and compare its outputs for these inputs with the layers."""
+        """Export the forward pass, and check that its outputs equal the outputs of the layers."""
         expected = self._call_layers(inputs)  # builds layers
         if not self._functions:
             self._state = self._read_state()
@@ -133,7 +133,7 @@ class ExportedForward:
 
 
 def _is_same(value: object, other: object) -> bool:
-    """Return whether two values are one object, or equal lists. PyTorch can replace lists."""
+    """Return whether two values are the same object or equal lists. PyTorch can copy lists."""
     return value is other or (isinstance(value, list | tuple) and value == other)
 
 
@@ -146,19 +146,19 @@ def _forward_module(task: keras.Model) -> torch.nn.Module:
             self.task = task
 
         def forward(self, inputs):
-            for x in inputs.values():  # PyTorch remembers which of these sizes are equal
+            for x in inputs.values():  # so that PyTorch learns which of these sizes are equal
                 bool(x.shape == inputs["token_ids"].shape)
             return self.task(inputs, training=False)
 
     module = Forward()
-    module.training = False  # only here, because `eval` would change all layers
+    module.training = False  # `eval` would also change all layers
     return module
 
 
 def _repeat_first_row(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return inputs with several rows. Their number differs from all other sizes.
+    """Repeat the first row, so that the number of rows differs from all other sizes.
 
-    PyTorch treats the sizes 0 and 1 as constants, and can treat equal sizes as the same size.
+    PyTorch treats the sizes 0 and 1 as constants, and may treat equal sizes as the same size.
     """
     sizes = {size for x in inputs.values() for size in x.shape[1:]}
     rows = next(count for count in (3, 5, 7, 11, 13) if count not in sizes)

@@ -1,8 +1,8 @@
 """Metrics for models that return logits, and metrics over all examples, such as AUC.
 
-Keras metrics expect probabilities by default, and many expect one-hot labels instead of class
-indices. With logits, they would return wrong values without an error. For this reason, they are
-wrapped.
+By default, Keras metrics expect probabilities, and many expect one-hot labels instead of class
+indices. With logits, these metrics would return wrong values without an error. For this reason,
+`OfLogits` wraps Keras metrics.
 
 Comments use these letters for shapes: B is the batch size, N the number of stored examples and C
 the number of classes or columns.
@@ -53,8 +53,8 @@ CAPACITY = 2**14
 def flatten_tokens(y_true, y_pred, sample_weight=None) -> tuple:
     """Flatten labels, outputs and weights, so that metrics treat each token as an example.
 
-    Otherwise, Keras metrics would first average over each row including padding, and tokens would
-    have smaller weights in longer batches.
+    Without flattening, Keras metrics would first average over each row including padding, and the
+    tokens in longer batches would have smaller weights.
 
     Args:
         y_true: Tensor of shape (B, L) or (B, L, C).
@@ -76,7 +76,9 @@ def flatten_tokens(y_true, y_pred, sample_weight=None) -> tuple:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassAccuracy(metrics.SparseCategoricalAccuracy):
-    """Compute the accuracy. If labels are probabilities, the largest is the true class.
+    """Compute the accuracy for class indices, or for labels that are class probabilities.
+
+    If labels are probabilities, the class with the largest probability is the true class.
 
     Call arguments:
         y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
@@ -141,7 +143,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         else:
             scores = y_pred if self._needs_logits() else LOSS_ACTIVATIONS[self.activation](y_pred)
             y_true, scores = self._match_shapes(y_true, scores)
-        if isinstance(self.metric, metrics.AUC) and self._of_logits:  # its sigmoid is the score
+        if isinstance(self.metric, metrics.AUC) and self._of_logits:  # AUC applies a sigmoid
             scores = ops.log(scores) - ops.log1p(-scores)
         self.metric.update_state(y_true, scores, sample_weight)
 
@@ -234,14 +236,14 @@ class MeanOfLoss(metrics.Mean):
 
 
 def get_class_indices(y_true, scores):
-    """Convert labels to class indices. Rows of C probabilities become the index of the largest."""
+    """Convert labels to class indices. For probabilities, the class with the largest is used."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if has_indices(y_true, scores) else ops.argmax(y_true, -1)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Compute the precision, recall or F1 score for classes, as in scikit-learn.
+    """Compute the precision, recall or F1 score of the classes, as in scikit-learn.
 
     Args:
         score: "f1", "precision" or "recall". Defaults to "f1".
@@ -367,11 +369,11 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         counts = ops.convert_to_tensor(self.counts)
         total = ops.sum(counts)
         both, true, found = ops.diagonal(counts), ops.sum(counts, 1), ops.sum(counts, 0)
-        # The correlation is undefined if only one class occurs. Weights cause rounding errors.
+        # The correlation is undefined if only one class occurs. Weights can cause rounding errors.
         varies = (ops.sum(ops.cast(true > 0, "int32")) > 1) & (
             ops.sum(ops.cast(found > 0, "int32")) > 1
         )
-        # Only differences of counts are used, because float32 can represent them exactly.
+        # The formula only uses differences of counts, which float32 can represent exactly.
         neither = (total - true) - (found - both)
         square = ops.maximum(total, 1e-9) ** 2
         covariance = ops.sum((both * neither - (true - both) * (found - both)) / square)
@@ -382,7 +384,7 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Perplexity(metrics.SparseCategoricalCrossentropy):
-    """Compute the perplexity, which is the exponential of the mean token cross-entropy.
+    """Compute the perplexity: the exponential of the mean cross-entropy per token.
 
     Call arguments:
         y_true: Token ids with shape (B, ...).
@@ -419,7 +421,11 @@ def divide(part, whole):
 
 
 def compute_f1_scores(correct, predicted, true) -> dict:
-    """Return the tensors "precision", "recall" and "f1" from counts of any shape."""
+    """Compute precision, recall and F1 from counts of any shape.
+
+    Returns:
+        A dict with the keys "precision", "recall" and "f1".
+    """
     return {
         "precision": divide(correct, predicted),
         "recall": divide(correct, true),
@@ -431,7 +437,7 @@ def compute_f1_scores(correct, predicted, true) -> dict:
 
 
 class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Base class for metrics that store the labels and outputs of all examples until a reset.
+    """Base class for metrics that store the labels and outputs of all examples.
 
     `fit` and `evaluate` set the capacity to the number of examples. If there are more examples, the
     result is NaN.
@@ -455,14 +461,18 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The variables with the stored examples, and with the number of examples per replica.
+        """Return the variables for the stored examples and for the number of examples per replica.
 
         The list is empty before the first update.
         """
         return list(self._kept.values())
 
     def reserve(self, count: int) -> bool:
-        """Set the capacity to at least `count`. Return whether variables were deleted."""
+        """Increase the capacity to at least `count`.
+
+        Returns:
+            Boolean. Whether existing variables were deleted because they were too small.
+        """
         if count <= self.capacity:
             return False
         self.capacity = 2 ** math.ceil(math.log2(count))
@@ -471,11 +481,11 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         return had
 
     def columns(self, y_true, y_pred) -> tuple:
-        """Return the columns to store: labels (B, 1) or (B, C), and outputs (B, C)."""
+        """Return the labels (B, 1) or (B, C) and the outputs (B, C) that are stored."""
         return y_true, y_pred
 
     def score(self, y_true, y_pred, weight):
-        """Compute the metric for the N examples whose weight is above 0."""
+        """Compute the metric for N stored examples. Examples with weight 0 are ignored."""
         raise NotImplementedError
 
     @leaves_out_rows
@@ -531,7 +541,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 
 class ClassRanking(ExactMetric):
-    """Base class for metrics of the order in which the outputs rank a class's examples.
+    """Base class for metrics that only depend on the ranking of the examples.
 
     Examples are ranked by log-odds, because many probabilities are rounded to 0 or 1. With two
     classes, the result is the score of the second class. With more classes, or in multi-label
@@ -580,11 +590,22 @@ class ClassRanking(ExactMetric):
         return ops.where(count > 0, mean, self.undefined)
 
     def is_defined(self, positive, negative):
-        """Return whether the score is defined, given the weights in the class and in the rest."""
+        """Return whether the score of a class is defined.
+
+        Args:
+            positive: Scalar. Total weight of the examples in the class.
+            negative: Scalar. Total weight of all other examples.
+        """
         raise NotImplementedError
 
     def compute_class_score(self, scores, positive, negative):
-        """Compute a class's score from outputs and weights of shape (N,)."""
+        """Compute the score of a class.
+
+        Args:
+            scores: Float tensor of shape (N,). Outputs for the class.
+            positive: Float tensor of shape (N,). Weights, or 0 for examples in other classes.
+            negative: Float tensor of shape (N,). Weights, or 0 for examples in the class.
+        """
         raise NotImplementedError
 
 
@@ -621,7 +642,7 @@ class AUC(ClassRanking):
 class AveragePrecision(ClassRanking):
     """Compute the average precision, like `average_precision_score` in scikit-learn.
 
-    The precision is computed for every example of the class, among the examples with the same or a
+    For every example of the class, the precision is computed over all examples with the same or a
     higher output. The score is the mean of these precisions. The result is 0 if no class occurs.
 
     Example:
@@ -705,7 +726,10 @@ class Spearman(ExactMetric):
 
 
 def compute_correlation(a, b, weight):
-    """Compute the weighted correlations (C,) of columns (N, C). Constant columns get NaN."""
+    """Compute the weighted correlations (C,) of the columns of `a` and `b`, both (N, C).
+
+    The correlation of a constant column is NaN.
+    """
     total, infinite = ops.maximum(ops.sum(weight), 1e-30), float("inf")
     varies = True
     for x in (a, b):
@@ -723,7 +747,12 @@ def compute_correlation(a, b, weight):
 
 
 def sum_weights_below(values, weight) -> tuple:
-    """For each value, return the weight of all smaller and of all smaller or equal values."""
+    """Sum, for each value (N,), the weights of all smaller values.
+
+    Returns:
+        Tuple of two tensors of shape (N,). The first sums the weights of smaller values, the second
+        the weights of smaller or equal values.
+    """
     values = ops.copy(values)  # to make a column contiguous in PyTorch
     order = ops.argsort(values)
     ordered = ops.take(values, order)
@@ -737,8 +766,8 @@ def sum_weights_below(values, weight) -> tuple:
 def log_odds(logits):
     """Compute the log-odds (B, C) of the classes in a softmax, plus log(C - 1).
 
-    With the constant log(C - 1), equal logits have the value 0. In float32, values near 0 are
-    distinct even for the close logits that a model returns at the start of training.
+    With the constant log(C - 1), equal logits have the value 0. Float32 can distinguish values near
+    0, even if a model returns close logits at the start of training.
 
     Example:
         >>> [float(x) for x in log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
@@ -747,8 +776,8 @@ def log_odds(logits):
         [0, -3, 3]
     """
     count, classes = ops.shape(logits)[0], logits.shape[-1]
-    # Processors compute exp of the last values in an array with another routine, so equal rows
-    # could have different results. With padding, no real row is among the last values.
+    # Processors use a different routine to compute exp of the last values in an array, so equal
+    # rows could have different results. With padding, no real row is among the last values.
     logits = ops.pad(logits, [[0, 16], [0, 0]])
     first = ops.max(logits, -1, keepdims=True)
     behind = logits - first
@@ -760,26 +789,26 @@ def log_odds(logits):
     rest = ops.where(is_best, -float("inf"), logits)
     second = ops.max(rest, -1, keepdims=True)
     of_best = first - second - ops.log(_sum_exponentials(rest - second))
-    # Other classes are compared with the summed shares without their own share.
+    # The odds of a class are exp(logit), divided by the sum of exp(logit) over all other classes.
     others = ops.where(is_best, 1.0, _sum_exponentials(behind) - ops.exp(behind))
     found = ops.where(is_best, of_best, behind - ops.log(ops.maximum(others, 1e-30)))
     return ops.where(is_close, of_close, found + math.log(max(1, classes - 1)))[:count]
 
 
 def _sum_exponentials(logits):
-    """Return the sum (B, 1) of exp(logits). It does not depend on the order of the classes."""
+    """Sum exp(logits) over the classes, (B, 1). The order of the classes has no effect."""
     return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
 
 
 def _count_replicas() -> int:
-    """Return the number of replicas. Each replica stores a part of the variables."""
+    """Return the number of replicas. Each replica stores its examples in a part of a variable."""
     if keras.config.backend() != "tensorflow":
         return count_torch_processes()
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def _get_replica():
-    """Return the current replica index."""
+    """Return the index of the current replica."""
     if keras.config.backend() != "tensorflow":
         return get_torch_rank()
     context = tf.distribute.get_replica_context()

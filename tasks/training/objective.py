@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import losses, metrics
 
-from encoder_zoo.common.wording import close_names, invalid, suggest_names
+from encoder_zoo.common.wording import close_names, invalid, quote, suggest_names
 from encoder_zoo.tasks.losses.batch_loss import (
     FUNCTIONS,
     LOSS_CLASSES,
@@ -61,7 +61,6 @@ METRIC_KINDS = {
     for cls in vars(metrics).values()
     if isinstance(cls, type) and issubclass(cls, metrics.Metric)
 }
-OF_NUMBERS = "a metric for numbers, such as 'mae', 'mse' or keras.metrics.R2Score()"
 OF_CLASSES = (
     *(*SPARSE, *OF_CLASS_INDICES, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
     *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
@@ -70,9 +69,9 @@ OF_CLASSES = (
     *(metrics.TruePositives, metrics.TrueNegatives),
     *(metrics.FalsePositives, metrics.FalseNegatives),
 )
-# Keras metrics that compare a batch's rows.
+# Keras metrics that compare the rows in a batch.
 OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
-# Keras metrics that compute the mean of a function, by function.
+# Maps a function to the Keras metric that computes its mean.
 MEANS = {
     get_wrapped_function(metric): type(metric)
     for metric in (
@@ -153,11 +152,11 @@ class Objective:
         """Convert the argument `loss` of `compile` to the loss that is computed.
 
         Args:
-            loss: Name, function, class or instance, or a list or dict with one loss.
+            loss: String, function, loss class or loss instance, or a list or dict with one of them.
 
         Returns:
-            `keras.losses.Loss` or function of labels and outputs. Cross-entropies that include the
-            activation of the task are computed from logits.
+            A `keras.losses.Loss`, or a function of labels and outputs. A cross-entropy after the
+            task's activation is replaced by a cross-entropy on logits.
 
         Raises:
             ValueError: If the loss is unknown, if it does not match this task, or if it is not
@@ -176,7 +175,7 @@ class Objective:
             return default
         if isinstance(found, losses.Loss) and found.reduction in (None, "none"):
             raise invalid(
-                f"`reduction` of {get_name(found)}",
+                f"The `reduction` of {get_name(found)}",
                 found.reduction,
                 "'sum_over_batch_size', 'mean_with_sample_weight' or 'sum'",
             )
@@ -205,7 +204,7 @@ class Objective:
 
         Args:
             loss: A loss instance, function or metric.
-            expected: String. Suggestion for the error message.
+            expected: String. The loss or metric to suggest in the error message.
         """
         name, function = get_name(loss), get_keras_function(loss)
         if function in OF_OTHER_THINGS:
@@ -235,7 +234,7 @@ class Objective:
     # -- data ------------------------------------------------------------------------------------
 
     def can_fill(self, loss, given: list) -> bool:
-        """Return whether a loss and the given metrics can ignore rows that only pad a batch."""
+        """Return whether the loss and the metrics can ignore rows that only pad a batch."""
         return self.fills_batches and is_computed_by_row(loss) and all(map(_has_row_weights, given))
 
     def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
@@ -250,10 +249,9 @@ class Objective:
             ValueError: If the task has no classes, or if the loss does not support class weights.
         """
         if self.class_weighting is None:
-            raise invalid(
-                "class_weight",
-                class_weight,
-                "None, because this task has no classes. Use `sample_weight`",
+            raise ValueError(
+                f"class_weight is {quote(class_weight)}, but this task has no classes. Use "
+                "`sample_weight` instead."
             )
         return self.class_weighting(self, data, class_weight, loss)
 
@@ -326,30 +324,25 @@ class Objective:
             return self.own_metrics[name]()
         given, name = name, name.lower() if name.lower() in METRIC_NAMES else name
         if self.of_tokens and name in EXACT_METRICS:
-            raise invalid(
-                "An item of `metrics`",
-                given,
-                "'f1_macro' or keras.metrics.AUC(multi_label=True, num_labels="
-                f"{self.num_classes}), because exact metrics store the outputs for all tokens",
+            raise ValueError(
+                f"The metric {given!r} would store the outputs for all tokens. Pass 'f1_macro' or "
+                f"keras.metrics.AUC(multi_label=True, num_labels={self.num_classes}) instead."
             )
         if name in CORRELATIONS and self.activation != "linear":
-            raise invalid(
-                "An item of `metrics`",
-                given,
-                "a metric for classes, because this task predicts classes",
+            raise ValueError(
+                f"The metric {given!r} requires numeric labels, but this task predicts classes. "
+                "Choose a metric for classes."
             )
         if name in OF_ONE_CLASS and self.activation != "softmax":
-            raise invalid(
-                "An item of `metrics`",
-                given,
-                "another metric, because this metric requires one class per example",
+            raise ValueError(
+                f"The metric {given!r} requires one class per example, which this task does not "
+                "predict. Choose a different metric."
             )
         of_classes = name in (*CLASS_SCORES, *EXACT_METRICS)
         if of_classes and self.activation not in ("softmax", "sigmoid"):
-            raise invalid(
-                "An item of `metrics`",
-                given,
-                "another metric, because this metric requires classes",
+            raise ValueError(
+                f"The metric {given!r} requires classes, which this task does not predict. Choose "
+                "a different metric."
             )
         if name in CLASS_SCORES:
             score, _, average = name.partition("_")
@@ -368,7 +361,7 @@ class Objective:
         name = metric if isinstance(metric, str) else None
         if name and name.lower() in ("accuracy", "acc"):
             if self.activation == "linear":
-                raise invalid("An item of `metrics`", metric, OF_NUMBERS)
+                raise _make_class_metric_error(metric)
             of_one_class = self.activation == "softmax"
             kind = metrics.SparseCategoricalAccuracy if of_one_class else metrics.BinaryAccuracy
             metric = kind()
@@ -378,7 +371,7 @@ class Objective:
             metric.name = name
         if isinstance(metric, MeanOfLoss):
             if get_keras_function(metric.loss):
-                self._check_fits(metric.loss, "another metric")
+                self._check_fits(metric.loss, "a different metric")
             metric.activation = self.activation
             return metric
         function = get_keras_function(metric)
@@ -387,7 +380,7 @@ class Objective:
         ):
             return metric
         if function:
-            self._check_fits(metric, "another metric")
+            self._check_fits(metric, "a different metric")
         self._check_metric(metric)
         return metric if self.activation == "linear" else OfLogits(metric, self.activation)
 
@@ -395,21 +388,25 @@ class Objective:
         """Raise a ValueError if a Keras metric does not match the task's outputs."""
         name = type(metric).__name__
         if self.activation == "linear" and isinstance(metric, OF_CLASSES):
-            raise invalid("An item of `metrics`", name, OF_NUMBERS)
+            raise _make_class_metric_error(name)
         if isinstance(metric, OF_WHOLE_BATCHES) and metric.axis != 0:
-            raise invalid(
-                f"{name}'s axis",
-                metric.axis,
-                f"0, to compute the correlation over texts. Pass {name}(axis=0). `fit` and "
-                "`evaluate` report the mean over batches",
+            raise ValueError(
+                f"{name} has axis={metric.axis}, which does not compute a correlation over texts. "
+                f"Pass {name}(axis=0). `fit` and `evaluate` report the mean over batches."
             )
         is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
         if is_best_of_all and self.activation == "sigmoid":
-            raise invalid(
-                f"{name}'s threshold",
-                None,
-                f"a number, because texts can have several labels. Pass {name}(threshold=0.5)",
+            raise ValueError(
+                f"{name} has no threshold, but texts can have several labels. Pass "
+                f"{name}(threshold=0.5)."
             )
+
+
+def _make_class_metric_error(name: str) -> ValueError:
+    return ValueError(
+        f"The metric {name!r} requires classes, but this task predicts numbers. Choose a metric "
+        "for regression, such as 'mae', 'mse' or keras.metrics.R2Score()."
+    )
 
 
 def find_loss(loss):

@@ -18,12 +18,12 @@ from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 
 # From Devlin et al. 2019, appendix A.3, and the code for this paper.
 WARMUP = 0.1
-FREE = -1.0  # value to mark a schedule that is not held
-# At this step, the kernel's bias corrections are 1. The corrections are part of the learning rate
-# instead.
+FREE = -1.0  # stored instead of a held learning rate if the rate follows the schedule
+# At this step, the bias corrections in the kernel are 1. Instead, they are part of the learning
+# rate.
 LATE = 1e9
-# This is the PyTorch default, which is used by most fine-tuning code. Gradients for single weights
-# are small, and Keras does not correct epsilon in the first steps as in the paper. With 1e-6, short
+# This value is the default of PyTorch and of most fine-tuning code. Gradients of single weights are
+# small, and Keras does not correct epsilon in the first steps as in the paper. With 1e-6, short
 # trainings have slightly worse results.
 EPSILON = 1e-8
 
@@ -38,8 +38,9 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         peak: Float. Peak learning rate.
         total_steps: Integer. Number of steps. The learning rate will be 0 afterwards.
         warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
-        batches_per_step: Integer. Number of batches per step with gradient accumulation. This is
-            needed because Keras passes the number of batches to a schedule. Defaults to 1.
+        batches_per_step: Integer. Number of batches per step with gradient accumulation. The
+            schedule needs this number, because Keras calls it with the number of batches. Defaults
+            to 1.
 
     Source: Devlin et al. 2019, appendix A.2. The warmup in their code starts with a learning rate
     of 0.
@@ -89,14 +90,14 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class WeightState(NamedTuple):
-    """Optimizer state for a single weight.
+    """Optimizer state of a single weight.
 
     Attributes:
         share: Float. Learning rate multiplier.
         decays: Boolean. Whether to apply weight decay.
-        first: Variable. Running mean for the gradients.
-        second: Variable. Running mean for the squared gradients.
-        sum: Optional variable. Gradients summed since the last accumulated step.
+        first: Variable. Running mean of the gradients.
+        second: Variable. Running mean of the squared gradients.
+        sum: Optional variable. Sum of the gradients since the last accumulated step.
     """
 
     share: float
@@ -110,19 +111,19 @@ class WeightState(NamedTuple):
 class ScheduledAdamW(keras.optimizers.AdamW):
     """AdamW with a schedule stored in variables, so that `restart` can begin a new run.
 
-    `apply` replaces the Keras method and calls `update_all` to clip gradients, decay weights and
-    update them.
+    `apply` replaces the Keras method. It calls `update_all` to clip the gradients, and to decay and
+    update the weights.
 
-    With `gradient_accumulation_steps`, the gradient for a step equals the gradient for one large
-    batch. `weigh_batch` can be used to set the weight for each batch. An unfinished step will be
-    completed by the last batch in a run. If the gradients for a batch are not finite, see
-    `leave_out_unless`, this batch is counted but not added to the step. If all batches in a step
-    are excluded, the step is skipped and the schedule does not advance.
+    With `gradient_accumulation_steps`, the gradient of a step equals the gradient of one large
+    batch. `weigh_batch` sets the weight of each batch. The last batch in a run always completes a
+    step. If the gradients of a batch are not finite (see `leave_out_unless`), this batch is counted
+    but not added to the step. If all batches in a step are excluded, the step is skipped and the
+    schedule does not advance.
 
     Args:
         learning_rate: Float or learning rate schedule, as in `keras.optimizers.AdamW`.
-        learning_rate_multiplier: A function of a weight to compute a multiplier for the learning
-            rate, e.g. for layer-wise decay. If None, all multipliers are 1. Defaults to None.
+        learning_rate_multiplier: Optional function from a weight to its learning rate multiplier,
+            for example for layer-wise decay. If None, all multipliers are 1. Defaults to None.
         **kwargs: Keyword arguments for `keras.optimizers.AdamW`: `beta_1`, `beta_2`, `epsilon`,
             `weight_decay`, `global_clipnorm` and `gradient_accumulation_steps`.
 
@@ -130,7 +131,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         schedule: Learning rate or schedule that was passed. `learning_rate` is the value for the
             current step.
         batches: Variable. Number of batches. `iterations` is the number of accumulated steps.
-        states: A dict of weight ids to `WeightState`.
+        states: Dict from weight ids to `WeightState`.
 
     Example:
         >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))
@@ -172,7 +173,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
     @learning_rate.setter
     def learning_rate(self, rate) -> None:
-        """Hold the schedule at a learning rate.
+        """Use this learning rate instead of the schedule.
 
         To continue the schedule, a callback can assign the current value again.
         """
@@ -236,20 +237,22 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     # -- one step ------------------------------------------------------------------------------
 
     def weigh_batch(self, factor=1.0, size=1.0) -> None:
-        """Set the weight for the next gradient in an accumulated step.
+        """Set the weight of the next batch in an accumulated step.
 
         Args:
-            factor: Scalar. Factor to multiply the gradient by before it is summed. Defaults to 1.0.
-            size: Scalar. The summed gradients will be divided by the summed sizes. Defaults to 1.0.
+            factor: Scalar. The gradient is multiplied by this factor before it is added. Defaults
+                to 1.0.
+            size: Scalar. The sum of the gradients is divided by the sum of the sizes. Defaults to
+                1.0.
         """
         self._factor, self._size = factor, size
 
     def leave_out_unless(self, finite) -> None:
-        """Set whether the next gradients are finite. Otherwise they will not be accumulated."""
+        """Set whether the next gradients are finite. Only finite gradients are accumulated."""
         self._finite = finite
 
     def mean_gradients(self, gradients: list, variables: list) -> list:
-        """Add gradients to the current step and return the mean gradients for this step so far."""
+        """Add gradients to the current step, and return its mean gradients so far."""
         sums = [self.states[id(variable)].sum for variable in variables]
         factor, size = (ops.cast(number, "float32") for number in (self._factor, self._size))
         gradients = [g * ops.cast(factor, g.dtype) for g in gradients]
@@ -265,7 +268,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         return [total.value / ops.cast(divisor, total.dtype) for total in sums]
 
     def is_step_complete(self):
-        """Return whether the current batch completes a step that has finite gradients."""
+        """Return whether the current batch completes a step with at least one finite gradient."""
         added = self.batches.value % self.gradient_accumulation_steps
         added = added + ops.cast(self._finite, added.dtype)
         return ops.logical_and(self._is_step_end(), added > 0)
@@ -277,7 +280,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         return ops.logical_or(whole, number == self._last_batch.value)
 
     def end_batch(self, completed) -> None:
-        """Update the counters after a batch. Afterwards, `apply` adds 1 to `batches`."""
+        """Update the counters after a batch, except that `apply` adds 1 to `batches`."""
         self.assign(self._divisor, ops.where(completed, 0.0, self._divisor.value))
         batches, done, ends = self.batches.value, self._done.value, self._is_step_end()
         counted = batches - 1 + ops.cast(self._finite, batches.dtype)
@@ -285,7 +288,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self._done, ops.where(ends, self._find_step_end(done), done) + 1)
 
     def _find_step_end(self, count):
-        """Return the last batch index for the current step."""
+        """Return the index of the last batch in the current step."""
         steps = self.gradient_accumulation_steps
         return count - count % steps + (steps - 1)
 
@@ -295,10 +298,13 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             self.build(variables)
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         if not pairs:
-            raise ValueError("The loss does not depend on any trainable weight.")
+            raise ValueError(
+                "The loss does not depend on any trainable weight. Check that the loss uses the "
+                "outputs of the model."
+            )
         if len(pairs) < len(variables):
             missing = [v.path for g, v in zip(grads, variables, strict=True) if g is None]
-            warnings.warn(f"No gradients for {missing}: the loss does not use them.", stacklevel=2)
+            warnings.warn(f"The loss does not depend on the weights {missing}.", stacklevel=2)
         self.update_all(*map(list, zip(*pairs, strict=True)))
         for _, variable in pairs:
             if variable.constraint is not None:
@@ -306,7 +312,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self.batches, self.batches.value + 1)
 
     def update_all(self, gradients: list, variables: list) -> None:
-        """Clip and accumulate gradients, and decay and update weights."""
+        """Clip and accumulate the gradients. Then decay and update the weights."""
         if not self.gradient_accumulation_steps:
             self._step(gradients, variables)
             return
@@ -324,7 +330,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.end_batch(completed)
 
     def _step(self, gradients: list, variables: list) -> None:
-        """Clip gradients, and decay and update weights, without accumulation."""
+        """Clip the gradients. Then decay and update the weights, without accumulation."""
         if self.global_clipnorm:
             norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
             share = self.global_clipnorm * ops.minimum(1.0 / norm, 1.0 / self.global_clipnorm)
@@ -341,11 +347,11 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """`LossScaleOptimizer` that counts overflowing batches in accumulated steps.
+    """`LossScaleOptimizer` for gradient accumulation, which also counts overflowing batches.
 
-    By default, Keras does not pass overflowing batches to the inner optimizer. This would shift the
-    accumulated steps, and the last batches in a run would not complete a step. The loss scale is
-    updated as in Keras.
+    By default, Keras does not pass overflowing batches to the inner optimizer. The accumulated
+    steps would then be shifted, and the last batches in a run would not complete a step. The loss
+    scale is updated as in Keras.
 
     Args:
         inner_optimizer: `ScheduledAdamW` with `gradient_accumulation_steps`.
@@ -384,9 +390,10 @@ class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 class FusedAdamW(ScheduledAdamW):
     """AdamW with TensorFlow's fused kernel, which reads and writes each weight once.
 
-    This class can only be used on the TensorFlow backend. On JAX, the compiler fuses the
-    operations. It takes the same arguments as `ScheduledAdamW`. `amsgrad` and `use_ema` are not
-    supported. With `tf.distribute`, the gradient for the whole batch is clipped.
+    This class can only be used on the TensorFlow backend. It takes the same arguments as
+    `ScheduledAdamW`, except that `amsgrad` and `use_ema` are not supported. With `tf.distribute`,
+    the gradient of the whole batch is clipped. JAX does not need this class, because the compiler
+    fuses the operations.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
 
@@ -398,10 +405,10 @@ class FusedAdamW(ScheduledAdamW):
         0.9
     """
 
-    sums_over_replicas = True  # clips and accumulates the gradient for the whole batch
+    sums_over_replicas = True  # clips and accumulates the gradient of the whole batch
 
     def assign(self, variable, value):
-        """Assign a value in this replica. The value is the same in all replicas."""
+        """Assign a value to the copy of a variable in this replica."""
         value = tf.cast(value, variable.dtype)
         tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value)
 
@@ -410,7 +417,7 @@ class FusedAdamW(ScheduledAdamW):
         if replicas.num_replicas_in_sync > 1:
             own = self._factor, self._size, self._finite
             gradients = replicas.all_reduce("SUM", gradients)
-            self._factor, self._size, self._finite = own  # replaced on another replica
+            self._factor, self._size, self._finite = own  # another replica has replaced them
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
             gradients = self.mean_gradients(gradients, variables)
@@ -467,7 +474,7 @@ class TorchAdamW(ScheduledAdamW):
     """AdamW with PyTorch's fused kernel, which reads and writes each weight once.
 
     This class can only be used on the PyTorch backend. It takes the same arguments as
-    `ScheduledAdamW`. `amsgrad` and `use_ema` are not supported.
+    `ScheduledAdamW`, except that `amsgrad` and `use_ema` are not supported.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
@@ -487,11 +494,11 @@ class TorchAdamW(ScheduledAdamW):
                 self._step(gradients, variables)
 
     def _step(self, gradients: list, variables: list) -> None:
-        """Clip gradients and update weights."""
+        """Clip the gradients. Then decay and update the weights."""
         import torch
 
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        scale = torch.clamp(norm / self.global_clipnorm, min=1.0)  # what to divide the gradients by
+        scale = torch.clamp(norm / self.global_clipnorm, min=1.0)  # gradients are divided by this
         step = ops.cast(self.iterations + 1, "float32")
         rate = ops.cast(self.learning_rate, "float32")
         correction = ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
@@ -556,11 +563,11 @@ def make_fine_tuning_optimizer(
         weight_decay: Float. Weight decay. Defaults to 0.01.
         gradient_accumulation_steps: Optional integer. Number of batches per step. If None, every
             batch is a step. Defaults to None.
-        learning_rate_multiplier: A function of a weight to compute a multiplier for the learning
-            rate, such as layer-wise decay. Defaults to None.
+        learning_rate_multiplier: Optional function from a weight to its learning rate multiplier,
+            for example for layer-wise decay. Defaults to None.
         warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
-        undecayed_weights: A list of weights to exclude from weight decay. See
-            `training.list_undecayed`.
+        undecayed_weights: List of weights that are excluded from weight decay. See
+            `training.list_undecayed`. Defaults to an empty tuple.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
@@ -588,7 +595,7 @@ def make_fine_tuning_optimizer(
 def restart_optimizer(
     optimizer: keras.optimizers.Optimizer, learning_rate: float, total_batches: int
 ) -> None:
-    """Reset a fine-tuning optimizer for a new run, without a new graph.
+    """Reset a fine-tuning optimizer for a new run. Traced graphs stay valid.
 
     Args:
         optimizer: An optimizer from `make_fine_tuning_optimizer`, possibly wrapped in a

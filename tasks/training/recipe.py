@@ -13,7 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.training.optimizers import (
     AccumulatingLossScaleOptimizer,
@@ -40,15 +40,15 @@ COMPILE_DEFAULTS = {
 
 
 class TaskSettings(NamedTuple):
-    """Properties of a task that configure the optimizer, in addition to the `compile` arguments.
+    """Properties of a task that configure the optimizer, in addition to the arguments of `compile`.
 
     Attributes:
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Default weight decay.
         layer_decay: Float. Default layer-wise learning rate decay.
-        warmup: Float. Default fraction for warmup steps.
+        warmup: Float. Default fraction of all steps to use for the warmup.
         learning_rate_shares: Dict of weight ids to multipliers of the learning rate.
-        undecayed_weights: List of weights without weight decay.
+        undecayed_weights: List of weights that are excluded from weight decay.
         scales_loss: Boolean. Whether to scale the loss, because gradients are computed in float16.
     """
 
@@ -63,12 +63,12 @@ class TaskSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of `compile`, which create the "auto" optimizer.
+    """Stores the arguments of `compile`, and creates the "auto" optimizer from them.
 
     Args:
-        arguments: Mapping of the arguments that `TextModel.compile` adds to Keras, except for the
-            learning rate. Each value comes from the last call with this argument.
-        options: Mapping of the arguments of `keras.Model.compile` to their last values.
+        arguments: Mapping from the arguments that `TextModel.compile` adds to Keras, except for the
+            learning rate, to the values in the last call that set them.
+        options: Mapping from the arguments of `keras.Model.compile` to their last values.
 
     Example:
         >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
@@ -82,16 +82,16 @@ class Recipe:
 
     @property
     def makes_optimizer(self) -> bool:
-        """Whether the optimizer is "auto"."""
+        """Return whether the optimizer is "auto"."""
         return is_auto(self.arguments.get("optimizer"))
 
     @property
     def loss_weight(self) -> float:
-        """The weight of the loss."""
+        """Return the weight of the loss."""
         return _get_single_weight(self.options.get("loss_weights"))
 
     def update(self, arguments: Mapping, options: Mapping) -> Recipe:
-        """Return the recipe after another call to `compile`. None keeps the value of an argument.
+        """Create the recipe for another call to `compile`. None keeps the value of an argument.
 
         Raises:
             ValueError: If a setting for the "auto" optimizer is passed together with another
@@ -105,11 +105,9 @@ class Recipe:
         if not is_auto(completed["optimizer"]):
             for name in ("learning_rate", *RECIPE):
                 if arguments[name] is not None:
-                    raise invalid(
-                        name,
-                        arguments[name],
-                        "None together with an optimizer. Set it in the optimizer, or pass "
-                        "optimizer='auto'",
+                    raise ValueError(
+                        f'{name} is {quote(arguments[name])}, but it requires the "auto" '
+                        f"optimizer. Set `{name}` in your optimizer, or pass optimizer='auto'."
                     )
             completed |= dict.fromkeys(RECIPE)
         options = {name: value for name, value in options.items() if value is not None}
@@ -123,8 +121,8 @@ class Recipe:
         Args:
             goes_step_by_step: Optional string. Name of a recurrent part of the model, such as "a
                 CRF". On TensorFlow, XLA cannot compile its training.
-            has_fixed_shapes: Boolean. Whether all batches have the same shape, so that XLA only
-                compiles a single program.
+            has_fixed_shapes: Boolean. Whether all batches have the same shape. In this case, XLA
+                only compiles a single program.
 
         Raises:
             ValueError: If `jit_compile` is True and XLA cannot compile the model.
@@ -136,11 +134,9 @@ class Recipe:
             accelerators = map(tf.config.list_logical_devices, ("GPU", "TPU"))
             return has_fixed_shapes and not goes_step_by_step and any(accelerators)
         if given and goes_step_by_step:
-            raise invalid(
-                "jit_compile",
-                given,
-                f"False, because XLA cannot compile the training of {goes_step_by_step} on "
-                "TensorFlow",
+            raise ValueError(
+                f"jit_compile is {given}, but XLA cannot compile the training of "
+                f"{goes_step_by_step} on TensorFlow. Pass jit_compile=False."
             )
         return given
 
@@ -150,8 +146,8 @@ class Recipe:
         """Create the "auto" optimizer, which uses the peak learning rate until `fit` is called.
 
         Args:
-            backbone: Backbone that `layer_decay` applies to.
-            settings: The task's TaskSettings.
+            backbone: Backbone. `layer_decay` applies to its layers.
+            settings: `TaskSettings` of the task.
         """
         weight_decay, layer_decay, warmup, steps = (
             getattr(settings, name, None) if self.arguments[name] is None else self.arguments[name]
@@ -180,7 +176,7 @@ class Recipe:
         return AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
     def warn_default_rate(self, optimizer, default_rate: float) -> None:
-        """Log a warning about the learning rate of an optimizer that was passed as a string."""
+        """Log a warning if an optimizer given as a string has the Keras default learning rate."""
         name, optimizer = self.arguments["optimizer"], get_inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return
@@ -202,8 +198,8 @@ class Recipe:
         Args:
             optimizer: The model's optimizer.
             total_batches: Integer. Number of batches in all epochs.
-            callbacks: List of callbacks. If a callback may set the learning rate, nothing is
-                checked.
+            callbacks: List of callbacks. If a callback may set the learning rate, the learning rate
+                is not checked.
 
         Raises:
             ValueError: If the learning rate is 0 in all steps, or if there are fewer batches than
@@ -227,7 +223,7 @@ class Recipe:
         if not any(compute_learning_rate(optimizer, step) for step in steps):
             raise ValueError(
                 f"The learning rate is 0 in all {len(steps)} steps of this training, which starts "
-                f"at step {first}. Compile with another learning rate or schedule, or with "
+                f"at step {first}. Compile with a different learning rate or schedule, or with "
                 "optimizer='auto', which uses a new schedule for each call to `fit`."
             )
 
@@ -240,8 +236,8 @@ class Recipe:
 
         Args:
             optimizer: The model's optimizer.
-            weights: A list of trainable weights.
-            total_batches: Integer. Number of batches for all epochs.
+            weights: List of trainable weights.
+            total_batches: Integer. Number of batches in all epochs.
         """
         if not self.makes_optimizer:
             return
@@ -255,13 +251,14 @@ class Recipe:
                     total_batches,
                 )
             return
-        # Mean squares of the gradients. The head is checked first, because its gradients are
-        # usually not 0.
+        # The optimizer stores the running means of the squared gradients. The head is checked
+        # first, because its gradients are usually not 0.
         states = (inner.states[id(variable)] for variable in reversed(weights))
         if not any(bool(keras.ops.any(state.second != 0)) for state in states):
             logger.warning(
-                "All gradients were 0, so the weights have not changed. Check that some sample "
-                "weights are not 0, that some tokens have labels, and that the loss is not 0."
+                "The weights have not changed, because all gradients were 0. Check that some "
+                "sample weights are not 0, that some tokens have labels, and that the loss is not "
+                "0."
             )
 
     def hold_rate(self, optimizer) -> None:
@@ -270,13 +267,13 @@ class Recipe:
             get_inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
-        """Weight a batch of an accumulated step like a part of one large batch.
+        """Set the weight of a batch in an accumulated step, so that it is a part of a large batch.
 
         If several losses are summed, the last call for a batch sets the weight.
 
         Args:
             optimizer: The model's optimizer.
-            size: Optional scalar tensor. Size by which the loss is divided (see `BatchLoss`). None
+            size: Optional scalar tensor. The loss was divided by this value (see `BatchLoss`). None
                 if the loss is a sum.
         """
         optimizer = get_inner_optimizer(optimizer)
@@ -284,11 +281,11 @@ class Recipe:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
     def to_config(self, config: dict, loss, learning_rate: float) -> dict:
-        """Add the recipe to the compile config of Keras. The state of the schedule is removed.
+        """Add the recipe to the compile config of Keras, and remove the state of the schedule.
 
         Args:
             config: Dict. Compile config from Keras.
-            loss: The task's loss.
+            loss: Loss of the task.
             learning_rate: Float. Peak learning rate.
         """
         given = self.arguments
@@ -297,7 +294,7 @@ class Recipe:
         own = {"loss": kept, "jit_compile": given["jit_compile"]}
         # Keras does not store all arguments.
         own |= {name: self.options.get(name) for name in ("loss_weights", "auto_scale_loss")}
-        if is_auto(given["weighted_metrics"]):  # they depend on the task and on `metrics`
+        if is_auto(given["weighted_metrics"]):  # "auto" depends on the task and on `metrics`
             kinds = [] if given["metrics"] is None else ["metrics", "weighted_metrics"]
             metrics = next((config[kind] for kind in kinds if config[kind] is not None), None)
             own |= {"metrics": metrics, "weighted_metrics": "auto"}
@@ -316,11 +313,12 @@ def make_layerwise_multipliers(
     and again for each earlier block and for the embeddings.
 
     Args:
-        backbone: Backbone.
+        backbone: Backbone of the task.
         decay: Float. Learning rate of a layer, divided by the learning rate of the layer above it.
 
     Returns:
-        Function of a weight for `make_fine_tuning_optimizer`, or None if all multipliers are 1.
+        Function from a weight to its multiplier, for `make_fine_tuning_optimizer`. None if all
+        multipliers are 1.
 
     Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2, and Clark et
     al. 2020, ELECTRA, appendix B.
@@ -345,9 +343,9 @@ def make_layerwise_multipliers(
 
 
 class FrozenLayers:
-    """Backbone layers that were frozen by `compile(frozen_layers=...)`.
+    """Freezes and unfreezes backbone layers for `compile(frozen_layers=...)`.
 
-    Other layers do not change. Layers that the user has frozen stay frozen.
+    Layers that the user has frozen stay frozen.
 
     Source: Lee, Tang and Lin 2019, What Would Elsa Do? Freezing Layers During Transformer
     Fine-Tuning.
@@ -371,12 +369,13 @@ class FrozenLayers:
         self._before = {}
 
     def freeze(self, backbone: Backbone, count: int) -> None:
-        """Freeze the embeddings and the first blocks. Unfreeze other blocks that it has frozen.
+        """Freeze the embeddings and the first blocks. Unfreeze the blocks after them.
+
+        Only layers that were frozen by an earlier call are unfrozen.
 
         Args:
             backbone: Backbone. The same backbone must be passed in all calls.
-            count: Integer. Number of blocks to freeze. 0 unfreezes all layers that were frozen by
-                this method.
+            count: Integer. Number of blocks to freeze. If 0, the embeddings are also unfrozen.
 
         Raises:
             ValueError: If the backbone has fewer blocks, or if a block shares weights with a later
@@ -385,13 +384,14 @@ class FrozenLayers:
         blocks = backbone.blocks
         if count > len(blocks):
             raise invalid(
-                "frozen_layers", count, f"an integer from 0 to {len(blocks)}, the number of blocks"
-            )
-        if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
-            raise invalid(
                 "frozen_layers",
                 count,
-                "a number of blocks that does not separate layers with shared weights",
+                f"an integer from 0 to {len(blocks)}, the number of blocks",
+            )
+        if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
+            raise ValueError(
+                f"frozen_layers is {count}, but block {count} or a later block shares weights "
+                "with a frozen block. Freeze all blocks that share these weights, or none of them."
             )
         lower = [backbone.embeddings, *blocks[:count]] if count else []
         for layer, parts in list(self._before.values()):
@@ -412,10 +412,10 @@ class FrozenLayers:
 
         Returns:
             List with `[layer index, part indices]` for each layer that was frozen by `freeze`. The
-            parts are layers and weights that were already frozen before.
+            indexed parts are inner layers and weights that were already frozen before.
         """
         found = []
-        if not self._before:  # other models, such as static embeddings, have no blocks
+        if not self._before:  # some models, such as static embeddings, have no blocks
             return found
         for i, layer in enumerate([backbone.embeddings, *backbone.blocks]):
             if id(layer) in self._before:
@@ -425,7 +425,7 @@ class FrozenLayers:
         return found
 
     def restore(self, backbone: Backbone, state: list) -> None:
-        """Restore the result of `get_state` for a copy of the backbone."""
+        """Apply a state from `get_state` to a copy of the backbone."""
         if not state:
             return
         layers = [backbone.embeddings, *backbone.blocks]
@@ -435,7 +435,7 @@ class FrozenLayers:
 
 
 def _list_parts(layer: keras.layers.Layer) -> list:
-    """Return a layer, its inner layers and its weights, in the order to set `trainable`."""
+    """List a layer, its inner layers and its weights, in the order in which to set `trainable`."""
     return [*list_layers(layer), *layer.weights]
 
 
@@ -443,7 +443,7 @@ def warn_random_weights(learning_rate: float) -> None:
     """Log a warning if the learning rate is too low for randomly initialized weights."""
     if learning_rate <= FINE_TUNING_RATE:
         logger.warning(
-            "The encoder has random weights. The default learning rate of %g is meant for "
+            "The encoder has random weights, but the default learning rate of %g is meant for "
             "pretrained weights and may be too low. Pass compile(learning_rate=1e-3), or load a "
             "pretrained encoder with from_preset.",
             learning_rate,
@@ -466,13 +466,13 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
     """Raise a ValueError if all sample weights or all class weights are 0.
 
     Args:
-        sample_weight: Optional array with sample weights.
-        class_weights: Optional list with the weights for all classes.
+        sample_weight: Optional array of sample weights.
+        class_weights: Optional list with one weight per class.
 
     Example:
         >>> check_weights([0.0, 0.0], None)
         Traceback (most recent call last):
-        ValueError: sample_weight is 0 for all examples. Expected at least one weight above 0. ...
+        ValueError: sample_weight is 0 for all examples. Expected at least one weight above 0.
     """
     for name, weights, of_what in (
         ("sample_weight", sample_weight, "examples"),
@@ -480,8 +480,7 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
     ):
         if weights is not None and not np.any(np.asarray(weights)):
             raise ValueError(
-                f"{name} is 0 for all {of_what}. Expected at least one weight above 0. Or remove "
-                "this argument."
+                f"{name} is 0 for all {of_what}. Expected at least one weight above 0."
             )
 
 
@@ -496,12 +495,12 @@ def _get_single_weight(loss_weights) -> float:
     if loss_weights is None:
         return 1.0
     if len(weights) != 1 or not isinstance(weights[0], int | float):
-        raise invalid("loss_weights", loss_weights, "a single number, because a task has one loss")
+        raise invalid("loss_weights", loss_weights, "a single number for the loss of the task")
     return float(weights[0])
 
 
 class CompiledMetrics:
-    """The metrics of a compiled task, and the containers that Keras creates for these metrics.
+    """Holds the metrics of a compiled task, and the containers that Keras creates for them.
 
     Args:
         metrics: Argument `metrics` of `keras.Model.compile`.
@@ -522,13 +521,13 @@ class CompiledMetrics:
         self._loss, self._all = named.get("loss"), named.get("compile_metrics")
 
     def weigh_next_loss(self, size) -> None:
-        """Weight the loss of the next batch by its size, in the mean over the epoch.
+        """Set the weight of the next batch in the mean loss of the epoch.
 
         Keras would use the number of rows, including rows that only pad the batch. A mean over
         tokens would then depend on how the examples are divided into batches.
 
         Args:
-            size: Optional scalar tensor. Size by which the batch's loss is divided. If None,
+            size: Optional scalar tensor. The loss of the batch was divided by this value. If None,
                 the weight from Keras is used.
         """
         mean = self._loss
@@ -548,10 +547,10 @@ class CompiledMetrics:
         """Update all metrics. Rows that only pad the batch are ignored.
 
         Args:
-            y: Labels.
-            y_pred: The outputs with shape (B, ...), or (B * M, C) with M tokens in each row.
-            sample_weight: Optional weights with shape (B, ...) or (B * M,).
-            real: Boolean mask of shape (B,). False for rows that only pad the batch.
+            y: Tensor. Labels.
+            y_pred: Tensor of shape (B, ...), or (B * M, C) with M tokens in each row. Outputs.
+            sample_weight: Optional tensor of shape (B, ...) or (B * M,).
+            real: Boolean tensor of shape (B,). False for rows that only pad the batch.
         """
         if self._all is None:
             return
@@ -578,7 +577,7 @@ def _mask_padding(real, y_pred, sample_weight):
 
 
 def compute_learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """Return the learning rate of any step. `optimizer.learning_rate` is only for the current step.
+    """Compute the learning rate of any step. `optimizer.learning_rate` is for the current step.
 
     Example:
         >>> schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.0)
@@ -596,17 +595,18 @@ def build_metrics(task, dataset: tf.data.Dataset) -> None:
 
     Args:
         task: Compiled `TextModel`.
-        dataset: A dataset of preprocessed batches. Arrays will be ignored.
+        dataset: Dataset of preprocessed batches. Arrays are ignored.
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
-        return  # Keras does this
+        return  # Keras creates these variables
     if not isinstance(dataset, tf.data.Dataset) or task.compiled_with.are_built():
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     symbols = keras.tree.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x)
     y_pred = task.compute_output_spec(symbols)
     if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
-        # The sizes in streams are unknown. Labels with the rank of the outputs get their sizes.
+        # The sizes in streams are unknown. If labels and outputs have the same rank, the labels get
+        # the sizes of the outputs.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
         y = tf.TensorSpec(sizes, y.dtype)
     x, y, y_pred, weight = array_ops.nest.map_structure(_make_smallest, (x, y, y_pred, weight))
@@ -616,10 +616,10 @@ def build_metrics(task, dataset: tf.data.Dataset) -> None:
 
 
 def _make_smallest(spec) -> array_ops.Tensor | None:
-    """Create zeros for a spec. Unknown sizes are 2, because Keras drops axes of size 1.
+    """Create a tensor of zeros for a spec.
 
-    The number of examples is also 2, because the labels may have a fixed size while the outputs do
-    not.
+    Unknown sizes and the number of examples are replaced by 2. Keras drops axes of size 1, and the
+    labels may have a fixed number of examples while the outputs do not.
     """
     if spec is None:
         return None

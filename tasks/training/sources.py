@@ -1,7 +1,7 @@
-"""Sources for the inputs of `fit` and `evaluate`: data in memory, datasets and streams.
+"""Convert the inputs of `fit` and `evaluate` to a `Source`: data in memory, datasets and streams.
 
-Other data, such as a `PretrainingCorpus`, has a method `training_data(plan, maker)` that returns a
-`Source`.
+Other kinds of data, such as a `PretrainingCorpus`, have a method `training_data(plan, maker)` that
+returns a `Source`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Given:
 
     @classmethod
     def of(cls, x, y=None) -> Given:
-        """Return inputs and labels together with the kind of the inputs."""
+        """Create a `Given` from inputs and labels, and detect the kind of the inputs."""
         if callable(getattr(x, "training_data", None)):  # a table can have a column with this name
             return cls(x, y, "corpus")
         if isinstance(x, Stream):
@@ -84,7 +84,7 @@ class Given:
 
     @property
     def is_read_in_batches(self) -> bool:
-        """Return whether the inputs are a dataset or a stream, with labels in their elements."""
+        """Return whether the inputs are a dataset or a stream, which contain the labels."""
         return self.kind in ("dataset", "stream")
 
     @property
@@ -96,17 +96,17 @@ class Given:
 
     @property
     def is_prepared(self) -> bool:
-        """Return whether the inputs, or the inputs in the elements, are preprocessed."""
+        """Return whether the inputs are preprocessed. For a dataset, check its elements."""
         return is_prepared(self.element[0])
 
 
 class Examples(Source):
-    """Examples in memory: encoded texts, in batches of similar length, or prepared inputs.
+    """Source for data in memory: encoded texts (grouped by length) or preprocessed inputs.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
-        examples: Dict of encoded examples, or of prepared inputs and their labels.
+        examples: Dict of encoded examples, or of preprocessed inputs and their labels.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, examples: dict):
@@ -156,7 +156,7 @@ class Examples(Source):
 
 
 class DatasetBatches(Source):
-    """A `tf.data.Dataset` of single raw inputs, batches of raw inputs, or prepared batches.
+    """Source for a `tf.data.Dataset` of raw inputs, of their batches, or of preprocessed batches.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
@@ -185,9 +185,9 @@ class DatasetBatches(Source):
         return self.plan.steps_per_epoch or count_batches(self._batched)
 
     def count_examples(self) -> int:
-        """Return the number of examples in a pass or in `steps_per_epoch` batches.
+        """Return the number of examples in one pass or in `steps_per_epoch` batches.
 
-        Batches of unknown size are read, but not more batches than `fit` uses.
+        If the sizes of the batches are unknown, the batches that `fit` uses are read.
         """
         steps, batched = self.plan.steps_per_epoch, self._batched
         if steps and self._is_single:
@@ -214,7 +214,7 @@ class DatasetBatches(Source):
         return self._preprocess_batches(self._batched, NOT_RANDOM)
 
     def _preprocess_batches(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Preprocess batches of raw inputs, starting at index `start`."""
+        """Preprocess a dataset of batches, starting at index `start`."""
         if self._is_prepared:
             return batched.skip(start) if start else batched
         preprocessor, collate = self.maker.preprocessor, self.maker.collate()
@@ -232,7 +232,7 @@ class DatasetBatches(Source):
         return prepared.prefetch(tf.data.AUTOTUNE)
 
     def _rows(self) -> int:
-        """Return the batch size. For a dataset of batches, it is the size of the first batch."""
+        """Return the batch size. For a dataset of batches, return the size of the first batch."""
         if self._is_single:
             return self.plan.batch_size
         first = next(iter(self._batched.map(lambda *data: keras.tree.flatten(get_inputs(data))[0])))
@@ -244,10 +244,10 @@ class DatasetBatches(Source):
 
 
 class StreamBatches(Source):
-    """Stream of raw inputs or prepared batches, which is encoded while it is read.
+    """Source for a stream of raw inputs or preprocessed batches.
 
-    Single rows are shuffled in a buffer of 50 batches, and grouped by length. Batches are used
-    unchanged.
+    Raw inputs are encoded while the stream is read. Single rows are shuffled in a buffer of 50
+    batches, and grouped by length. Batches are used unchanged.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
@@ -264,8 +264,8 @@ class StreamBatches(Source):
         self._logged: set[str] = set()
         if stream.cache is not None and self._is_prepared:
             raise ValueError(
-                "A TokenCache stores the tokens of texts, but this stream has prepared inputs. "
-                "Pass the stream without a TokenCache."
+                "A TokenCache stores the tokens of texts, but this stream contains preprocessed "
+                "inputs. Pass the stream without a TokenCache."
             )
 
     @functools.cached_property
@@ -311,7 +311,10 @@ class StreamBatches(Source):
         return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
     def _iterate_batches(self, first: int, seed: int) -> Iterator:
-        """Yield the batches of all epochs from index `first`. Do not encode earlier batches."""
+        """Yield the batches of all epochs, starting at index `first`.
+
+        Earlier batches are skipped without encoding them.
+        """
         plan, make, number = self.plan, self._make_collate(), 0
         for _ in itertools.count():
             before = number
@@ -327,12 +330,12 @@ class StreamBatches(Source):
 
     @property
     def _rows(self) -> int:
-        """Return the number of single rows that `fit` reads at a time."""
+        """Return the number of single rows in a chunk, which `fit` reads and encodes together."""
         size = self.plan.batch_size
         return get_megabatch_size(size) if self._shuffles else size
 
     def _files(self, rows: int) -> TokenFiles | None:
-        """Return the cache files for chunks of this number of rows, or None without a cache."""
+        """Return the cache files for chunks of `rows` rows, or None if the stream has no cache."""
         stream = self._stream
         if stream.cache is None:
             return None
@@ -344,9 +347,9 @@ class StreamBatches(Source):
         return describe_settings(self.maker, self._stream.checksum)
 
     def _iterate_chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
-        """For every chunk in a pass, yield its number of rows and a function that encodes it.
+        """Yield, for every chunk, the number of rows and a function that encodes the chunk.
 
-        A chunk is a batch, or a given number of single rows.
+        A chunk is a batch, or consists of `rows` single rows.
         """
         files = self._files(rows)
         if files is not None and files.sizes is not None:
@@ -361,10 +364,10 @@ class StreamBatches(Source):
         yield from self._read_chunks(files, chunks)
 
     def _read_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
-        """Yield chunks with examples that are stored in files.
+        """Yield chunks of a stream, and store their encoded examples in the cache files.
 
-        One chunk is read ahead to recognize the last chunk, because the files are complete when the
-        last chunk is stored. An error of the source is raised after the previous chunk.
+        One chunk is read ahead to recognize the last chunk. When it is stored, the cache is marked
+        as complete. If reading a chunk fails, the error is raised after the previous chunk.
         """
         sizes, chunk, error = [], next(chunks, None), None
         while chunk is not None:
@@ -388,7 +391,7 @@ class StreamBatches(Source):
             raise error
 
     def _encode_chunk(self, chunk: tuple):
-        """Encode the examples in a chunk. Prepared batches are returned unchanged."""
+        """Encode the examples in a chunk. Preprocessed batches are only checked."""
         if self._is_prepared:
             x, *labels = chunk
             checked = self.maker.check(Given.of(x))
@@ -399,7 +402,7 @@ class StreamBatches(Source):
             return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
-        """Yield a chunk's batches. `number` is the index of the first batch."""
+        """Divide a chunk into batches. `number` is the index of the first batch."""
         try:
             examples = examples()
         except ValueError as error:
@@ -430,7 +433,7 @@ class StreamBatches(Source):
         return lambda examples, seed: fill_batch(collate, examples, seed, rows, multiple)
 
     def _convert_for_keras(self, batches: InOrder, total: int):
-        """Convert batches to the format that the trainer of the Keras backend expects."""
+        """Convert batches to the type that Keras expects on this backend."""
         if keras.config.backend() != "tensorflow":
             return ArrayBatches(batches, range(total))
         dataset = self._make_dataset([batches(0)], lambda: map(batches, range(total)))
@@ -439,7 +442,7 @@ class StreamBatches(Source):
     def _make_dataset(
         self, batches: Iterable, again: Callable[[], Iterator] | None = None
     ) -> tf.data.Dataset:
-        """Convert batches of any sizes to a dataset, and store errors of the stream.
+        """Convert batches of any sizes to a dataset. If the stream fails, the error is stored.
 
         Args:
             batches: Iterable of batches. The first batch defines the structure.
@@ -467,7 +470,9 @@ class StreamBatches(Source):
 
 
 class InOrder:
-    """Give access to the batches of a stream by index. Indices must be requested in order.
+    """Callable that returns a batch of a stream by its index.
+
+    The indices should increase. For a smaller index, the stream is read again.
 
     Args:
         begin: Function that returns an iterator over the batches, starting at a given index.
@@ -492,8 +497,8 @@ class InOrder:
                 batch = next(self._iterator)
             except StopIteration:
                 raise ValueError(
-                    f"The stream ended after {number} batches. Expected {self._total} for all "
-                    "epochs."
+                    f"The stream ended after {number} batches. Expected {self._total} batches for "
+                    "all epochs."
                 ) from None
         self._last = number, batch
         return batch
@@ -527,7 +532,7 @@ def make_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMak
 
 
 def check_given_inputs(task, given: Given):
-    """Check prepared inputs. Inputs of any kind are returned.
+    """Check preprocessed inputs, and return all inputs.
 
     Raises:
         ValueError: If preprocessed inputs are invalid, or if raw inputs are passed to a task
@@ -543,7 +548,7 @@ def check_given_inputs(task, given: Given):
 
 
 def read(task, x, y) -> Given:
-    """Let the task check the inputs and labels of `fit` or `evaluate`. Return both."""
+    """Check the inputs and labels of `fit` or `evaluate`, and convert them to a `Given`."""
     maker = task.batch_maker
     x, y = make_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
@@ -556,7 +561,7 @@ def read(task, x, y) -> Given:
 
 
 def check_labels(task, given: Given) -> None:
-    """Raise a ValueError if the preprocessor of the task requires labels and they are missing."""
+    """Raise a ValueError if labels are missing and the preprocessor of the task requires labels."""
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
         return
@@ -573,7 +578,7 @@ def make_validation_data(task, data, y) -> tuple | None:
     Args:
         task: `TextModel`.
         data: Optional dataset, or tuple or list `(x, y)` or `(x, y, sample_weight)`.
-        y: Labels of `fit`. If None, a list is read as texts.
+        y: Labels of `fit`. If None, a list in `data` is a list of texts, without labels.
 
     Raises:
         ValueError: If labels are missing, or if the data can only be read once.
@@ -588,7 +593,7 @@ def make_validation_data(task, data, y) -> tuple | None:
         raise invalid(
             "validation_data",
             data[0],
-            "data that can be read once per epoch: lists, a keras.utils.PyDataset or a DataLoader",
+            "data that can be read in every epoch: lists, a keras.utils.PyDataset or a DataLoader",
         )
     if data[1:]:
         task.batch_maker.check_given(data[1], data[0])
@@ -598,11 +603,9 @@ def make_validation_data(task, data, y) -> tuple | None:
 def check_preprocessor(task, x) -> None:
     """Raise a ValueError if raw inputs are passed to a task without a preprocessor."""
     if task.preprocessor is None:
-        raise invalid(
-            "x",
-            x,
-            "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, because this "
-            f"{type(task).__name__} has no preprocessor",
+        raise ValueError(
+            f"x is {quote(x)}, but this {type(task).__name__} has no preprocessor. Expected "
+            "preprocessed inputs, {'token_ids': ..., 'padding_mask': ...}."
         )
 
 
@@ -610,20 +613,22 @@ def check_inputs(task, x, y) -> None:
     """Raise a ValueError if `x` is a path or a dict of splits, or if `y` is a column name."""
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
-            f"`x` is {str(x)!r:.60}. Expected texts, not a single text or the name of a file. "
+            f"`x` is {str(x)!r:.60}. Expected several texts, not a single text or a file name. "
             f"{task.record.file_advice.format(str(x))}"
         )
     if isinstance(x, Mapping) and any(list_table_columns(v) is not None for v in x.values()):
         splits = ", ".join(map(repr, x))
-        raise ValueError(f"`x` has the splits {splits}. Pass one split: fit(x[{next(iter(x))!r}]).")
+        raise ValueError(
+            f"`x` contains the splits {splits}. Pass a single split: fit(x[{next(iter(x))!r}])."
+        )
     if isinstance(y, str | bytes):
         raise ValueError(
-            f"`y` is {y!r:.60}. Expected labels, not the name of a column.{describe_columns(x)}"
+            f"`y` is {y!r:.60}. Expected labels, not a column name.{describe_columns(x)}"
         )
 
 
 def check_no_stream(given: Given) -> None:
-    """Raise a ValueError if the labels would have to be collected from a stream."""
+    """Raise a ValueError if the inputs are a stream, whose set of labels is unknown."""
     if given.kind == "stream":
         raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
 
@@ -636,8 +641,8 @@ def check_has_elements(dataset) -> None:
     if count > 0 or next(iter(dataset.take(count != 0)), None) is not None:
         return
     raise ValueError(
-        f"The dataset is empty: {quote(dataset)}. Expected at least one text. Note that "
-        "drop_remainder=True drops a smaller last batch."
+        f"The dataset is empty: {quote(dataset)}. Expected at least one text. Note that a dataset "
+        "with drop_remainder=True does not contain a smaller last batch."
     )
 
 
@@ -650,12 +655,12 @@ def check_not_empty(x) -> None:
 
 
 def split(examples: dict, share: float) -> tuple[dict, dict]:
-    """Split off a fraction of the examples at the end.
+    """Split examples into training examples and, at the end, a fraction of held-out examples.
 
     Raises:
         ValueError: If the fraction is invalid. See `count_training_examples`.
     """
-    if "text_index" in examples:  # sorted. A text can have several examples.
+    if "text_index" in examples:  # Text indices are sorted. A text can have several examples.
         count = int(array_ops.reduce_max(examples["text_index"])) + 1
         first = int(np.searchsorted(examples["text_index"], count_training_examples(count, share)))
     else:
@@ -668,7 +673,7 @@ def count_training_examples(count: int, share: float) -> int:
     """Return the number of training examples if a fraction at the end is held out.
 
     Raises:
-        ValueError: If the fraction is not between 0 and 1, or if no example is left to train on.
+        ValueError: If the fraction is not between 0 and 1, or if there is no training example.
 
     Example:
         >>> count_training_examples(10, 0.2)
@@ -678,16 +683,15 @@ def count_training_examples(count: int, share: float) -> int:
         raise invalid("validation_split", share, "a fraction of the examples between 0 and 1")
     first = int(count * (1 - share))
     if not first:
-        raise invalid(
-            "validation_split",
-            share,
-            "a smaller fraction, because no examples are left for training",
+        raise ValueError(
+            f"validation_split is {share}, but this leaves no examples for training. Pass a "
+            "smaller fraction."
         )
     return first
 
 
 def compute_examples_checksum(examples: dict) -> dict:
-    """Return the number of encoded examples and their checksum."""
+    """Compute a checksum of encoded examples. Return it with the number of examples."""
     digest = hashlib.sha256()
     for name in sorted(examples):
         for part in _list_arrays(examples[name]):
@@ -697,7 +701,7 @@ def compute_examples_checksum(examples: dict) -> dict:
 
 
 def _list_arrays(values) -> list[np.ndarray]:
-    """Return the arrays in a tensor, a ragged tensor or a dict of tensors."""
+    """List the arrays in a tensor, a ragged tensor or a dict of tensors."""
     if isinstance(values, Mapping):
         return [array for name in sorted(values) for array in _list_arrays(values[name])]
     if hasattr(values, "row_splits"):

@@ -1,8 +1,8 @@
-"""Streams: data that is read sequentially, other than TensorFlow datasets.
+"""Read streams: data that is read sequentially, except for TensorFlow datasets.
 
 Supported sources are `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` from
-the library `datasets`, and generators. They yield batches or single rows, and can be larger than
-memory.
+the library `datasets`, and generators. They yield batches or single rows, and do not have to fit
+into memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from encoder_zoo.common.configuration import make_plain_settings
 from encoder_zoo.common.lazy import use_numpy
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.atomic import check_folder
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, list_table_columns
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.training.data import BatchMaker
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
-# The columns of a stream of dicts.
+# Columns with labels and sample weights in a stream of dicts.
 LABEL_COLUMNS, WEIGHT_COLUMN = ("labels", "label"), "sample_weight"
 LABEL_SETTINGS = ("labels", "problem_type")  # attributes for the encoding of labels
 
 
 class TokenCache:
-    """Stream whose texts are only tokenized once. Later epochs read the tokens from a folder.
+    """Wrap a stream to tokenize its texts only once. Later epochs read the tokens from a folder.
 
         cache = ez.TokenCache(stream, "tokens")
         classifier.fit(cache, epochs=3)
@@ -53,11 +53,11 @@ class TokenCache:
     files.
 
     Args:
-        source: Stream supported by `fit`. It must return the same elements in every pass.
+        source: Any stream that `fit` supports. It must return the same elements in every pass.
         folder: String or path. Folder for the files. It is created if it does not exist.
 
     Raises:
-        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens for
+        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens of
             another task, tokenizer or stream, or if a file is damaged.
 
     Example:
@@ -102,11 +102,10 @@ class Stream:
         self.cache = source.folder if isinstance(source, TokenCache) else None
         source = source if self.cache is None else source.source
         if self.cache is not None and (not is_stream(source) or isinstance(source, Iterator)):
-            raise invalid(
-                "The source of a TokenCache",
-                source,
-                "a stream that can be read repeatedly, such as a keras.utils.PyDataset or a "
-                "DataLoader. Pass texts in memory directly to fit",
+            raise ValueError(
+                f"The source of a TokenCache is {quote(source)}. Expected a stream that can be "
+                "read repeatedly, such as a keras.utils.PyDataset or a DataLoader. Texts in memory "
+                "do not need a TokenCache."
             )
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
@@ -129,21 +128,21 @@ class Stream:
 
     @functools.cached_property
     def checksum(self) -> str:
-        """Return the SHA-256 of the first element, which changes if the order is random."""
+        """Return the SHA-256 of the first element. If the order is random, it changes."""
         first = [np.asarray(part).tolist() for part in keras.tree.flatten(self.first)]
         plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
     def separated(self, batch: tuple) -> tuple:
-        """Separate a batch's labels from its inputs. Return `(x, y, sample_weight)`.
+        """Separate the inputs and the labels of a batch. Return `(x, y, sample_weight)`.
 
         Raises:
-            ValueError: If the batch is empty, or if it has labels or weights and the first batch
-                has none, or the reverse.
+            ValueError: If the batch is empty, or if only one of this batch and the first batch has
+                labels or sample weights.
         """
         x, y, weight = batch
         if not count_rows(x):
-            raise ValueError("The batch is empty. Expected at least one text.")
+            raise ValueError("The batch is empty. Expected at least one text in each batch.")
         for name, part, first in zip(("labels", "weights"), batch[1:], self.first[1:], strict=True):
             if (part is None) != (first is None):
                 has, other = ("no", "has") if part is None else ("some", "has none")
@@ -155,18 +154,18 @@ class Stream:
             return *self._separate(x, y), weight
 
     def _read(self) -> Iterator[tuple]:
-        """Yield `(x, y, sample_weight)` for each element in a pass.
+        """Yield `(x, y, sample_weight)` for each element in one pass.
 
         Raises:
-            ValueError: If an element has no inputs, or if their structure differs from the first
-                element.
+            ValueError: If the inputs of an element are missing, or if their structure differs from
+                the first element.
         """
         for number, element in enumerate(self._parts()):
             form = _describe_form(element[0])
             expected = "texts" if self.first is None else _describe_form(self.first[0])
             if form == "None" or (self.first is not None and form != expected):
                 raise ValueError(
-                    f"Element {number} of the stream has {form} as inputs. Expected {expected}"
+                    f"Element {number} of the stream contains {form}. Expected {expected}"
                     f"{', as in the first element' if number else ''}."
                 )
             yield element
@@ -194,7 +193,7 @@ class Stream:
             self.source.on_epoch_end()
 
     def chunks(self, rows: int) -> Iterator[tuple]:
-        """Yield a pass's batches. Single rows are combined to batches of `rows` rows."""
+        """Yield the batches in one pass. Single rows are combined to batches of `rows` rows."""
         elements = self.one_pass()
         if not self.is_single:
             yield from elements
@@ -203,26 +202,25 @@ class Stream:
             yield _combine_rows(chunk)
 
     def count(self, batch_size: int) -> int:
-        """Return the number of batches per pass. This may read the source once."""
+        """Return the number of batches in one pass. If it is unknown, read the source once."""
         if self.is_read_once:
             raise ValueError(
                 f"`x` is {self}, which can only be read once. Pass steps_per_epoch=..., or a "
-                "source "
-                "that can be read repeatedly: a keras.utils.PyDataset, a DataLoader, or lists "
-                "such as `texts, labels = zip(*x)`."
+                "source that can be read repeatedly: a keras.utils.PyDataset, a DataLoader, or "
+                "lists such as `texts, labels = zip(*x)`."
             )
         if getattr(self.source, "num_batches", 0) is None:
-            raise ValueError("The PyDataset has no end. Pass steps_per_epoch=...")
+            raise ValueError("The PyDataset is infinite. Pass steps_per_epoch=...")
         try:
             elements = len(self.source)
         except TypeError:
             elements = count_to_end((1 for _ in self.one_pass()), f"x ({self})")
         if elements == sys.maxsize:  # a Grain dataset that repeats infinitely
-            raise ValueError("The stream has no end. Pass steps_per_epoch=...")
+            raise ValueError("The stream is infinite. Pass steps_per_epoch=...")
         return -(-elements // batch_size) if self.is_single else elements
 
     def batch(self, batch_size: int) -> Iterator:
-        """Yield a pass's batches as `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Yield the batches in one pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return itertools.starmap(keras.utils.pack_x_y_sample_weight, self.chunks(batch_size))
 
     def __iter__(self) -> Iterator:
@@ -230,7 +228,7 @@ class Stream:
 
 
 def is_stream(x: object) -> bool:
-    """Return whether an input is a stream, which is read sequentially.
+    """Return whether an input is a stream.
 
     Example:
         >>> is_stream(iter(["a", "b"])), is_stream(["a", "b"])
@@ -248,7 +246,7 @@ def make_stream(x, maker: BatchMaker):
 
 
 def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
-    """Yield a pass's batches in order, with the dataset's workers if it has workers."""
+    """Yield the batches in order. If the dataset has several workers, use threads."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
     if source.workers <= 1:
         yield from map(source.__getitem__, numbers)
@@ -283,7 +281,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
         weight = x.pop(WEIGHT_COLUMN, None)
         element = x, y, weight
     elif isinstance(element, list) and element and isinstance(element[0], str | bytes):
-        element = (element,)  # texts. Any other list contains x and y, as in PyTorch.
+        element = (element,)  # a list of texts. Any other list contains x and y, as in PyTorch.
     parts = keras.utils.unpack_x_y_sample_weight(element)
     x, y, weight = keras.tree.map_structure(_convert_to_lists, parts)
     is_strings = isinstance(x, tuple) and isinstance(x[0], str | bytes)
@@ -293,7 +291,7 @@ def _parts(element, labels_tokens: bool) -> tuple:
 
 
 def _describe_form(x) -> str:
-    """Describe the structure of inputs. All elements of a stream have the same description."""
+    """Describe the structure of inputs. It must be the same for all elements of a stream."""
     if isinstance(x, Mapping):
         return "the columns " + ", ".join(sorted(map(str, x)))
     if isinstance(x, tuple):
@@ -304,7 +302,7 @@ def _describe_form(x) -> str:
 
 
 def _convert_to_tuples(row, labels_tokens: bool):
-    """Restore the tuples in a row that the default `collate_fn` of PyTorch turned into lists."""
+    """Convert lists in a row to tuples. PyTorch has converted the tuples to lists by default."""
     if not isinstance(row, list):
         return row
     x, *labels = row
@@ -312,12 +310,13 @@ def _convert_to_tuples(row, labels_tokens: bool):
 
 
 def _split_collated(element, labels_tokens: bool) -> tuple:
-    """Return the parts of an element that PyTorch combined by column by default."""
+    """Split an element that PyTorch combined by column. Return `(x, y, sample_weight)`."""
     x, y, weight = _parts(element, labels_tokens)
     if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
         raise ValueError(
             "The DataLoader combines the first words of all sentences, then the second words, and "
-            "so on. Expected sentences. Pass collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
+            "so on. Expected a list of sentences. Pass "
+            "collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
         )
     if isinstance(x, tuple) and isinstance(x[0], str | bytes):
         x = list(x)  # rows were `(text,)`
@@ -384,13 +383,13 @@ def count_rows(x) -> int:
         raise invalid(
             "An element of the stream",
             x,
-            "a batch (texts, labels) or a single example, as in all other elements",
+            "a batch (texts, labels) or a single example, as in the first element",
         )
     return len(x)
 
 
 def describe_settings(maker: BatchMaker, first: str) -> dict:
-    """Return plain values that identify how a task encodes a stream's examples.
+    """Return plain values that identify how a task encodes the examples of a stream.
 
     Args:
         maker: The task's `BatchMaker`.

@@ -87,12 +87,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     """A `keras.Model` that is trained and evaluated on raw inputs.
 
     Graphs are reused as long as they are valid. The model is not traced again if `fit`, `evaluate`
-    and `predict` are called with other data, epochs or learning rates.
+    and `predict` are called with different data, epochs or learning rates.
 
     Attributes:
         record: `TaskRecord` with the properties of the task that other modules need.
-        distribution: `Distribution` with the `tf.distribute` strategy of the model, if there is
-            one.
+        distribution: `Distribution` with the optional `tf.distribute` strategy of the model.
         graphs: `GraphCache` with the traced graphs.
         recipe: `Recipe` with the arguments of `compile`.
         objective: `Objective` with the loss, the metrics and the meaning of the outputs.
@@ -111,11 +110,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def default_learning_rate(self) -> float:
-        """The default peak learning rate, if neither `compile` nor the preset sets one."""
+        """Return the default peak learning rate. `compile` or the preset can replace it."""
         return self.record.learning_rate or self.backbone.family.learning_rate
 
     def _reset_training_state(self) -> None:
-        """Set the training state of a task that is not compiled."""
+        """Set the training state to its initial values, as in a task that is not compiled."""
         self.distribution = Distribution(get_strategy())
         self.graphs = GraphCache()
         self._layers_version = 0
@@ -125,7 +124,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._traced_with = None
         self.learning_rate = self.default_learning_rate
         if keras.config.backend() == "tensorflow":
-            self.jit_compile = False  # until `compile` is called, because Keras defaults to XLA
+            self.jit_compile = False  # the Keras default is XLA. `compile` replaces this value.
 
     @property
     def batch_maker(self) -> BatchMaker:
@@ -154,7 +153,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def has_one_graph(self) -> bool:
-        """Whether one graph is used for batches of all shapes, instead of one per shape."""
+        """Return whether a single graph is used for batches of all shapes."""
         if keras.config.backend() != "tensorflow" or self.distribution.strategy:
             return False
         several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
@@ -167,23 +166,23 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
         Args:
             given: The inputs, the labels and their kind.
-            training: Boolean. Whether the data is passed to `fit` instead of `evaluate`. Defaults
-                to True.
+            training: Boolean. True for the data of `fit`, False for the data of `evaluate`.
+                Defaults to True.
         """
 
     def _before_training(self, given: sources.Given, data: Source) -> bool:
         """Update the inference settings, and reset the calibration and the thresholds.
 
-        `fit` calls this method after it has checked the data, so that invalid data does not change
-        the predictions.
+        `fit` calls this method after the data is checked, so that invalid data does not change the
+        predictions.
 
         Returns:
-            Boolean. Whether the examples must be encoded again, because a setting has changed.
+            Boolean. Whether a setting has changed and the examples must be encoded again.
         """
         return False
 
     def _check_answers(self, x=None) -> None:
-        """Raise a ValueError if the task is not ready to evaluate or to predict these inputs."""
+        """Raise a ValueError if the task cannot evaluate or predict yet."""
 
     @validate_arguments
     def compile(
@@ -213,15 +212,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         Args:
             optimizer: String or Keras optimizer. "auto" is AdamW without weight decay on biases and
                 LayerNorm, with gradients clipped to norm 1. The learning rate is increased linearly
-                for the first tenth of all steps and then decreased linearly to 0. Every `fit`
-                restarts this schedule for its number of steps. Defaults to "auto".
+                for the first tenth of all steps and then decreased linearly to 0. Every call to
+                `fit` restarts this schedule for its number of steps. Defaults to "auto".
             loss: String, function or Keras loss. Use "auto" for the default task loss. Keras losses
                 receive labels and outputs in the expected form, such as one-hot labels and
                 probabilities. Hinge losses and losses with `from_logits=True` receive logits.
                 Losses that do not match the task raise an error. Custom functions and losses
                 receive labels and outputs unchanged, and should return a value for each example or
                 token. The loss is averaged over the examples or labelled tokens in the whole batch,
-                also when training on several replicas. Defaults to "auto".
+                even if the batch is divided over several replicas. Defaults to "auto".
             metrics: List of metrics that replace the task's metrics. In addition to the names
                 of Keras metrics, the following names are supported. For classes: "f1", "precision"
                 and "recall", also with the suffixes "_macro", "_macro_all", "_micro" and
@@ -236,12 +235,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 `sequence_length` is set. On other backends, this argument works as in Keras. With
                 True on PyTorch, predictions use a single exported function. Defaults to "auto".
             learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
-                the preset's value, or else of the family.
+                the value in the preset or, if it is missing, the value of the family.
             gradient_accumulation_steps: Positive integer. Number of batches per step for the "auto"
-                optimizer. A step's gradient is equal to the gradient of one large batch, also
+                optimizer. The gradient of a step is equal to the gradient of one large batch, also
                 with sample weights or labelled tokens. The remaining batches at the end of `fit`
                 form the last step. Losses that compare the texts in a batch only compare the texts
-                of each small batch. If a loss is the sum of several means, as in `Pretraining`,
+                in each small batch. If a loss is the sum of several means, as in `Pretraining`,
                 `ReplacedTokenDetection` and `Distillation`, batches are weighted by the number of
                 masked tokens or labels.
             weight_decay: Non-negative float. Weight decay of the "auto" optimizer. Defaults to the
@@ -331,7 +330,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         )
 
     def _get_traced_state(self) -> tuple:
-        """Return the state that traced training graphs depend on, without `compile` arguments."""
+        """Return the state, other than `compile` arguments, that training graphs depend on."""
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
         rates = tuple(self.objective.learning_rate_shares.values())
@@ -344,7 +343,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.compiled and self._traced_with == self._get_traced_state()
 
     def _restart_schedule(self, total_batches: int) -> None:
-        """Restart the learning rate schedule for a call to `fit`, if the optimizer is "auto"."""
+        """Restart the learning rate schedule of the "auto" optimizer for a call to `fit`."""
         is_recipes = self.recipe.makes_optimizer
         if total_batches:
             train_new_pooler(self.backbone)
@@ -366,8 +365,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return
         if not self.trainable_variables:
             raise ValueError(
-                f"All weights of this {type(self).__name__} are frozen. Set `trainable = True` on "
-                "the model or on the layers to train."
+                f"All weights of this {type(self).__name__} are frozen. Set `trainable = True` for "
+                "the model or for the layers to train."
             )
         self.recipe.check_trains(self.optimizer, total_batches, callbacks)
 
@@ -415,7 +414,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         examples of similar length and are padded to the longest example. On JAX, short texts are
         packed instead for classifiers and rerankers. The order of batches is reproducible with
         `keras.utils.set_random_seed`. If a dataset contains single examples, they are shuffled and
-        sorted by length within 50 batches. If a dataset contains batches, they are used unchanged.
+        sorted by length within windows of 50 batches. If a dataset contains batches, they are used
+        unchanged.
 
         Args:
             x: Training inputs. The following inputs are supported:
@@ -433,10 +433,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             epochs: Non-negative integer. Number of epochs to train for. Defaults to 1.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
             callbacks: Optional list of Keras callbacks. To continue an interrupted run, use
-                `encoder_zoo.BackupAndRestore`, which requires that a dataset returns the same
+                `encoder_zoo.BackupAndRestore`. In this case, a dataset must return the same
                 examples in the same order. Defaults to None.
-            validation_split: Float between 0 and 1. Fraction of the examples, at the end, that is
-                used for validation. Defaults to 0.0.
+            validation_split: Float between 0 and 1. Fraction of the examples to use for validation,
+                taken from the end. Defaults to 0.0.
             validation_data: Optional tuple `(x, y)` or `(x, y, sample_weight)`, or dataset.
                 Defaults to None.
             shuffle: Boolean. Whether to shuffle texts in memory and the single examples in a
@@ -493,7 +493,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if class_weight is not None:
             data = self.objective.weigh_classes(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
-        options = {  # Keras ignores some of the parameters, but logging tools need them
+        options = {  # Keras ignores some of these arguments, but logging tools need them
             "batch_size": batch_size if given.is_read_in_batches else size,
             "validation_split": validation_split,
             "validation_batch_size": held_out_size,
@@ -512,14 +512,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return given
 
     def _log_columns(self, x, y) -> None:
-        """Log which columns of a table are used."""
+        """Log the columns of a table that are used as inputs and labels."""
         columns = list(x) if isinstance(x, Mapping) else list_table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
             log_columns(self.preprocessor.inputs.match_names(columns, names), y)
 
     def _fit(self, data: Source, held_out: Source | None, callbacks, verbose, options: dict):
-        """Call `keras.Model.fit`. With a strategy, every replica receives its part of a batch."""
+        """Call `keras.Model.fit`. With a strategy, batches are divided over replicas."""
         data.check()
         drop_unused_kernels(self)
         self._restart_schedule(data.total_steps)
@@ -542,7 +542,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             elif self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
             validated = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])[0]
-            vars(self)["_held_out"] = validated  # `self._held_out = ...` would store a copy
+            vars(self)["_held_out"] = validated  # with `self._held_out`, Keras would store a copy
             try:
                 with (
                     self._count_batches(data.steps_per_epoch, done),
@@ -651,7 +651,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             "callbacks": callbacks,
             **of_keras,
         }
-        if x is not None and x is self._held_out:  # Keras passes prepared data in `fit`
+        if x is not None and x is self._held_out:  # in `fit`, Keras passes preprocessed data
             self._prepare_metrics()
             with self.distribution.running(), self._count_batches(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
@@ -672,7 +672,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):
-        """Call `keras.Model.evaluate`. Store the results, except for validations in `fit`."""
+        """Call `keras.Model.evaluate`, and store the results in `last_evaluation`."""
         results = super().evaluate(*args, **kwargs)
         self._remember(dict(_iterate_numbers(self.get_metrics_result())))
         return results
@@ -681,9 +681,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def last_evaluation(self) -> Mapping[str, float]:
         """Return the results of the last `evaluate`, or {} if the weights have changed since then.
 
-        The weights can change in many ways: by `fit`, distillation or adapters, or because another
-        task trains the same backbone. For this reason, the results are stored with a checksum of
-        the weights.
+        Many operations change the weights: `fit`, distillation, adapters, or the training of
+        another task with the same backbone. For this reason, the results are stored with a checksum
+        of the weights.
         """
         if self._evaluation is None:
             return MappingProxyType({})
@@ -695,7 +695,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._evaluation = MappingProxyType(dict(results)), _checksum(self.weights)
 
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
-        """Call a Keras loop over batches. With a strategy, batches are divided into parts."""
+        """Call a Keras loop over batches. With a strategy, batches are divided over replicas."""
         x, steps = self.distribution.divided(x, steps)
         with self.distribution.running(), self._count_batches(steps):
             return function(x, *args, steps=steps, **kwargs)
@@ -717,7 +717,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def train_step(self, *args):
         """Run a Keras training step.
 
-        Gradients are limited to the graph of this model (see `hold_gradients`).
+        The graph of this model stores the gradients of the step (see `hold_gradients`).
         """
         outputs = super().train_step(*args)
         gradients.hold_gradients()
@@ -737,10 +737,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         Rows that only pad the batch are ignored.
 
         Args:
-            x: Inputs.
-            y: Labels.
-            y_pred: Outputs.
-            sample_weight: Optional sample weights.
+            x: Dict of tensors. Inputs of the model.
+            y: Tensor. Labels.
+            y_pred: Tensor. Outputs of the model.
+            sample_weight: Optional tensor. Sample weights.
             training: Boolean, as in Keras.
             batch_loss: `BatchLoss` for this step. Defaults to the loss from `compile`.
         """
@@ -758,7 +758,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         layers are called on other replicas.
 
         Args:
-            y_pred: The outputs with shape (B, ...).
+            y_pred: Tensor of shape (B, ...). Outputs of the model.
         """
         if not self.losses:
             return 0.0
@@ -779,14 +779,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
-        """Return the results of the metrics. They are computed over all replicas."""
+        """Return the results of the metrics over all replicas."""
         result = super().get_metrics_result
         return self.distribution.compute_batch_metrics(self.metrics_variables, result)
 
     def step_function(self, step: Callable) -> Callable | None:
-        """Return a function that runs a step in one graph, or None for the Keras function.
+        """Create a function that runs a step in one graph. Return None to use the Keras function.
 
-        Keras uses one graph that reads the batch from the iterator and calls another graph.
+        Keras uses two graphs: the first reads a batch from the iterator and calls the second.
         TensorFlow would have to trace and optimize both graphs.
 
         Args:
@@ -819,14 +819,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @contextlib.contextmanager
     def _count_batches(self, steps: int | None, done: int = 0):
-        """Count the batches that Keras reads, so that no execution crosses the end of an epoch.
+        """Context that counts the batches, so that an execution ends at the end of an epoch.
 
         Only TensorFlow combines several steps into one execution. On other backends, Keras would
         read the batches ahead, so steps are executed one by one.
 
         Args:
-            steps: Optional integer. Number of batches per epoch. None if the epoch ends with the
-                data.
+            steps: Optional integer. Number of batches per epoch. If None, the epoch ends at the end
+                of the data.
             done: Integer. Number of completed batches in the first epoch. Defaults to 0.
         """
         outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
@@ -858,7 +858,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def make_predict_function(self, force: bool = False) -> None:
         """Create the function for `predict`. On TensorFlow, all batch sizes use one graph.
 
-        On PyTorch with `jit_compile=True`, it is one exported function.
+        On PyTorch with `jit_compile=True`, the function is exported once (see `ExportedForward`).
         """
         if keras.config.backend() == "torch" and self.jit_compile and not self.run_eagerly:
             if force or self.predict_function is None:
@@ -867,7 +867,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         elif not self.has_one_graph:
             super().make_predict_function(force)
         elif force or self.predict_function is None:
-            # The graphs read these variables, and become invalid when the variables are replaced.
+            # The graphs read these variables. If a variable is replaced, they become invalid.
             self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
             self.predict_function = lambda batches: self.compute_batch_outputs(
                 get_inputs(batches[0])
@@ -883,12 +883,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return graph(inputs)
 
     def predict_on_batch(self, x):
-        """Compute the outputs for one batch of prepared inputs."""
+        """Compute the outputs for one batch of preprocessed inputs."""
         predict = super().predict_on_batch
         return self.distribution.predict_on_batch(predict, check_arrays(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
-        """Train on one batch of prepared inputs. See `keras.Model.train_on_batch`.
+        """Train on one batch of preprocessed inputs. See `keras.Model.train_on_batch`.
 
         The total number of steps is unknown, so the "auto" optimizer uses the peak learning rate.
         """
@@ -898,7 +898,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return super().train_on_batch(check_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
-        """Evaluate one batch of prepared inputs. See `keras.Model.test_on_batch`."""
+        """Evaluate one batch of preprocessed inputs. See `keras.Model.test_on_batch`."""
         self.distribution.check_devices(self)
         with self.distribution.running():
             return super().test_on_batch(check_arrays(self, x), *args, **kwargs)
@@ -910,7 +910,7 @@ def return_unchanged(x, y) -> tuple:
 
 
 def _get_real_rows(x):
-    """Return a boolean mask (B,) of the real examples, or None if all rows are real."""
+    """Return a boolean mask (B,) that is False for padding rows, or None without padding rows."""
     return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
 
 
@@ -928,7 +928,7 @@ def _is_long(inputs) -> bool:
 
 
 def _trace_by_length(long: bool, function: Callable) -> Callable:
-    """Wrap a function, so that it is traced separately for long and for short examples."""
+    """Wrap a function to trace it with the settings for long or for short examples."""
 
     def traced(argument):
         with use_context(is_long=long, blocks={}):

@@ -328,7 +328,7 @@ class TestOpenVino:
             found = task.for_cpu(engine="openvino", texts=x).predict(x)
             for one, two in zip(found, task.predict(x), strict=True):
                 np.testing.assert_allclose(one, two, atol=0.3)
-        with pytest.raises(ValueError, match="^x is.*prepared"):
+        with pytest.raises(ValueError, match="^x is.*preprocessed"):
             masked.for_cpu(engine="openvino", texts=TEXTS)
 
     @pytest.mark.matrix

@@ -94,7 +94,7 @@ def test_every_task_answers_as_before_or_is_refused_by_name(name, format, tmp_pa
         assert_same(*answers)
     x = asked if len(asked) > 1 else asked[0]
     if task.record.instead_of_predict:
-        with pytest.raises(ValueError, match=r"^x is.*prepared"):
+        with pytest.raises(ValueError, match=r"^x is.*preprocessed"):
             opened.predict(x)
     else:
         assert_same(opened.predict(x), task.predict(x, verbose=0))

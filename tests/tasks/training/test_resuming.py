@@ -652,5 +652,5 @@ def test_workers_with_different_backups_are_told(tmp_path, monkeypatch):
     task = classifier()
     others = {3: [1, STEPS, 1], 2: [1, 4]}  # seed, steps and backups; epoch and step
     other_worker(monkeypatch, others)
-    with pytest.raises(ValueError, match="of epoch 1, step 0 and of epoch 2, step 4"):
+    with pytest.raises(ValueError, match="epoch 1, step 0 / epoch 2, step 4"):
         train(task, tmp_path / "b")

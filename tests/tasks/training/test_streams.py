@@ -685,7 +685,7 @@ def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
     for source in (iter(SENTENCES), SENTENCES):
         with pytest.raises(ValueError, match="TokenCache is.*DataLoader"):
             task.fit(ez.TokenCache(source, tmp_path), steps_per_epoch=1)
-    with pytest.raises(ValueError, match="TokenCache.*prepared"):
+    with pytest.raises(ValueError, match="TokenCache.*preprocessed"):
         prepared = Counted(SENTENCES)
         prepared.__class__ = type(
             "Prepared",
