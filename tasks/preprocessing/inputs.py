@@ -219,7 +219,7 @@ class Inputs:
             if self._named
             else "Pass the columns in this order: (x[...], x[...])."
         )
-        raise ValueError(f"The table has the columns {shown}, but only {self} are used. {advice}")
+        raise ValueError(f"The table has the columns {shown}. Expected only {self}. {advice}")
 
     def _match_by_position(self, names: Sequence[str]) -> dict[str, str]:
         last = len(self._columns) - 1
@@ -277,7 +277,7 @@ class Inputs:
             for name in names:
                 if name not in row:
                     raise ValueError(
-                        f"Row {i} has no value for {name!r}. Its keys are {sorted(map(str, row))}."
+                        f"Row {i} has no {name!r}. Its keys are {sorted(map(str, row))}."
                     )
         return {name: [row[name] for row in rows] for name in names}
 

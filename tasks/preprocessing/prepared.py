@@ -144,8 +144,8 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
         wrong = (values < least) | (values > most)
         index = tuple(np.argwhere(wrong)[0])
         raise ValueError(
-            f"{name} has the value {values[index]} in row {index[0]}. Expected integers from "
-            f"{least} to {most}."
+            f"{name} has {values[index]} in row {index[0]}. Expected integers from {least} to "
+            f"{most}."
         )
     if name.endswith("padding_mask"):
         has_token = values.any(axis=-1)  # (N,), or (N, K) for several texts
