@@ -102,7 +102,10 @@ def test_names_that_only_some_columns_have():
         ((TITLES, TITLES), r"Row 0 of options is 'one'.*Expected a list of texts for each"),
         ([("one", ["a"]), ("two", ["b"], "c")], "Row 1 of x has 3 entries, .*row 0 has 2"),
         ([("one", ["a"]), "two"], "Row 1 of x is 'two'"),
-        ([{"title": "one", "options": ["a"]}, {"title": "two"}], "Row 1 has no 'options'. Its keys are"),
+        (
+            [{"title": "one", "options": ["a"]}, {"title": "two"}],
+            "Row 1 has no 'options'. Its keys are",
+        ),
         ([{"title": "one", "options": ["a"]}, None], "Row 1 is None.*Expected a dict"),
         ({"titles": TITLES, "options": OPTIONS, "answer": NOTES}, "Expected only.* Pass the col"),
         ({"options": OPTIONS, "heading": TITLES}, "columns 'options', 'heading'"),
