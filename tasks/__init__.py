@@ -50,7 +50,7 @@ _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 
 
 def get_task(name: str) -> type[Task]:
-    """Return the class for a name in `TASKS`. The class is imported on first use.
+    """Return the task class for a name in `TASKS`. The class is imported on first use.
 
     Example:
         >>> get_task("span_qa").record.pipeline_tag

@@ -58,7 +58,7 @@ class BertweetTokenizer(Tokenizer):
         self._merges = list(merges)
 
     def spelling(self) -> list[str]:
-        """Return the text for each id."""
+        """Return the text for each id, with a space before each word."""
         return [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
 
     @property
@@ -109,11 +109,10 @@ class BertweetTokenizer(Tokenizer):
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> BertweetTokenizer:
         if files.setting("normalization", "normalization"):
-            raise invalid(
-                f"{files.folder / 'tokenizer_config.json'}: normalization",
-                True,
-                "False, because normalization is not implemented. Replace names and links in texts "
-                'by "@USER" and "HTTPURL"',
+            raise ValueError(
+                f"{files.folder / 'tokenizer_config.json'}: normalization is True, which is not "
+                'supported. Set it to False, and replace names and links in texts by "@USER" and '
+                '"HTTPURL".'
             )
         for name in ("vocab.txt", "bpe.codes"):
             if name not in files:
@@ -139,7 +138,7 @@ class BertweetTokenizer(Tokenizer):
         `tokenizers` library.
 
         Returns:
-            Dict to map file names to texts, for vocab.txt, bpe.codes and tokenizer_config.json.
+            Dict mapping file names to texts, for vocab.txt, bpe.codes and tokenizer_config.json.
 
         Raises:
             ValueError: If the special tokens around texts cannot be stored in these files.
@@ -198,7 +197,7 @@ def _check_merges(merges: Sequence[str]) -> None:
 
 
 def _read_lines(files: TokenizerFiles, name: str) -> list[str]:
-    """Return all lines in a file. Raise a ValueError if it does not end with a line break."""
+    """Return all lines of a file, and raise a ValueError if the last line has no line break."""
     content = files.contents[name].replace("\r", "\n")  # as in transformers
     check_count(content.count("\n"), name)
     if content and not content.endswith("\n"):

@@ -35,7 +35,7 @@ class RobertaTokenizer(Tokenizer):
     This tokenizer returns the same token ids that were used to train RoBERTa checkpoints.
 
     Args:
-        vocabulary: Dict to map tokens to ids, or path to a vocab.json. Bytes without a token are
+        vocabulary: Dict mapping tokens to ids, or path to a vocab.json. Bytes without a token are
             converted to the unknown token.
         merges: List of "a b" pairs in the order in which they were learned, or path to a
             merges.txt.
@@ -217,7 +217,7 @@ def make_bpe_model(
     """Return a BPE model in the format used for tokenizer.json.
 
     Args:
-        vocabulary: Dict to map tokens to ids.
+        vocabulary: Dict mapping tokens to ids.
         merges: List of "a b" pairs, in order.
         unknown: Optional string. The unknown token. Defaults to None.
         affix: Optional string. Prefix and suffix for subwords. Use "" or None to disable. Defaults

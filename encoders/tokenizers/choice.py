@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from encoder_zoo.common.wording import invalid, quote
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
     ANY_STEPS,
@@ -117,12 +117,11 @@ def _get_class(name: object, path: Path) -> TokenizerClass | None:
         if name in kind.checkpoint_names:
             return kind
     known = sorted({n for kind in TOKENIZERS for n in kind.checkpoint_names} - {*GENERIC_CLASSES})
-    raise invalid(
-        f"{path}: tokenizer_class",
-        name,
-        f"one of {', '.join(known)}, because other classes compute different ids. If "
-        'tokenizer.json contains all steps, set tokenizer_class to "PreTrainedTokenizerFast". To '
-        "open the model without a tokenizer, use Backbone.from_preset",
+    raise ValueError(
+        f"{path}: tokenizer_class is {quote(name)}, which is not supported. Expected one of "
+        f"{', '.join(known)}. If tokenizer.json contains all steps, set tokenizer_class to "
+        '"PreTrainedTokenizerFast". To open the model without a tokenizer, use '
+        "Backbone.from_preset."
     )
 
 

@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
@@ -81,8 +81,8 @@ class GenericTokenizer(Tokenizer):
                 **self._file["model"],
             }
             if dropout := self._model_of_file.get("dropout"):
-                raise invalid(
-                    "model.dropout", dropout, "null or 0, because otherwise the ids are random"
+                raise ValueError(
+                    f"model.dropout is {quote(dropout)}, so the ids would be random. Set it to 0."
                 )
             entries = self._file.get("added_tokens") or []
             self._entries = {entry["content"]: entry for entry in entries}
@@ -173,7 +173,7 @@ class GenericTokenizer(Tokenizer):
 
     @functools.cached_property
     def _decode(self) -> Callable[[list[str]], str]:
-        """A function that decodes tokens with the steps before Fuse. Later steps need texts."""
+        """A function that decodes tokens with the decoder steps before Fuse."""
         steps = itertools.takewhile(lambda step: step["type"] != "Fuse", self._decoders)
         return make_decoder([*steps]) if self._decoders else " ".join
 

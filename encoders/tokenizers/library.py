@@ -102,7 +102,7 @@ class LibraryTokenizer:
 
 
 def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.ndarray]:
-    """Make a tokenizer from the library, and an array to map library ids to token ids.
+    """Create a tokenizer from the library, and an array to map library ids to token ids.
 
     Args:
         steps: `Steps` to execute.
@@ -132,7 +132,7 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
 
 
 def make_decoder(steps: Sequence[Mapping]) -> Callable[[list[str]], str]:
-    """Make a function to join tokens with the decoder steps. Decoding is done by the library.
+    """Create a function to join tokens with the decoder steps. Decoding is done by the library.
 
     Example:
         >>> make_decoder([{"type": "WordPiece", "prefix": "##", "cleanup": True}])(["un", "##do"])
@@ -228,7 +228,7 @@ def check_merges(model: Mapping) -> None:
 
 
 def _compute_growth(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
-    """Return the maximum length of each letter after this step and all later steps.
+    """Return the maximum number of letters that a step and all later steps make of each letter.
 
     See `check_growth`.
     """

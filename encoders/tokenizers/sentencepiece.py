@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -129,10 +128,9 @@ class AlbertTokenizer(SentencePieceTokenizer):
         if not written:
             for name in ("add_bos_token", "add_eos_token"):
                 if (value := files.get_config_value(name)) is not None:
-                    raise invalid(
-                        f"{path}: {name}",
-                        value,
-                        "no value, because other special tokens are not implemented",
+                    raise ValueError(
+                        f"{path}: {name}={value} is not supported without tokenizer.json. Remove "
+                        "this field."
                     )
         return {
             "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
@@ -211,10 +209,9 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     def _read_options(cls, files: TokenizerFiles) -> dict:
         for name in ("do_lower_case", "split_by_punct"):
             if files.setting(name, name, "normalizer"):
-                raise invalid(
-                    f"{files.folder / 'tokenizer_config.json'}: {name}",
-                    True,
-                    "False, as in all checkpoints of Microsoft",
+                raise ValueError(
+                    f"{files.folder / 'tokenizer_config.json'}: {name}=True is not supported. "
+                    "Expected False, as in Microsoft's checkpoints."
                 )
         steps = files.steps("normalizer")
         return {"normalize_nfc": {"type": "NFC"} in steps}
@@ -283,10 +280,9 @@ class XLNetTokenizer(AlbertTokenizer):
         options, types = super()._read_options(files), files.steps("normalizer")
         lowers = files.setting("do_lower_case", "lowercase", "normalizer")
         if options["keep_accents"] and files.names_class:
-            raise invalid(
-                f"{files.folder}: keep_accents",
-                True,
-                "False, because versions 4 and 5 of transformers compute different ids for True",
+            raise ValueError(
+                f"{files.folder}: keep_accents=True is not supported, because versions 4 and 5 of "
+                "transformers compute different ids for it. Expected False."
             )
         own, unknown = files.part("model").get("unk_id"), files.get_config_value("unk_id")
         if files.names_class and own is not None and unknown not in (None, own):

@@ -219,10 +219,9 @@ class SentencePieceTokenizer(Tokenizer):
         model = spm.read_model(content, name)
         for field, expected in MODEL_SETTINGS.items():
             if (found := getattr(model, field)) not in expected:
-                raise invalid(
-                    f"{name}: {field}",
-                    found,
-                    f"{' or '.join(map(repr, expected))}, because otherwise the ids differ",
+                raise ValueError(
+                    f"{name}: {field}={found!r} is not supported. Expected "
+                    f"{' or '.join(map(repr, expected))}."
                 )
         for i, piece in enumerate(model.pieces):
             if piece.kind == spm.UNUSED:
@@ -273,7 +272,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _merge_scores(
         cls, tokens: Sequence[str], merges: Sequence[str], textless: Collection[str]
     ) -> list[float | None]:
-        """Return the scores of all tokens in a BPE model, including `front` and `behind`."""
+        """Return the score of each token in a BPE model. Special tokens have fixed scores."""
         own = dict((*cls.front, *cls.behind))
         scores = zip(tokens, merge_scores(tokens, merges, textless), strict=True)
         return [own.get(token, score) for token, score in scores]
@@ -295,8 +294,9 @@ class SentencePieceTokenizer(Tokenizer):
         if not files.names_class:
             return
         if files.get_config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
-            raise invalid(
-                f"{path}: add_prefix_space", False, "True, because otherwise the ids differ"
+            raise ValueError(
+                f"{path}: add_prefix_space is False, but {cls.__name__} requires True. Save the "
+                "tokenizer with True."
             )
         for argument, name in cls.template_names.items():
             token = files.get_config_token(name) or get_argument_defaults(cls)[argument]
@@ -449,7 +449,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def convert_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
-    """Convert scores to an array with NaN for None. Raise an error for invalid values."""
+    """Check scores, and convert them to an array with NaN for None."""
     if len(scores) > len(tokens):
         raise ValueError(
             f"scores has {len(scores)} values for {len(tokens)} tokens. Expected at most one score "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import quote
 
 SPACE = "▁"  # used by SentencePiece for spaces
 WORD_END = "</w>"  # added to the last character in BERTweet words
@@ -53,7 +53,7 @@ def make_split_step(words: str) -> dict:
 
 
 class Steps(NamedTuple):
-    """Holds the steps before and after a model, and the tokens to find in texts.
+    """The steps before and after a model, and the tokens to find in texts.
 
     The `tokenizers` library executes the steps in `library.py`. TensorFlow core operations
     execute them in `graphs/`.
@@ -86,7 +86,7 @@ class Steps(NamedTuple):
 
     @property
     def trims(self) -> list[bool]:
-        """For each step that trims spans, return whether a space is inserted before the text."""
+        """For each step that trims spans: whether a space is inserted before the text."""
         trimming = (step for step in self.post_processor if step.get("trim_offsets"))
         return [step["add_prefix_space"] for step in trimming]
 
@@ -115,7 +115,7 @@ class Steps(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Holds the tokenizer model, which splits words into tokens.
+    """The tokenizer model, which splits words into tokens.
 
     Attributes:
         settings: Dict with the model in tokenizer.json. Tokens that cannot occur in texts have a
@@ -131,9 +131,9 @@ class Model(NamedTuple):
 def make_unsupported_error(part: str, steps: Sequence[Mapping]) -> ValueError:
     """Return the error to raise for steps that are not supported by TensorFlow operations."""
     return ValueError(
-        f"tokenizer.json: {part} is {describe_steps(steps)}, which only the library tokenizers "
-        "supports. Pass texts in memory, because graphs of TensorFlow (tf.data, exports) do not "
-        "support this step."
+        f"tokenizer.json: {part} is {describe_steps(steps)}, which TensorFlow graphs (tf.data, "
+        "exports) do not support. Pass texts in memory, which the library `tokenizers` can "
+        "tokenize."
     )
 
 
@@ -202,7 +202,10 @@ def flatten_steps(step: object, part: str) -> list[dict]:
     name = SEQUENCES[part]
     inner = step.get(name, []) if isinstance(step, Mapping) else None
     if not isinstance(inner, list):
-        raise invalid(f"tokenizer.json: a step of {part}", step, "an object with a type")
+        raise ValueError(
+            f"tokenizer.json: a {part} step is {quote(step)}. Expected an object with the field "
+            "'type'."
+        )
     if step.get("type") == "Sequence":
         return [found for one in inner for found in flatten_steps(one, part)]
     kind = get_processor_kind(step)

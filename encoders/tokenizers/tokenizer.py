@@ -451,7 +451,7 @@ class Tokenizer(TokenizerArguments):
 
         Args:
             files: `TokenizerFiles` to read.
-            roles: Dict to map special token arguments to tokens, which are also in the options.
+            roles: Dict mapping special token arguments to tokens, which are also in the options.
             **options: Arguments for the constructor.
         """
         return cls(read_vocabulary(files, roles), **options)
@@ -595,7 +595,9 @@ class Tokenizer(TokenizerArguments):
         return texts[0] if single else texts
 
     def _read_ids(self, ids: object) -> array_ops.RaggedTensor:
-        """Convert ids (B, L), ragged or padded, to an int32 RaggedTensor. Check all known ids.
+        """Convert ids (B, L), ragged or padded, to an int32 RaggedTensor.
+
+        Ids are validated, except for the ids in symbolic tensors.
 
         Raises:
             ValueError: If an id is not an integer, or not in the vocabulary.
@@ -666,7 +668,7 @@ class Tokenizer(TokenizerArguments):
         """Convert the tokenizer to files that transformers' AutoTokenizer can load with equal ids.
 
         Returns:
-            Dict to map file names to text or bytes. This includes the vocabulary files,
+            Dict mapping file names to text or bytes. This includes the vocabulary files,
             tokenizer.json, tokenizer_config.json and special_tokens_map.json.
         """
         special = self._make_special_token_settings()

@@ -82,7 +82,7 @@ class BertTokenizer(Tokenizer):
         self.clean_text = clean_text
 
     def spelling(self) -> list[str]:
-        """Return the text for each id."""
+        """Return the text for each id, with a space before each token that starts a word."""
         return [f" {t}" if self.starts_word(t) else t[2:] for t in self.get_vocabulary()]
 
     @property

@@ -20,7 +20,7 @@ from encoder_zoo.common.validation import (
     one_of,
     validate_arguments,
 )
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
 from encoder_zoo.tasks.base.confidence import (
@@ -40,7 +40,7 @@ from encoder_zoo.tasks.preprocessing.columns import is_doc
 
 
 class LabelScore(TypedDict):
-    """A label and its score. For regression, only the predicted value as the score.
+    """A label and its score. For regression, only the score, which is the predicted value.
 
     The label is None if the classifier abstains (see `abstain_below`).
     """
@@ -257,12 +257,12 @@ class ClassAnswers(Answers):
 
     @property
     def is_regression(self) -> bool:
-        """Whether the model predicts numbers instead of classes."""
+        """True if the model predicts numbers instead of classes."""
         return self.problem_type == "regression"
 
     @property
     def is_multi_label(self) -> bool:
-        """Whether a text can have several classes."""
+        """True if a text can have several classes."""
         return self.problem_type == "multi_label_classification"
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -271,7 +271,7 @@ class ClassAnswers(Answers):
         return compute_sigmoid(logits) if self.is_multi_label else compute_softmax(logits)
 
     def answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
-        """Return a boolean mask (N, C) of the classes in the answer to each text."""
+        """Return a boolean mask (N, C) of the classes in the answer for each text."""
         given = self.thresholds if threshold is None else threshold
         if self.is_multi_label:
             return scores >= self.least_scores(given)
@@ -295,11 +295,10 @@ class ClassAnswers(Answers):
         count = len(self.class_names)
         has_thresholds = self.is_multi_label or (count == 2 and not self.is_regression)
         if threshold is not None and not (has_thresholds and top_k is None):
-            raise invalid(
-                "threshold",
-                threshold,
-                f"None with problem_type={self.problem_type!r}, {count} classes and "
-                f"top_k={top_k}. To omit uncertain answers, use `abstain_below`",
+            raise ValueError(
+                f"threshold is {quote(threshold)}, but it cannot be combined with "
+                f"problem_type={self.problem_type!r}, {count} classes and top_k={top_k}. To omit "
+                "uncertain answers, use `abstain_below`."
             )
 
 

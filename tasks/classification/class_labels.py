@@ -10,7 +10,7 @@ import enum
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, keras, tf
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.base.classes import count_and_names, find_label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import (
@@ -73,10 +73,9 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         counted = numbers == list(range(len(numbers)))
         found = len(numbers) if counted else [str(number) for number in numbers]
     if count_and_names(found)[0] == 1:
-        raise invalid(
-            "Every label",
-            y.tolist()[0],
-            "labels with at least two classes. Or pass all class names: labels=[...]",
+        raise ValueError(
+            f"Every label is {quote(y.tolist()[0])}. Expected at least two classes. To train on a "
+            "part of the classes, pass all class names as labels=[...]."
         )
     return found
 
@@ -89,8 +88,9 @@ def _learn_multi_label(y) -> list[str] | int:
         return sorted(set(map(get_class_name, values)))
     counts = {len(row) for row in rows}
     if len(counts) != 1 or counts == {0}:
-        raise invalid(
-            "y", y, "a list of names or a row of 0s and 1s for each text. Or pass labels=[...]"
+        raise ValueError(
+            f"y is {quote(y)}, so the number of labels is unknown. Expected a list of names or a "
+            "row of 0s and 1s for each text. To use lists of indices, pass labels=[...]."
         )
     return counts.pop()
 
@@ -100,8 +100,8 @@ def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
 
     Args:
         dataset: Dataset of texts and labels, batched or unbatched.
-        preprocessor: Preprocessor that batches the dataset, or None if the batches contain prepared
-            inputs.
+        preprocessor: Preprocessor that batches the dataset, or None if the batches contain
+            preprocessed inputs.
     """
     batches = dataset if preprocessor is None else preprocessor.batched(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
@@ -134,11 +134,10 @@ def _check_one_each(values: list) -> None:
     """Raise a ValueError for rows with a list of labels instead of a single label."""
     for row, name in enumerate(values):
         if isinstance(name, list | tuple | set | frozenset | dict | np.ndarray):
-            raise invalid(
-                f"Row {row}",
-                name,
-                "one label per text. For several labels per text, create the classifier with "
-                'from_preset(..., problem_type="multi_label_classification")',
+            raise ValueError(
+                f"Row {row} is {quote(name)}, but this classifier requires one label per "
+                "text. For several labels per text, create the classifier with "
+                'from_preset(..., problem_type="multi_label_classification").'
             )
 
 
@@ -177,7 +176,7 @@ def _make_array(y) -> np.ndarray:
 
 
 def _flatten_column(y):
-    """Return the only column of a table or array of shape (B, 1). Other values are not changed."""
+    """Return the column of a table or array with one column. Other values are not changed."""
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
     return flatten_column(y)
@@ -190,10 +189,9 @@ def _make_matrix(y, labels: list[str] | None):
     names = {get_class_name(name): values for name, values in y.items()}
     order = labels if labels and set(labels) == set(names) else list(names)
     if labels and order is not labels and order != [str(i) for i in range(len(order))]:
-        raise invalid(
-            "The list of columns in `y`",
-            list(names),
-            f"the labels {labels}. Or pass an array with one column per label, in this order",
+        raise ValueError(
+            f"The columns of `y` are {quote(list(names))}, but the labels are {labels}. Rename the "
+            "columns, or pass an array with one column per label, in this order."
         )
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
@@ -238,11 +236,10 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _probabilities(y)
     if rank not in (None, 1):
-        raise invalid(
-            "The shape of `y`",
-            tuple(y.shape),
-            "one class index or name per text"
-            + (f", or rows of {num_classes} probabilities" if num_classes else ""),
+        probabilities = f", or rows of {num_classes} probabilities" if num_classes else ""
+        raise ValueError(
+            f"`y` has shape {tuple(y.shape)}. Expected one class index or name per text"
+            f"{probabilities}."
         )
     y = _convert_to_integers(y)
     if numbers_are_names(labels):
@@ -263,7 +260,7 @@ def _number_names(names: array_ops.Tensor | list, labels: list[str] | None) -> a
 
 
 def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Check that rows of shape (B, C) sum to 1. Convert one-hot rows to indices of shape (B,)."""
+    """Check that rows (B, C) sum to 1, and convert one-hot rows to indices (B,)."""
     is_hot = not array_ops.as_dtype(y.dtype).is_floating
     y = array_ops.cast(y, array_ops.float32)
     right = array_ops.reduce_all(y >= 0, axis=1) & (
@@ -324,11 +321,9 @@ def _check_lists(y, num_classes: int | None) -> None:
     numbers = f"{num_classes} numbers" if num_classes else "numbers"
     for i, row in enumerate(y):
         if isinstance(row, str | bytes | dict) or not hasattr(row, "__len__"):
-            raise invalid(
-                f"Row {i}",
-                row,
-                "a list for each text, because a text can have several labels. The list can "
-                f"contain names, or {numbers}, 0 or 1",
+            raise ValueError(
+                f"Row {i} is {quote(row)}. A multi-label classifier requires a list for "
+                f"each text, with names, or with {numbers} (0 or 1)."
             )
 
 
@@ -366,7 +361,7 @@ def convert_regression_targets(y, count: int) -> array_ops.Tensor:
     )
     if not numbers or not any(map(array_ops.TensorShape(y.shape).is_compatible_with, shapes)):
         raise ValueError(
-            f"`y` has the type {y.dtype} and the shape {tuple(y.shape)}. Expected {count} "
+            f"`y` has dtype {y.dtype} and shape {tuple(y.shape)}. Expected {count} "
             f"number{'s' * (count > 1)} per text."
         )
     y = array_ops.reshape(array_ops.cast(y, array_ops.float32), (-1, count))

@@ -27,7 +27,7 @@ from encoder_zoo.common.validation import (
     Temperature,
     validate_arguments,
 )
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -94,7 +94,7 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
 
 
 def _average_label_weights(x, y, y_pred, sample_weight) -> tuple:
-    """Average label weights of shape (B, C) to one weight per example, for metrics."""
+    """Average label weights (B, C) to weights (B,), because metrics use one weight per example."""
     if sample_weight is not None and len(sample_weight.shape) == 2:
         sample_weight = ops.mean(sample_weight, axis=-1)
     return y, y_pred, sample_weight
@@ -140,11 +140,9 @@ def weigh_by_label(
 ) -> Source:
     """Add a weight for every label to the data. See `Objective.weigh_classes`."""
     if not isinstance(loss, LabelCrossentropy):
-        raise invalid(
-            "class_weight",
-            class_weight,
-            "None, because a multi-label classifier only supports `class_weight` with "
-            "loss='auto'. Use loss='auto' or `sample_weight`",
+        raise ValueError(
+            f"class_weight is {quote(class_weight)}, but a multi-label classifier only supports "
+            "`class_weight` with loss='auto'. Use loss='auto' or `sample_weight`."
         )
     labels = objective.labels, objective.num_classes
     weights = compute_label_weights(class_weight, *labels, data.one_pass())
@@ -295,10 +293,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         self._set_head(head)
         self._set_classes(num_classes, labels)
         if self.num_classes == 1 and problem_type == "single_label_classification":
-            raise invalid(
-                "problem_type",
-                problem_type,
-                "'regression', or 'multi_label_classification' for a single class (yes or no)",
+            raise ValueError(
+                f"problem_type is {problem_type!r}, but there is only one class. Use "
+                "'multi_label_classification' for a single class (yes or no), or 'regression'."
             )
         if thresholds is not None and self.num_classes is not None:
             self._answers.least_scores(thresholds)
@@ -366,11 +363,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         # Errors must be raised before the head is built for these labels.
         check_one_each(given.x, given.y)
         if given.kind == "arrays" and not isinstance(learned, int):
-            raise invalid(
-                "The list of classes in `y`",
-                learned,
-                "consecutive indices that start at 0, because the inputs are prepared. Or pass "
-                "labels=[...] or `num_classes`",
+            raise ValueError(
+                f"The classes in `y` are {quote(learned)}. Preprocessed inputs require consecutive "
+                "indices that start at 0. Convert `y`, or pass labels=[...] or `num_classes`."
             )
         return learned
 

@@ -121,7 +121,10 @@ class SequenceClassifierPreprocessor(Preprocessor):
             self.max_sequence_length = min(filter(None, limits))
             check_stride(self.doc_stride, (self.max_sequence_length - 2) // 2)
         elif self.doc_stride:
-            raise invalid("doc_stride", self.doc_stride, "0 without window_length")
+            raise ValueError(
+                f"doc_stride is {self.doc_stride}, but there are no windows. Pass `window_length`, "
+                "or set doc_stride=0."
+            )
 
     @property
     def one_example_per_text(self) -> bool:
@@ -177,11 +180,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
-            raise invalid(
-                "window_length",
-                self.window_length,
-                f"{specials + 2} or more, because the texts are pairs",
-            )
+            raise invalid("window_length", self.window_length, f"at least {specials + 2} for pairs")
         lengths = [part.row_lengths() for part in tokens]
         longer, shared = lengths[0], array_ops.zeros_like(lengths[0])
         if len(tokens) == 2:

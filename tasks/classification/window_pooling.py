@@ -18,7 +18,7 @@ WindowPooling = Literal["mean", "max"]
 
 
 def pool_logits(logits, padding_mask, count: int, pooling: WindowPooling):
-    """Pool the logits of a batch over the windows of each text. Return logits of shape (B, C).
+    """Pool the logits of a batch over the windows of each text, to shape (B, C).
 
     Args:
         logits: Float tensor of shape (B * K, C).

@@ -248,11 +248,9 @@ class ZeroShotClassifier:
                 without `multi_label` or with `top_k`.
         """
         if threshold is not None and (not multi_label or top_k is not None):
-            raise invalid(
-                "threshold",
-                threshold,
-                f"None with multi_label={multi_label} and top_k={top_k}. It requires "
-                "multi_label=True without `top_k`",
+            raise ValueError(
+                f"threshold is {threshold}, but multi_label={multi_label} and top_k={top_k}. Pass "
+                "multi_label=True without `top_k`."
             )
         check_abstention(abstain_below, "several labels per text" if multi_label else None, top_k)
         options = {
@@ -371,7 +369,7 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         multi_label: bool = False,
     ) -> Callable:
-        """Return the function to export. It maps "text" (N,) to "label" and "score" (N, M).
+        """Return the function to export, which maps "text" (N,) to "label" and "score" (N, M).
 
         Args:
             labels, hypothesis_template, multi_label: See `classify`.
@@ -512,10 +510,8 @@ def make_hypotheses(
     if not names or not all(name.strip() for name in names):
         raise invalid("labels", labels, "a list of non-empty strings")
     if len(names) == 1 and not multi_label:
-        raise invalid(
-            "labels",
-            names,
-            "two or more labels, because the score of a single label is always 1. For a single "
-            "label, use multi_label=True",
+        raise ValueError(
+            f"labels is {names}, and the score of a single label is always 1. Pass at least two "
+            "labels, or use multi_label=True."
         )
     return [hypothesis_template.replace("{}", name) for name in names]

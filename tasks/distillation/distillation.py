@@ -21,7 +21,6 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import share_weights_lock
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -258,7 +257,7 @@ class Distillation(TextModel):
     def _make_outputs(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
-        """Compute the backbone outputs of a model and, if `answers` is True, its logits."""
+        """Compute the backbone outputs of a model and, if `answers` is True, the logits."""
         is_task = isinstance(model, Task)
         encoded = get_backbone(model)(
             model.backbone_inputs(inputs) if is_task else select_backbone_inputs(inputs),
@@ -279,7 +278,7 @@ class Distillation(TextModel):
         return outputs
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the smallest and the largest valid value of each model input.
+        """Return the minimum and the maximum value of each model input.
 
         Args:
             length: Integer. The example length.
@@ -295,10 +294,9 @@ class Distillation(TextModel):
 
     def _adapt(self, given, training=True) -> None:
         if training and given.y is not None and "soft_labels" not in self.objectives:
-            raise invalid(
-                "objectives",
-                self.objectives,
-                "a list with 'soft_labels', because y was passed. Or remove y",
+            raise ValueError(
+                f"objectives is {self.objectives}, but only 'soft_labels' uses labels. Add "
+                "'soft_labels', or remove y."
             )
 
     def _before_training(self, given, data) -> bool:

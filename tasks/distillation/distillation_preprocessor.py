@@ -1,4 +1,4 @@
-"""Prepare inputs for teacher and student, and check that both models are compatible."""
+"""Preprocess texts for teacher and student, and check that both models are compatible."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def find_example_positions(
 def _compute_positions(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
-    """Compute `find_example_positions` for a chunk of texts that fits in memory."""
+    """Return the result of `find_example_positions` for a chunk of texts that fits in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     side = teacher.tokenizer.truncation_side
@@ -127,12 +127,12 @@ def get_backbone(model: Task | Backbone) -> Backbone:
         TypeError: If the model is not a task or a backbone.
     """
     if not isinstance(model, Task | Backbone):
-        raise invalid("`teacher` or `student`", model, "a task or a backbone", TypeError)
+        raise TypeError(f"Received {quote(model)} as a model. Expected a task or a backbone.")
     return model if isinstance(model, Backbone) else model.backbone
 
 
 def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
-    """Check the objectives. If None, return "soft_labels" for two tasks, and "relations" otherwise.
+    """Check the objectives. The default is "soft_labels" for two tasks, otherwise "relations".
 
     Raises:
         ValueError: If `given` is not a list of known objectives, or if the answers of the teacher
@@ -165,20 +165,18 @@ def _check_same_answers(teacher, student) -> None:
     if not student.record.has_classes:
         sizes = [get_backbone(model).vocabulary_size for model in (teacher, student)]
         if sizes[0] != sizes[1]:
-            raise invalid(
-                "vocabulary_size of the student",
-                sizes[1],
-                f"{sizes[0]}, as for the teacher, because 'soft_labels' compares their outputs",
+            raise ValueError(
+                f"vocabulary_size is {sizes[1]} for the student, but {sizes[0]} for the teacher. "
+                "The objective 'soft_labels' requires the same vocabulary."
             )
         return
     _take_over_classes(teacher, student)
     for name in ("num_classes", "labels", "problem_type"):
         wanted, found = getattr(teacher, name), getattr(student, name)
         if wanted != found and None not in (wanted, found):
-            raise invalid(
-                f"{name} of the student",
-                found,
-                f"{quote(wanted)}, as for the teacher. Or remove this argument",
+            raise ValueError(
+                f"{name} is {quote(found)} for the student, but {quote(wanted)} for the teacher. "
+                "Pass the same value, or remove this argument."
             )
 
 
@@ -194,19 +192,17 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
 
 
 def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
-    """Check the number of relation heads. If None, use the number of attention heads.
+    """Check the number of relation heads. The default is the number of attention heads.
 
     Raises:
         ValueError: If the number does not divide both widths, or if it is None and the models have
             different numbers of attention heads.
     """
     if given is None and teacher.num_heads != student.num_heads:
-        raise invalid(
-            "relation_heads",
-            given,
-            f"a divisor of both widths, {teacher.hidden_dim} and {student.hidden_dim}, because "
-            f"the teacher has {teacher.num_heads} attention heads and the student has "
-            f"{student.num_heads}",
+        raise ValueError(
+            f"The teacher has {teacher.num_heads} attention heads, but the student has "
+            f"{student.num_heads}. Pass relation_heads, a divisor of both widths "
+            f"({teacher.hidden_dim} and {student.hidden_dim})."
         )
     heads = given or student.num_heads
     if teacher.hidden_dim % heads or student.hidden_dim % heads:
@@ -249,7 +245,7 @@ def check_same_strategy(student: Task | Backbone) -> None:
 def pair_preprocessors(
     teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
-    """Create a preprocessor for both models. Return None if there is no tokenizer.
+    """Create a preprocessor for both models, or return None if there is no tokenizer.
 
     Args:
         teacher: Task with a preprocessor, or a backbone. A backbone reads the student's examples.
@@ -278,7 +274,7 @@ def pair_preprocessors(
         return DistillationPreprocessor(own, teachers, aligned=bool(by_token))
     if why:
         raise ValueError(
-            f"The teacher and the student {why}. Expected the same for "
+            f"The teacher and the student {why}, which does not work for "
             f"{', '.join(by_token) or 'a teacher without a preprocessor'}. With different "
             "tokenizers, use soft_labels of a SequenceClassifier, or hidden_states and relations "
             "for rows with a single text or pair."
@@ -342,7 +338,7 @@ def find_untrained_weights(student: Task | Backbone, objectives: list[str], answ
 
 
 class DistillationPreprocessor(Preprocessor):
-    """Preprocessor that prepares the inputs of the student and, if they differ, of the teacher.
+    """Preprocessor that creates the inputs of the student and, if they differ, of the teacher.
 
     Args:
         student: The student's preprocessor.
@@ -446,7 +442,7 @@ def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_op
 
 
 def select_teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
-    """Return the teacher's inputs. Without its own inputs, it reads the student's inputs.
+    """Return the inputs of the teacher, or the inputs of the student if both models share them.
 
     Args:
         inputs: Dict. Inputs of a `Distillation`.

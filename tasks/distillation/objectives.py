@@ -142,7 +142,7 @@ def _split_heads(x, heads: int):
 
 
 def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
-    """Create the linear maps for `hidden_states`. Return an empty list if the widths are equal."""
+    """Create the linear maps for `hidden_states`, an empty list if the widths are equal."""
     if width == teacher_width:
         return []
     maps = [

@@ -165,7 +165,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return vectors
 
     def _compute_query_vectors(self, inputs, training):
-        """Embed the first text in each row. Return vectors (B, D)."""
+        """Compute the vectors (B, D) of the first text in each row."""
         return self._vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
@@ -410,7 +410,7 @@ class Embedder(Task, Searchable[IndexKind]):
         columns = [np.asarray(column) for column in PAIR_COLUMNS.read(pairs)]
         if len(columns) != 2:
             raise ValueError(
-                f"`pairs` has {len(columns)} columns of texts. Expected two, (first, second)."
+                f"`pairs` has {len(columns)} columns of texts. Expected two columns of texts."
             )
         named = zip(columns, ("first", "second"), strict=True)
         first, second = (check_texts(column, name) for column, name in named)
@@ -449,7 +449,7 @@ class Embedder(Task, Searchable[IndexKind]):
         query_prompt: str | None = "query",
         document_prompt: str | None = "document",
     ) -> tuple[list[str], list[str], list[list[str]]]:
-        """Mine hard negatives for pairs of a query and a document. Pass the result to `fit`.
+        """Mine hard negatives for pairs of a query and a document.
 
             embedder.fit(embedder.mine_negatives(queries, documents, relative_margin=0.05))
 
@@ -557,7 +557,7 @@ def prepare_vectors(embedder: Any, vectors: Any) -> Any:
 
 
 def make_store(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
-    """Build a store for exact search from prepared vectors."""
+    """Build a store for exact search from vectors that `prepare_vectors` returned."""
     if isinstance(vectors, list):
         return TokenVectors.create(vectors, "float32")
     if isinstance(vectors, np.ndarray):
@@ -581,7 +581,7 @@ def compute_pair_scores(a: Any, b: Any, function: str) -> np.ndarray:
 
 
 def _count_terms(queries: csr_array, documents: csr_array) -> dict[str, float]:
-    """Compute the mean numbers of terms per vector and of multiplications per score."""
+    """Compute the mean number of terms per vector, and of multiplications per score."""
     shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
     return {
         "query_terms": queries.nnz / queries.shape[0],

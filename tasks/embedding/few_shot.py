@@ -25,7 +25,6 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import get_weights_lock
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     copy,
@@ -574,10 +573,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def _score_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         if not self._takes_several:
-            raise invalid(
-                "problem_type",
-                self.problem_type,
-                f"{SEVERAL!r}, because thresholds are only used for several labels per text",
+            raise ValueError(
+                f"problem_type is {self.problem_type!r}, but thresholds require {SEVERAL!r}. Pass "
+                f"problem_type={SEVERAL!r} to create the classifier."
             )
         texts, labels = self._check_labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
@@ -630,8 +628,8 @@ def _check_counts(count: int, classes: np.ndarray) -> None:
 def _check_several(hot: np.ndarray, names: Sequence) -> None:
     if len(np.unique(hot, axis=0)) < 2:
         found = [names[i] for i in np.flatnonzero(hot[0])] if len(hot) else []
-        of_class = f", all of the class{'es' * (len(found) > 1)} {', '.join(map(repr, found))}"
+        of_class = f" of the class{'es' * (len(found) > 1)} {', '.join(map(repr, found))}"
         raise ValueError(
-            f"The number of texts is {len(hot)}{of_class * bool(found)}. Expected texts of at "
-            "least two classes."
+            f"Received {len(hot)} texts{of_class * bool(found)}. Expected texts of at least two "
+            "classes."
         )

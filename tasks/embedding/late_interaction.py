@@ -154,7 +154,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         if dim not in (None, self.embedding_dim):
             raise ValueError(
                 f"dim is {dim}, but the last projection has {self.embedding_dim} units. Remove "
-                "one of the two arguments."
+                "`dim` or `projections`."
             )
         self._finish_building()
         self.built = True

@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, check_prompts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
@@ -121,7 +121,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         self.score_first = score_first
         self.skiplist = [skiplist] if isinstance(skiplist, str) else list(skiplist)
         if not all(isinstance(word, str) for word in self.skiplist):
-            raise invalid("skiplist", self.skiplist, "texts")
+            raise invalid("skiplist", self.skiplist, "a list of strings")
         known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
         self._skipped_ids = [known[word] for word in self.skiplist if word in known]
         self._marker_ids = {
@@ -140,19 +140,18 @@ class LateInteractionPreprocessor(SeparateTexts):
     def _find_marker_id(self, name: str, known: Mapping[str, int]) -> int | None:
         marker = getattr(self, name)
         if marker is not None and marker not in known:
-            raise invalid(
-                name,
-                marker,
-                "a token of the tokenizer. LateInteraction.from_preset adds the markers",
+            raise ValueError(
+                f"{name} is {quote(marker)}, which is not a token of the tokenizer. Use "
+                "LateInteraction.from_preset, which adds the markers."
             )
         return None if marker is None else known[marker]
 
     def _rows(self, columns: tuple, y) -> tuple:
         if len(columns) < 2:
-            raise ValueError("x has one column of texts. Expected x=(queries, documents).")
+            raise ValueError("`x` has one column of texts. Expected x=(queries, documents).")
         if y is not None and len(columns) < 3:
             raise ValueError(
-                "y contains scores, but each query has a single document. Expected x=(queries, "
+                "`y` contains scores, but each query has a single document. Expected x=(queries, "
                 "lists of documents) and a list of scores for each query."
             )
         return tuple(columns), y

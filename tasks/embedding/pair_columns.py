@@ -1,12 +1,11 @@
-"""Read the texts for `fit`: single texts, pairs, triplets, or pairs with negatives.
+"""Convert the texts for `fit`: single texts, pairs, triplets, or pairs with negatives.
 
-Comments use these letters for shapes: N examples, K additional texts of each.
+Comments use these letters for shapes: N examples, K additional texts of an example.
 """
 
 from __future__ import annotations
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each, convert_numbers
@@ -188,9 +187,8 @@ def convert_vectors(y) -> array_ops.Tensor:
     """
     vectors = convert_scores(y)
     if len(vectors.shape) != 2:
-        raise invalid(
-            "y.shape",
-            tuple(vectors.shape),
-            "(texts, width), because x has one column. To train on scores, pass x=(first, second)",
+        raise ValueError(
+            f"`y` has shape {tuple(vectors.shape)}, but `x` has one column of texts. Expected one "
+            "vector per text, shape (N, D). To train on scores, pass x=(first, second)."
         )
     return vectors

@@ -241,8 +241,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         given = (self.activation != "relu", self.head_activation, self.head_layer_norm_epsilon)
         if any(given):
             raise ValueError(
-                "pooling='token_weights' has no masked language model head. Remove activation, "
-                "head_activation and head_layer_norm_epsilon."
+                "pooling='token_weights' has no masked language model head. Remove `activation`, "
+                "`head_activation` and `head_layer_norm_epsilon`."
             )
         with self.distribution.scope():
             self.head = Projection(1, "relu", name="head")
@@ -261,7 +261,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @functools.cached_property
     def _without_weight(self) -> list[int]:
-        """Return the token ids to ignore. If there is no tokenizer, the list is empty."""
+        """Return the ids of tokens to ignore, or an empty list without a tokenizer."""
         if self.preprocessor is None:
             return []
         tokenizer = self.preprocessor.tokenizer
@@ -275,7 +275,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @functools.cached_property
     def terms(self) -> list[str]:
-        """Return the terms in the vocabulary (V,), as spelled by the tokenizer.
+        """Return the terms in the vocabulary (V,), as written by the tokenizer.
 
         Empty strings are used for rows in the token embedding without a token.
         """
@@ -325,16 +325,14 @@ class SparseEncoder(Embedder[SparseIndex]):
         if isinstance(other, SparseEncoder):
             check_head_representable(other)
             if other.preprocessor is None:
-                raise invalid(
-                    "query_encoder.preprocessor",
-                    None,
-                    "a preprocessor, because its tokenizer is also saved",
+                raise ValueError(
+                    "The query_encoder has no preprocessor. Load it with from_preset, because its "
+                    "tokenizer is also saved."
                 )
         if self.preprocessor is not None and not self.preprocessor.include_prompt:
-            raise invalid(
-                "include_prompt",
-                False,
-                "True, because SparseEncoder in sentence-transformers does not have this setting",
+            raise ValueError(
+                "include_prompt is False, but SparseEncoder in sentence-transformers does not have "
+                "this setting. Set it to True."
             )
 
     # -- training ------------------------------------------------------------------------------
@@ -363,7 +361,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         """
         if query_learning_rate is not None:
             if self.query_encoder is None:
-                raise ValueError("The model has no query_encoder. Remove query_learning_rate.")
+                raise ValueError("The model has no query_encoder. Remove `query_learning_rate`.")
             self.query_learning_rate = query_learning_rate
         super().compile(optimizer, loss, metrics, **options)
 
@@ -399,7 +397,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         return super().compute_loss(x, y, y_pred, sample_weight, training, batch_loss)
 
     def _share(self):
-        """Return the factor to apply to the regularization weights in this step."""
+        """Return the factor that multiplies the regularization weights in this step."""
         step, rising = self.schedule[0] - 1, self.schedule[1]
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)

@@ -77,9 +77,9 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     def _rows(self, columns: tuple, y) -> tuple:
         if len(columns) == 1 and y is not None:
             raise ValueError(
-                "x has one column of texts, but y has labels for pairs. Expected x=(queries, "
+                "`x` has one column of texts, but `y` has labels for pairs. Expected x=(queries, "
                 "documents), or x=(queries, documents, negatives) with the scores of a teacher as "
-                "y."
+                "`y`."
             )
         return super()._rows(columns, y)
 

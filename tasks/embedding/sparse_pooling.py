@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Pooling = Literal["max", "sum", "token_weights"]
 TOKEN_WEIGHTS = "token_weights"
 TermActivation = Literal["relu", "log1p_relu"]
-POSITIONS = 32  # whose logits are in memory at once
+POSITIONS = 32  # number of positions whose logits are in memory at a time
 
 
 def _compute_log1p_relu(x):
@@ -190,7 +190,7 @@ def find_largest_logits(
 
 
 def _find_largest(x, table, positions: int) -> tuple:
-    """Compute the largest products and the token indices, (B, V), in steps of P positions."""
+    """Compute the largest products (B, V) and their token indices, in steps of P positions."""
 
     def step(start, found, index):
         products = tf.matmul(x[:, start : start + positions], table, transpose_b=True)

@@ -28,7 +28,7 @@ Term = tuple[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class TermAnswers(EmbeddingAnswers):
-    """Answers from `SparseEncoder` models. See there for the settings.
+    """Answers from `SparseEncoder` models. See `SparseEncoder` for the settings.
 
     Attributes:
         similarity_function: Function to use for comparing vectors.
@@ -141,7 +141,7 @@ class TermAnswers(EmbeddingAnswers):
             prompt, batch_size: See `embed`.
 
         Returns:
-            List of (term, weight) tuples for each text, with terms as spelled by the tokenizer. For
+            List of (term, weight) tuples for each text, with terms as written by the tokenizer. For
             a single text, a single list is returned.
 
         Example:

@@ -284,7 +284,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self._answers_to(texts).embed(texts, prompt, dim, batch_size, windows, missing)
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """Embed documents for LangChain. Same as `embed(texts, prompt="document")`, as lists.
+        """Embed documents for LangChain, as lists of floats. See `embed` with prompt="document".
 
             store = langchain_core.vectorstores.InMemoryVectorStore(embedder)
 
@@ -300,7 +300,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self.embed(texts, prompt="document").tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Embed a query for use with LangChain. Same as `embed(text, prompt="query")`, as a list.
+        """Embed a query for LangChain, as a list of floats. See `embed` with prompt="query".
 
         Args:
             text: String.

@@ -1,6 +1,7 @@
 """Convert texts to examples for embeddings. Each text is a separate example.
 
-Comments use these letters for shapes: B batch, N examples, K additional texts of each, L sequence.
+Comments use these letters for shapes: B batch, N examples, K additional texts of an example, L
+sequence.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ def check_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None)
     prompts = dict(prompts or {})
     for name, text in prompts.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise invalid(f"prompts[{name!r}]", text, "names and texts")
+            raise invalid(f"prompts[{name!r}]", text, "strings as names and texts")
         check_writable(name, "A name of prompts")
         check_writable(text, f"prompts[{name!r}]")
     if default_prompt is not None and default_prompt not in prompts:
         raise invalid(
             "default_prompt",
             default_prompt,
-            f"one of {', '.join(prompts)}" if prompts else "None, because the model has no prompts",
+            f"one of {', '.join(prompts)}" if prompts else "None for a model without prompts",
         )
     return prompts
 

@@ -65,7 +65,7 @@ class TokenAnswers(EmbeddingAnswers):
                 raise invalid(
                     f"{name}[{i}].shape",
                     np.shape(vectors),
-                    f"(tokens, {self.embedding_dim}), one token or more",
+                    f"(tokens, {self.embedding_dim}), with at least one token",
                 )
         return list(given), single
 

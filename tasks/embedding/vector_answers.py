@@ -29,7 +29,7 @@ TABLE_ROWS_AT_ONCE = 1024  # texts at a time whose rows of a table are added
 
 @dataclasses.dataclass(frozen=True)
 class VectorAnswers(EmbeddingAnswers):
-    """Answers from `TextEmbedder` models. See there for the settings.
+    """Answers from `TextEmbedder` models. See `TextEmbedder` for the settings.
 
     Attributes:
         similarity_function: Function to use for comparing vectors.

@@ -84,10 +84,10 @@ class DetectionAnswers(Answers):
         return make_records(_add_scores(tokens, self._inner(logits, examples)))
 
     def trace_tokens(self, run: Callable) -> Callable:
-        """Make the function of texts (N,) for an export.
+        """Create the function to export. See `ReplacedTokenDetection.signatures`.
 
         Args:
-            run: Function of examples that returns their logits (N, L).
+            run: Function that computes logits (N, L) from examples.
         """
 
         def inner(examples):

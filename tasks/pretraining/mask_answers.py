@@ -53,7 +53,7 @@ class Masks(NamedTuple):
 
 
 class Spellings(NamedTuple):
-    """Spellings for all V tokens, as UTF-8 strings.
+    """Names and texts of all V tokens, as UTF-8 strings.
 
     Attributes:
         names: Array of shape (V,). Token names.
@@ -75,7 +75,7 @@ WORD_BY_ITSELF = r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}]"  # Chi
 
 
 def touches_word(texts: array_ops.Tensor, at_end: bool) -> array_ops.Tensor:
-    """Return whether a letter added at the start or end would be joined to a word in the text."""
+    """Return whether a letter added at one end of a text would be joined to a word of the text."""
     of_word, alone = (
         array_ops.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
         for kind in (OF_WORD, WORD_BY_ITSELF)
@@ -225,7 +225,7 @@ class MaskAnswers(Answers):
         return inputs, array_ops.sequence_mask(positions.row_lengths())
 
     def _find_tokens(self, targets: Sequence[str]) -> list[int]:
-        """Return ids for words or tokens. If their texts are equal, the whole word is preferred."""
+        """Return ids for words or tokens. For tokens with equal texts, the whole word is used."""
         if isinstance(targets, str) or not len(targets):
             raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
         names, words, begins = (column.tolist() for column in self._spellings)

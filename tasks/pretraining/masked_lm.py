@@ -184,12 +184,10 @@ def check_head_representable(task: keras.Model) -> None:
     for name in ("activation", "layer_norm_epsilon"):
         found, expected = getattr(task, f"head_{name}"), getattr(default, name)
         if found != expected:
-            raise invalid(
-                f"head_{name}",
-                found,
-                f"{expected!r}, because the Hugging Face format cannot store other values. Save "
-                "with "
-                f'format="keras_hub", or load with from_preset(..., head_{name}={expected!r})',
+            raise ValueError(
+                f"head_{name} is {found!r}, but the Hugging Face format only supports "
+                f'{expected!r}. Save with format="keras_hub", or load with '
+                f"from_preset(..., head_{name}={expected!r})."
             )
 
 
@@ -357,7 +355,7 @@ class MaskedLM(Task):
 
     @property
     def _answers(self) -> MaskAnswers:
-        # Kept for the spellings of the vocabulary.
+        # The object is cached, because it contains the texts of all tokens.
         make = functools.partial(MaskAnswers, self.preprocessor, self)
         return self.batch_maker.cached("answers", make)
 

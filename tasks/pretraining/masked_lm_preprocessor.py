@@ -22,8 +22,8 @@ from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
-# Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
-# which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
+# Selected tokens with a random number below the first value become the mask token, and below the
+# second value a random token. Other tokens do not change. Devlin et al. 2019, section 3.1.
 MASKED, RANDOM = 0.8, 0.9
 
 
@@ -114,7 +114,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is not None:
-            raise ValueError("MaskedLM creates the labels from the texts. Remove y.")
+            raise ValueError("MaskedLM creates the labels from the texts. Remove `y`.")
         examples = super().encode(x, sample_weight=sample_weight)
         if not self.dynamic:
             ids = examples["token_ids"]
@@ -177,7 +177,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return [self.seed, self._calls]
 
     def _select(self, token_ids, padding_mask, draws):
-        """Return positions (B, L) and whether they are selected. Selected positions come first."""
+        """Return positions (B, L), selected positions first, and a mask of selected positions."""
         special = array_ops.reduce_any(
             token_ids[..., None] == array_ops.constant(self._special_ids), axis=-1
         )
@@ -195,7 +195,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return order, array_ops.gather(chosen, order, batch_dims=1)
 
     def _choose_words(self, token_ids, ordinary, draws, budget):
-        """Choose words at random, and return booleans (B, L) for their tokens.
+        """Choose random words, and return a boolean mask (B, L) of the tokens in these words.
 
         The number of tokens per row is at most the budget.
         """
@@ -260,7 +260,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _word_bounds(self) -> np.ndarray:
-        """Return booleans (vocabulary, 2): whether a token begins a word, and ends a word."""
+        """Return a boolean table (vocabulary, 2): tokens that begin a word, and that end a word."""
         tokenizer = self.tokenizer
         tokens = tokenizer.get_vocabulary()
         return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])
@@ -368,7 +368,7 @@ def replace_tokens(
 
 
 def repeat_text_weights(weights, token_ids: array_ops.Tensor) -> array_ops.Tensor:
-    """Repeat the weight of each text for its tokens, (B, L).
+    """Return the weights (B, L) of tokens, which are the weights of the texts.
 
     Args:
         weights: Weights of examples (B,), or of the tokens of packed texts, ragged (B, None).

@@ -94,8 +94,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         self.objective = "next_sentence"
         if self.pack_texts or not self.across_documents:
             raise ValueError(
-                "Pretraining uses one pair of segments per row. pack_texts and across_documents "
-                "are only supported by MaskedLM."
+                "Pretraining uses one pair of segments per row. `pack_texts` and "
+                "`across_documents` are only supported by MaskedLM."
             )
 
     def attach(self, task: Task) -> None:
@@ -106,7 +106,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         if y is None:
             raise ValueError(
                 "The labels are missing. Expected a PretrainingCorpus, or pairs (first, second) "
-                "with labels y: 0 if the second segment follows the first one, else 1."
+                "with labels `y`: 0 if the second segment follows the first one, else 1."
             )
         examples = super().encode(x, sample_weight=sample_weight)
         examples["labels"] = self.encode_labels(y)
@@ -118,7 +118,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         labels = convert_class_indices(y, names, 2)
         if len(labels.shape) == 2:
             expected = "one label per pair: 0 if the second segment follows the first one, else 1"
-            raise invalid("The shape of `y`", tuple(labels.shape), expected)
+            raise ValueError(f"`y` has shape {tuple(labels.shape)}. Expected {expected}.")
         return labels
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
@@ -146,8 +146,8 @@ def sentence_order_pairs(
 
     Args:
         documents: List of documents. Each document is a list of its sentences or paragraphs. The
-            first and the second make a pair, the third and the fourth make a pair, and so on. If
-            the number is odd, the last one is ignored.
+            first and the second sentence are a pair, then the third and the fourth, and so on. If
+            the number of sentences is odd, the last sentence is ignored.
         seed: Non-negative integer. Seed of the random swaps, with probability 1/2. Defaults to 0.
 
     Returns:
@@ -268,9 +268,7 @@ class Pretraining(Task):
                 "with MaskedLM or ReplacedTokenDetection, on the same corpus."
             )
         if not backbone.pooler:
-            raise ValueError(
-                "Pretraining reads the pooler's output. Build the backbone with pooler=True."
-            )
+            raise ValueError("Pretraining requires a pooler. Create the backbone with pooler=True.")
         self.pair_objective = record.pair.objective
         self.dropout = get_head_dropout(record, backbone, dropout)
         self.head = make_masked_lm_head(record, backbone, self.dtype_policy)

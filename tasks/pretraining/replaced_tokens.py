@@ -18,7 +18,6 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.model_configuration import LAYER_STATES
 from encoder_zoo.common.validation import NonNegativeFloat, Ratio, validate_arguments
 from encoder_zoo.common.weights_lock import share_weights_lock
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.positions import select_first_tokens
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
@@ -193,7 +192,7 @@ class ReplacedTokenDetection(Task):
         return ops.reshape(drawn, (batch, count))
 
     def _fill_masks(self, inputs, drawn):
-        """Return the tokens (B, L) of the texts, with the sampled tokens at the masks."""
+        """Return the token ids (B, L) of the texts, with sampled tokens in place of the masks."""
         positions = ops.cast(inputs["mask_positions"], "int32")  # (B, M)
         own = ops.cast(inputs["token_ids"], "int32")
         masked = ops.cast(inputs["masked_token_ids"], "int32")
@@ -256,7 +255,7 @@ class ReplacedTokenDetection(Task):
 
     @property
     def _answers(self) -> DetectionAnswers:
-        # Kept for the names of the vocabulary.
+        # The object is cached, because it contains the names of all tokens.
         make = functools.partial(DetectionAnswers, self.preprocessor, self)
         return self.batch_maker.cached("answers", make)
 
@@ -288,10 +287,9 @@ def split_weights(sample_weight) -> tuple:
     if isinstance(sample_weight, Mapping):
         return sample_weight["generator"], sample_weight["detection"]
     if sample_weight is not None and len(sample_weight.shape) < 2:
-        raise invalid(
-            "The shape of `sample_weight`",
-            tuple(sample_weight.shape),
-            "a weight for each token, as returned by preprocessor(texts, sample_weight=...)",
+        raise ValueError(
+            f"`sample_weight` has shape {tuple(sample_weight.shape)}. Expected one weight per "
+            "token, as returned by preprocessor(texts, sample_weight=...)."
         )
     return sample_weight, None
 
@@ -354,11 +352,10 @@ def make_generator_backbone(backbone: Backbone, size: float, depth: float) -> Ba
         max(1, round(size * getattr(backbone, name))) for name in sizes
     )
     if not 0 < size <= 1 or hidden_dim % num_heads:
-        raise invalid(
-            "generator_size",
-            size,
-            f"a fraction up to 1, such as 0.25. The resulting width {hidden_dim} must be a "
-            f"multiple of {num_heads}, the number of heads",
+        raise ValueError(
+            f"generator_size is {size}, so the generator has {hidden_dim} dimensions and "
+            f"{num_heads} heads. Expected a fraction up to 1, such as 0.25, with a width that is a "
+            "multiple of the number of heads."
         )
     arguments = {
         **{n: value for n, value in backbone.get_config().items() if n not in LAYER_STATES},

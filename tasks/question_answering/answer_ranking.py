@@ -70,7 +70,7 @@ class RankedSpans(NamedTuple):
 def find_best_answers(
     found: AnswerCandidates, contexts: QuestionContexts, columns: array_ops.Tensor, n_best: int
 ) -> RankedSpans:
-    """Return the best answers per question. Spans found in two windows are only counted once.
+    """Return the best answers to each question. Spans found in two windows are only counted once.
 
     Args:
         found: `AnswerCandidates`. The best spans per window.

@@ -140,7 +140,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 
     def _score_no_answer(self, x, starts, vector):
-        """Compute the logit of "no answer" from the expected start vector, (B, 1)."""
+        """Compute the logit (B, 1) of "no answer" from the expected start vector."""
         shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
         expected = ops.matmul(shares, x)[:, 0]  # (B, D)
         hidden = self.no_answer_hidden(ops.concatenate([expected, vector], axis=-1))

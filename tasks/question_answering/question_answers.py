@@ -64,7 +64,7 @@ class ContextColumns(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnswers(Answers):
-    """Answers for a `SpanQA` model. See there for a description of all settings.
+    """Answers for a `SpanQA` model. See `SpanQA` for the settings.
 
     Attributes:
         beam: Optional pair of integers.

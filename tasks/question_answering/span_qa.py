@@ -65,7 +65,7 @@ class SpanQAPresetArguments(TaskPresetArguments, total=False):
 
 
 class SpanQAFolder(FolderFormat):
-    """The folder layout of transformers, with a beam's sizes in config.json."""
+    """The folder layout of transformers, with the sizes of the beam in config.json."""
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         record, config = SpanQA.head_of(checkpoint.family).beam, checkpoint.config
@@ -193,8 +193,8 @@ class SpanQA(Task):
             return record
         if record.beam is None:
             raise ValueError(
-                f"The family {self.backbone.family.name!r} does not support beam. Remove this "
-                "argument."
+                f"The family {self.backbone.family.name!r} does not support beam search. Remove "
+                "`beam`."
             )
         return record.beam
 
@@ -325,7 +325,7 @@ class SpanQA(Task):
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several:
             raise ValueError(
-                "explain needs one context per question. Pass the passage with the answer: "
+                "`explain` requires one context per question. Pass the passage with the answer: "
                 "explain(question, passages[answer['passage']])."
             )
         questions = [question] if single else question
@@ -371,7 +371,7 @@ class SpanQA(Task):
         questions, contexts, answers = split_inputs(x, y)
         texts = [text.decode() for text in contexts.numpy()]
         if not texts:
-            raise ValueError("x is empty. Expected at least one question.")
+            raise ValueError("`x` is empty. Expected at least one question.")
         right = [[a["text"] for a in given] for given in list_answers(answers)]
         if len(right) != len(texts):
             raise ValueError(

@@ -15,7 +15,6 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import (
@@ -131,8 +130,9 @@ class SpanQAPreprocessor(Preprocessor):
         self.marks_answers = bool(getattr(task, "beam", None))  # others' tasks may have none
         if self.marks_answers and self.tokenizer.first_column:
             raise ValueError(
-                f"beam needs a start token after the texts, but {type(self.tokenizer).__name__} "
-                "adds it before the texts. Remove beam, or use XLNet."
+                f"`beam` requires a start token after the texts, but "
+                f"{type(self.tokenizer).__name__} adds it before the texts. Remove `beam`, or use "
+                "XLNet."
             )
         self._limit_rows()
 
@@ -145,8 +145,10 @@ class SpanQAPreprocessor(Preprocessor):
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
         if self._longest_question < 1:
             least = self._specials + 1 + MIN_CONTEXT
-            expected = f"at least {least} tokens for a question and its context"
-            raise invalid("sequence_length or window_length", self.max_sequence_length, expected)
+            raise ValueError(
+                f"The window length is {self.max_sequence_length}. A question and its context need "
+                f"at least {least} tokens: increase `sequence_length` or `window_length`."
+            )
         if self.doc_stride != DOC_STRIDE:  # the default is half of a window that is smaller
             check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)
 

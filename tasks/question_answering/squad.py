@@ -157,7 +157,7 @@ def best_threshold(
     null_scores: Sequence[float],
     answerable: Sequence[bool],
 ) -> tuple[float, float]:
-    """Return the threshold on null scores with the best result.
+    """Find the threshold for null scores that gives the best result.
 
     Args:
         scores: List of floats between 0 and 1. Scores of the predictions.
@@ -237,7 +237,7 @@ class SpanMetric(HigherIsBetter, keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanExactMatch(SpanMetric):
-    """Compute the share of windows whose best span is exactly the tokens of the answer.
+    """Compute the fraction of windows in which the best span has exactly the tokens of the answer.
 
     See `SpanMetric` for the call arguments. In contrast, `SpanQA.evaluate_answers` compares texts
     like the scripts of SQuAD, and combines a question's windows.

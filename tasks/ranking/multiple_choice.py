@@ -195,7 +195,7 @@ class MultipleChoice(ListScores):
 
 
 def pool_choice_logits(logits, choice_index, pooling: WindowPooling):
-    """Pool the logits of windows to logits of choices, (B, M). Padding is `MASKED_LOGIT`.
+    """Pool the logits of windows to logits of choices, (B, M), with `MASKED_LOGIT` for padding.
 
     The output has the same shape as the logits of the windows, so the shape does not depend on the
     data. The output has enough columns, because each choice has at least one window.

@@ -265,7 +265,7 @@ class Reranker(ListScores):
 
     @property
     def expected_scores(self) -> ExpectedScores | None:
-        """The scores that the loss expects. None if all finite scores are valid."""
+        """The scores that the loss expects, or None if all finite scores are valid."""
         if not self.compiled:
             return None
         if get_keras_function(self.loss) in OF_PROBABILITIES:
@@ -302,7 +302,7 @@ class Reranker(ListScores):
     # -- exports -------------------------------------------------------------------------------
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions to export, for scores of pairs and for ranking a query's texts.
+        """Return the functions to export, which score pairs and rank the texts of a query.
 
         Returns:
             Dict of two functions. "serving_default" maps "query" and "text" (N,) to "score" (N,).

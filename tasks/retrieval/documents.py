@@ -55,7 +55,9 @@ OPERATORS = {
 
 
 class Contexts(NamedTuple):
-    """The original documents of chunks. Late chunking embeds each chunk in its document.
+    """The documents that were split into chunks, for late chunking.
+
+    Late chunking embeds a whole document, and then averages the token vectors of each chunk.
 
     Attributes:
         texts: List of document texts.
@@ -72,7 +74,7 @@ class Contexts(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Column:
-    """All values of a field. If a document has a list of values, each item is a separate value.
+    """The values of a field in all documents. Each item of a list is a separate value.
 
     Attributes:
         rows: Integer array of shape (M,). Index of the document of each value, in ascending order.
@@ -230,10 +232,13 @@ class Documents:
             metadata = _rows(metadata)
         for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
             if isinstance(values, str):
-                raise invalid(column, values, f"a list, because {name} is not a table with columns")
+                raise ValueError(
+                    f"{column} is {quote(values)}, but {name} is not a table. Expected a list with "
+                    "one value per document."
+                )
             if values is not None and len(_check_ordered(values, column)) != count:
                 raise ValueError(
-                    f"Received {len(values)} {column} for {count} {name}. Expected equal numbers."
+                    f"Received {len(values)} {column} for {count} {name}. Expected the same number."
                 )
         return cls(texts, ids, metadata).checked()
 
@@ -245,7 +250,7 @@ class Documents:
         return self.texts, self.ids, self.metadata
 
     def described(self, index: int) -> dict[str, Any]:
-        """Return a dict with the "text" of a document and, if it has them, "id" and "metadata"."""
+        """Return a document as a dict with "text" and, if available, "id" and "metadata"."""
         found = {} if self.ids is None else {"id": self.ids[index]}
         found["text"] = None if self.texts is None else self.texts[index]
         if self.metadata is not None:
@@ -368,7 +373,7 @@ class Documents:
         return self.take(kept).join(others)
 
     def where(self, condition: Where) -> np.ndarray:
-        """Find the documents that match a condition. Return their indices as an int64 array.
+        """Return the indices of the documents that match a condition, as an int64 array.
 
         Args:
             condition: Dict or function. A dict maps each field to a value, a list of values, a dict
@@ -573,7 +578,7 @@ class Documents:
     # -- files ---------------------------------------------------------------------------------
 
     def lines(self) -> list[str] | None:
-        """Return one JSON line per document with its id and fields, or None if it has neither."""
+        """Return a JSON line per document, or None if there are neither ids nor fields."""
         columns = {"id": self.ids, "metadata": self.metadata}
         columns = {name: column for name, column in columns.items() if column is not None}
         rows = zip(*columns.values(), strict=True)
@@ -689,7 +694,7 @@ def _read_beir_row(key: Id, row: str | Mapping, text_column: str | None) -> dict
 
 
 def _read_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
-    """Read the texts, ids and metadata from a table."""
+    """Split a table into texts, ids and metadata."""
     if not table:
         raise ValueError("`documents` is empty. Expected one or more texts.")
     name = "text" if text_column is None else text_column
@@ -912,5 +917,5 @@ def _list_values(wanted: object) -> list:
 
 
 def _get_kind(value: object) -> type:
-    """Return a value's type. It is float for all numbers, because 1 and 1.0 are equal."""
+    """Return the type of a value. All numbers have the type float, because 1 and 1.0 are equal."""
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)

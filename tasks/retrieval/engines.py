@@ -180,7 +180,7 @@ class GraphVectors(Float32Vectors):
     def open_graph(
         cls, path: str | os.PathLike, base: Float32Vectors, arrays: Mapping[str, np.ndarray]
     ) -> Self:
-        """Create a store from the vectors and the graph in a file. The graph is checked.
+        """Create a store from the vectors and the graph in a file, and check the graph.
 
         Args:
             path: Path to the file. This is only used in error messages.
@@ -304,12 +304,12 @@ def _set_graph(hnsw: Any, links: np.ndarray, levels: np.ndarray) -> None:
 
 
 def _find_starts(levels: np.ndarray) -> np.ndarray:
-    """Return where the links of each vector start, and the total number of links, (N + 1,)."""
+    """Return the offset of the first link of each vector, and the number of links, (N + 1,)."""
     return np.concatenate([[0], np.cumsum(LINKS * (levels.astype("int64") + 1))])
 
 
 def _find_slots(starts: np.ndarray, level: int) -> np.ndarray:
-    """Return the link positions (R, W) in one level, for vectors that are all part of the level."""
+    """Return the positions (R, W) of the links in one level of vectors that belong to the level."""
     first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
     return starts[:, None] + np.arange(first, first + width)
 
@@ -345,7 +345,7 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
 def take_from_graph(
     links: np.ndarray, levels: np.ndarray, indices: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Remove all other vectors from a graph. Return the new links and levels.
+    """Reduce a graph to the given vectors, and return the new links and levels.
 
     A link to a removed vector is replaced by one of the removed vector's links to a remaining
     vector, if possible, so that most vectors can still be reached.
@@ -390,7 +390,7 @@ def _choose_links(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def _remove_duplicates(links: np.ndarray) -> np.ndarray:
-    """Remove duplicate links in each row, and move -1 to the end, where the search stops."""
+    """Remove duplicate links in each row, and move -1 to the end, because a search stops at -1."""
     order = np.argsort(links, axis=1, kind="stable")
     ranked = np.take_along_axis(links, order, axis=1)
     again = np.zeros_like(links, dtype=bool)

@@ -62,8 +62,8 @@ def convert_to_columns(
         return queries, relevant, documents
     if not isinstance(relevant, Mapping) or not isinstance(documents, Mapping | None):
         raise ValueError(
-            "`queries` is a dict. Expected dicts for `documents` and `relevant`, too: {query: "
-            "text}, {document: text}, {query: {document: grade}}."
+            "`queries` is a dict, so `documents` and `relevant` must be dicts, too. Expected "
+            "{query: text}, {document: text} and {query: {document: grade}}."
         )
     grades = {query: _map_grades(entry) for query, entry in relevant.items()}
     _check_known(grades, queries, "query")
@@ -161,19 +161,19 @@ def _check_grades(entry, i: int, count: int) -> dict[int, float]:
     grades = {}
     for index, grade in pairs:
         if isinstance(index, str | bytes | bool | float) or not hasattr(index, "__index__"):
-            raise invalid(f"relevant[{i}]: index", index, "an integer")
+            raise invalid(f"An index in relevant[{i}]", index, "an integer")
         if not 0 <= operator.index(index) < count:
-            raise invalid(f"relevant[{i}]: index", operator.index(index), f"from 0 to {count - 1}")
+            wrong = operator.index(index)
+            raise invalid(f"An index in relevant[{i}]", wrong, f"0 to {count - 1}")
         if not isinstance(grade, Real) or not math.isfinite(grade) or grade < 0:
             raise invalid(
-                f"relevant[{i}]: the grade of document {index}", grade, "a number of 0 or more"
+                f"relevant[{i}]: the grade of document {index}", grade, "a non-negative number"
             )
         grades[operator.index(index)] = float(grade)
     if not any(grades.values()):
-        raise invalid(
-            f"relevant[{i}]",
-            entry,
-            "one or more documents. Remove queries without relevant documents",
+        raise ValueError(
+            f"relevant[{i}] is {quote(entry)}, which contains no relevant document. Remove queries "
+            "without relevant documents."
         )
     return grades
 
@@ -183,7 +183,7 @@ def check_cutoffs(cutoffs) -> list[int]:
     found = list(cutoffs) if isinstance(cutoffs, Iterable) else []
     known = (isinstance(k, Integral) and not isinstance(k, bool) and k > 0 for k in found)
     if not found or not all(known):
-        raise invalid("cutoffs", cutoffs, "one or more integers above 0")
+        raise invalid("cutoffs", cutoffs, "one or more positive integers")
     return [int(k) for k in found]
 
 

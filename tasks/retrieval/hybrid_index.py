@@ -254,7 +254,7 @@ class HybridIndex(Index):
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents. Return a function that puts them into all indexes."""
+        """Embed documents, and return a function that puts the documents into all indexes."""
         if indices is not None:
             self._check_own("update")
         for i, index in enumerate(self.indexes):
@@ -347,7 +347,7 @@ class HybridIndex(Index):
 
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
-    """Read and check the manifest in a folder. The indexes check their own files."""
+    """Read and check the manifest of a hybrid index. The other files are checked by the indexes."""
     with OpenFolder(
         folder, [MANIFEST_NAME]
     ) as files:  # only files in the manifest belong to the index
@@ -361,7 +361,7 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
 
 
 def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
-    """Fuse several rankings. Return the hits, sorted by fused score in descending order.
+    """Fuse several rankings into one list of hits, sorted by the fused score.
 
     Args:
         *rankings: Lists of hits for the same query, from several indexes of the same documents.

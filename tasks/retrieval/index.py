@@ -347,10 +347,9 @@ class Index:
     def _read_vectors(self, queries: object) -> GivenVectors | None:
         """Return queries that were passed as vectors, or None if the queries are texts."""
         if has_numbers(queries):
-            raise invalid(
-                "queries",
-                queries,
-                f"texts, because a {type(self).__name__} does not support vectors",
+            raise ValueError(
+                f"`queries` contains vectors, but a {type(self).__name__} only supports texts. "
+                "Pass texts."
             )
         return None
 
@@ -529,7 +528,7 @@ class Index:
 
     @staticmethod
     def _embed(embedder: Any, texts: list[str] | Documents, name: str, **options: Any) -> Any:
-        """Embed texts, and check the vectors. Return the vectors in the format of the store.
+        """Embed texts, check the vectors, and convert them to the format of the store.
 
         Args:
             embedder: The embedder, or None if the store contains texts.
@@ -540,13 +539,13 @@ class Index:
         raise NotImplementedError
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Any:
-        """Embed queries, and check the vectors. Return the vectors for `Store.nearest`."""
+        """Embed queries, check the vectors, and convert them for `Store.nearest`."""
         options = {"prompt": "query", **options}
         return self._embed(self.embedder, queries, "The vectors of `queries`", **options)
 
     @classmethod
     def _embed_documents(cls, embedder: Any, documents: Documents, **options: Any) -> Any:
-        """Embed documents, and check the vectors. Return the vectors in the format of the store."""
+        """Embed documents, check the vectors, and convert them to the format of the store."""
         late = embedder is not None and documents.contexts is not None
         texts = documents if late else documents.texts
         return cls._embed(embedder, texts, "vectors", **options)
@@ -649,7 +648,7 @@ class Index:
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents. Return a function that puts them into the index.
+        """Embed documents, and return a function that puts the documents into the index.
 
         Args:
             new: The documents to embed.
@@ -776,22 +775,22 @@ class Index:
         path, arrays, documents, manifest = found
         function = manifest.get("similarity_function")
         if function != embedder.similarity_function:  # the store depends on the similarity function
-            reason = f"it was built for the similarity {function!r:.40}, but this embedder uses "
+            reason = f"the index uses the similarity {function!r:.40}, but this embedder uses "
             reason += repr(embedder.similarity_function)
             raise _make_embedder_error(folder, reason)
         store = cls._open(path, arrays, manifest.get("precision"), function)
         columns = documents.texts, documents.ids, documents.metadata
         if any(column is not None and len(column) != len(store) for column in columns):
             raise ValueError(
-                f"{folder} is damaged: it has {len(documents)} documents, but vectors for "
-                f"{len(store)} documents. Build the index again."
+                f"{folder} contains {len(documents)} documents, but vectors for {len(store)} "
+                "documents. Build the index again."
             )
         if store.width > embedder.embedding_dim:
             dims = f"{store.width} dimensions, but this embedder has {embedder.embedding_dim}"
-            raise _make_embedder_error(folder, f"its vectors have {dims}")
+            raise _make_embedder_error(folder, f"the stored vectors have {dims}")
         now = cls._compute_fingerprint(embedder, store.width)
         if not is_close(now, arrays["fingerprint"]):
-            raise _make_embedder_error(folder, "its vectors of the same texts are different")
+            raise _make_embedder_error(folder, "this embedder computes different vectors")
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
         index = cls(embedder, store, documents, arrays["fingerprint"], **settings)
@@ -860,7 +859,7 @@ def _make_embedder_error(folder: str | os.PathLike[str], reason: str) -> ValueEr
 
 
 def weights_version(embedder: object) -> int:
-    """Return a counter that grows when the weights may have changed. 0 for unknown embedders."""
+    """Return a counter that increases when the weights may have changed, or 0 if it is unknown."""
     return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
 
 

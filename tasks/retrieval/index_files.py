@@ -127,7 +127,8 @@ def read_index(
         folder: Path to the folder to read from, as written by `write_index`.
         kind: String. The expected kind of index.
         types: Dict of precisions to the types of the arrays, without the fingerprint.
-        optional_types: Types of optional arrays. A file contains all or none of them.
+        optional_types: Types of optional arrays. A file contains all of these arrays or no optional
+            array.
         rules: Dict of validation rules for the settings. A rule for the prompt is added. Without a
             rule for the precision, the precision must be None.
         verify: Boolean. Whether to verify the file checksums.
@@ -198,13 +199,13 @@ def read_documents(files: OpenFolder) -> Documents:
     if len(counts) > 1:
         raise ValueError(
             f"The files in {files.path} have different numbers of lines: "
-            f"{' and '.join(map(str, sorted(counts)))}."
+            f"{' and '.join(map(str, sorted(counts)))}. Build the index again."
         )
     return documents
 
 
 def read_texts(files: OpenFolder) -> list[str] | None:
-    """Read a file with one JSON string per line. Return None if the file does not exist."""
+    """Read a file with one JSON string per line, or return None if the file does not exist."""
     if TEXTS_FILE not in files:
         return None
     texts, file = [], files.file(TEXTS_FILE)

@@ -223,7 +223,7 @@ class EmbeddedIndex(Index):
 
     @staticmethod
     def _check_vectors(embedder: Any, vectors: Any, options: Mapping) -> Any:
-        """Check and copy vectors. Return them in the format of `_embed`."""
+        """Check vectors, and return a copy in the format of `_embed`."""
         raise NotImplementedError
 
     @staticmethod
@@ -336,8 +336,9 @@ class VectorIndex(EmbeddedIndex):
         if not found.size and found.ndim < 2:
             return None  # an empty list of queries
         if found.ndim not in (1, 2) or found.shape[-1] != self.dim:
-            raise invalid(
-                "queries.shape", found.shape, f"texts, or vectors of {self.dim} dimensions"
+            raise ValueError(
+                f"`queries` has shape {found.shape}. Expected texts, or vectors with {self.dim} "
+                "dimensions."
             )
         vectors = np.array(np.atleast_2d(found), "float32")
         vectors = check_and_normalize(vectors, self.embedder.similarity_function, "queries")
@@ -593,7 +594,10 @@ class SparseIndex(EmbeddedIndex):
         if not sparse.issparse(queries):
             return super()._read_vectors(queries)
         if queries.shape[-1] != self._store.width:
-            raise invalid("queries", queries, f"texts, or a sparse matrix (N, {self._store.width})")
+            raise ValueError(
+                f"`queries` has shape {queries.shape}. Expected texts, or a sparse matrix of shape "
+                f"(N, {self._store.width})."
+            )
         single = len(queries.shape) == 1
         rows = queries.reshape(1, -1) if single else queries
         vectors = normalize_rows(rows, self.embedder.similarity_function)

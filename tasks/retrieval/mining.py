@@ -86,7 +86,7 @@ def _mask_candidates(found: np.ndarray, excluded: set[int], top_k: int) -> np.nd
 def _score_candidates(
     score: Score, asked: np.ndarray, found: list[np.ndarray], allowed: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Score the possible negatives, (K,) per pair. All other documents get the score 0."""
+    """Score the possible negatives of each pair, (K,). All other documents get the score 0."""
     counts = [int(may.sum()) for may in allowed]
     documents = np.concatenate([row[may] for row, may in zip(found, allowed, strict=True)])
     given = np.split(score(np.repeat(asked, counts), documents), np.cumsum(counts)[:-1])
@@ -109,7 +109,7 @@ def _compute_limits(own: np.ndarray, max_score, absolute_margin, relative_margin
 def _choose_negatives(
     scores: np.ndarray, allowed: np.ndarray, limit: float, skip_top: int, count: int
 ) -> np.ndarray:
-    """Return the columns of up to `count` negatives, sorted by score in descending order."""
+    """Return the columns of up to `count` negatives, sorted by descending score."""
     columns = np.flatnonzero(allowed)
     columns = columns[np.argsort(-scores[columns], kind="stable")][skip_top:]
     return columns[scores[columns] <= limit][:count]

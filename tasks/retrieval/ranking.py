@@ -92,14 +92,14 @@ def order_and_scores(
 
 
 def rerank(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
-    """Sort hits with a reranker. Return the best hits with the scores of the reranker."""
+    """Sort hits with a reranker, and return the best hits with the scores of the reranker."""
     ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
     best = check_ranking(ranked, len(hits))[:top_k]
     return [{**hits[index], "score": score} for index, score in best]
 
 
 def check_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
-    """Check a reranker's result. Return its indices and scores.
+    """Check the result of a reranker, and return the indices and scores in it.
 
     Args:
         ranked: The result of the reranker.

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from encoder_zoo.common.wording import invalid
-
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 TokenSimilarity = Literal["maxsim", "meanmaxsim"]
 SIMILARITY_BLOCK = 2**20  # number of products in memory at a time, 4 MB
@@ -212,7 +210,9 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
 
 
 def find_invalid_row(vectors: np.ndarray) -> tuple[int, str] | None:
-    """Return the first row of vectors (N, D) with an invalid value, and the reason. Or None.
+    """Find the first of N vectors with an invalid value, and return the index and the reason.
+
+    Return None if all values are valid.
 
     Example:
         >>> find_invalid_row(np.float32([[1, 2], [np.nan, 0]]))
@@ -243,14 +243,13 @@ def check_vectors(vectors, most: int) -> np.ndarray:
     found = np.asarray(vectors)
     if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
         raise ValueError(
-            f"`vectors` has the shape {found.shape} and the type {found.dtype}. Expected floats "
-            "of shape (N, D)."
+            f"`vectors` has shape {found.shape} and dtype {found.dtype}. Expected floats of shape "
+            "(N, D)."
         )
     if found.shape[1] > most:
-        raise invalid(
-            "vectors.shape[1]",
-            found.shape[1],
-            f"at most {most}, the number of dimensions of the embedder",
+        raise ValueError(
+            f"`vectors` has {found.shape[1]} dimensions, but the embedder has {most}. Expected at "
+            f"most {most}."
         )
     check_finite(found, "vectors")
     return np.array(found, "float32")

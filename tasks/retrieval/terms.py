@@ -198,7 +198,7 @@ class Postings:
         return Postings.create(self.vectors[indices])
 
     def nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
-        """Find the nearest documents of each query. Return their indices and scores.
+        """Return the indices and scores of the nearest documents of each query.
 
         Args:
             vectors: Sparse matrix of shape (Q, V). Query vectors.
@@ -268,7 +268,7 @@ class WordCounts:
         return WordCounts([self._texts[i] for i in indices])
 
     def nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
-        """Find the best texts of each query. Return their indices and scores.
+        """Return the indices and scores of the best texts of each query.
 
         Args:
             queries: List of Q strings. Queries.
@@ -297,7 +297,7 @@ class WordCounts:
 
 
 def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
-    """Return a mask (N,) of the documents to search, or None for all documents."""
+    """Return a mask (N,) of the documents to search, or None if all documents are searched."""
     if among is None:
         return None
     allowed = np.zeros(count, bool)

@@ -227,7 +227,7 @@ def compute_centroids(vectors: np.ndarray) -> np.ndarray:
 
 
 def find_nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Find the nearest centroid (K, D) of each vector (T, D). Return uint16 indices (T,).
+    """Return the index of the nearest centroid (K, D) of each vector (T, D), as uint16 (T,).
 
     Example:
         >>> find_nearest_centroids(np.array([[0.0, 1.0], [1.0, 0.1]]), np.eye(2)).tolist()
@@ -252,7 +252,7 @@ class TokenVectors:
 
     Args:
         store: Store of T vectors, an instance of a class in `TOKEN_STORES`.
-        ends: Int64 array of shape (N,). Where the tokens of each document end.
+        ends: Int64 array of shape (N,). End offset of each document in the token vectors.
 
     Example:
         >>> documents = [np.eye(2, dtype="float32"), np.array([[0.6, 0.8]], "float32")]
@@ -344,7 +344,7 @@ class TokenVectors:
     def nearest(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the `k` best documents of each query. Ties keep their order.
+        """Find the `k` best documents of each query. Documents with equal scores keep their order.
 
         Args:
             queries: Sequence of Q float32 arrays of shape (tokens, D).
@@ -365,7 +365,7 @@ class TokenVectors:
     def _candidates(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find the pairs of a query and a document that can be among the `k` best of the query."""
+        """Find the pairs (query, document) that can be among the `k` best pairs of the query."""
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
@@ -390,7 +390,7 @@ class TokenVectors:
         return rows, columns if among is None else among[columns]
 
     def _split_into_blocks(self, made: int) -> np.ndarray:
-        """Split the documents into blocks whose products fit into the cache. Return their bounds.
+        """Return the bounds of blocks of documents whose products fit into the cache.
 
         Args:
             made: Integer. Number of products per token.
@@ -408,7 +408,7 @@ class TokenVectors:
         return np.maximum.reduceat(products(part), begins - part.start, axis=0)
 
     def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
-        """Find the best documents in float64. Return their indices (k,) and scores (k,)."""
+        """Return the indices (k,) and float64 scores (k,) of the best documents."""
         if len(documents) > 2 * k:
             best = BestPairs(1, k)
             best.add(self._scores(query, documents, "float32")[None], start=0)
@@ -439,7 +439,7 @@ def _compute_products(store: Float32Vectors, queries: np.ndarray, part: slice) -
 
 
 def _compute_ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the end offset of each array in their concatenation."""
+    """Return the end offset of each array after all arrays are concatenated."""
     return np.cumsum([len(array) for array in arrays], dtype="int64")
 
 
@@ -493,8 +493,8 @@ def prepare_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray
         tokens = np.asarray(tokens)
         if tokens.shape[1:] != (width,) or tokens.dtype.kind != "f" or not len(tokens):
             raise ValueError(
-                f"vectors[{i}] has the shape {tokens.shape} and the type {tokens.dtype}. Expected "
-                f"floats of shape (tokens, {width}) with at least one token."
+                f"vectors[{i}] has shape {tokens.shape} and dtype {tokens.dtype}. Expected floats "
+                f"of shape (tokens, {width}) with at least one token."
             )
         tokens = np.array(tokens, "float32")
         check_finite(tokens, f"vectors[{i}]")

@@ -46,7 +46,7 @@ QUERIES_AT_ONCE = (
 
 
 class BestPairs:
-    """Collect the pairs of a query and a vector that can be among the `k` best of the query.
+    """Collect the pairs (query, vector) that can be among the `k` best pairs of the query.
 
     Args:
         queries: Integer. Number of queries.
@@ -156,7 +156,9 @@ def scan(
     k: int,
     rounding: np.ndarray | None = None,
 ) -> BestPairs:
-    """Compare all queries with all vectors. Return pairs that include the `k` best per query.
+    """Find pairs (query, vector) that include the `k` best pairs of each query.
+
+    All queries are compared with all vectors, block by block.
 
     Args:
         scores: Function that is called with the start and the end of a range of vectors, and
@@ -186,7 +188,7 @@ def scan(
 def _iterate_ahead(
     function: Callable[[int], np.ndarray], items: Sequence[int]
 ) -> Iterator[np.ndarray]:
-    """Yield the function's result for each item. A thread computes the next result in advance."""
+    """Apply a function to each item and yield the results. A thread computes the next result."""
     if len(items) == 1:
         yield function(items[0])
         return
@@ -349,7 +351,7 @@ class Float32Vectors:
     def candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Find pairs of a query and a vector that include the `k` nearest vectors of each query.
+        """Find pairs (query, vector) that include the `k` nearest vectors of each query.
 
         Returns:
             Tuple of query indices (P,) and vector indices (P,), sorted by query.
@@ -391,10 +393,9 @@ class Float32Vectors:
         return scan(scores, queries, len(among), max(made, self.width), k, rounding)
 
     def _compute_rounding(self, queries: np.ndarray) -> np.ndarray | None:
-        """Return bounds (Q,) for the rounding errors of float32 scores, or None for "manhattan".
+        """Return bounds (Q,) of the rounding errors of float32 scores, or None for "manhattan".
 
-        The error of the Manhattan distance is relative, because all terms of its sum have the same
-        sign.
+        Manhattan distances only add non-negative terms, so their relative error is bounded instead.
         """
         if self.function == "manhattan":
             return None
@@ -471,7 +472,7 @@ class Int8Vectors(Float32Vectors):
         return self._replace(vectors=joined, ranges=ranges)
 
     def _requantize(self, ranges: np.ndarray) -> np.ndarray:
-        """Convert the vectors to steps in other ranges, int8 (N, D)."""
+        """Quantize the vectors again with other ranges, int8 (N, D)."""
         if np.array_equal(ranges, self.ranges):
             return self.vectors
         rows = max(1, VECTOR_BLOCK // self.width)
@@ -615,7 +616,7 @@ def pack_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 def count_differences(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Count the different signs of vectors (W, N) and a query (W,). Return float32 (N,).
+    """Count the signs that differ between vectors (W, N) and a query (W,), as float32 (N,).
 
     Example:
         >>> a, b = np.array([[0b1011, 0b0000]], "uint64"), np.array([0b0010], "uint64")
@@ -629,7 +630,7 @@ def count_differences(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
 
 
 def count_bits(words: np.ndarray) -> np.ndarray:
-    """Count the bits set to 1 in each uint64 value. Return uint8 (N,).
+    """Count the bits that are 1 in each uint64 value, as uint8 (N,).
 
     Example:
         >>> count_bits(np.array([0b1011, 2**64 - 1], "uint64")).tolist()

@@ -201,7 +201,7 @@ def _compute_marks(
     span: array_ops.Tensor,
     units: array_ops.Tensor,
 ) -> array_ops.Tensor:
-    """Return int32 marks (P,) of spans that answers cannot match, because the spans cut tokens.
+    """Return int32 marks (P,) of the spans that answers cannot match, because they cut tokens.
 
     A token has the mark `INEXACT` if its span begins or ends inside a token. The first token of a
     unit has the mark `LOST` for each span that begins in the unit and has no token of its own. For

@@ -34,7 +34,7 @@ def find_best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
     rest = ops.transpose(ops.pad(rest, [[0, 0], [0, 1], [0, 0]]), (1, 0, 2))
 
     def forward(total, given):
-        """Add a token to the best scores (B, C) per last tag, and store the previous tag."""
+        """Compute the best scores (B, C) up to a token for each of its tags, and the tag before."""
         is_real = given[..., -1:] > 0
         sums = total[:, :, None] + between
         before = ops.where(is_real, ops.cast(ops.argmax(sums, axis=1), logits.dtype), same)

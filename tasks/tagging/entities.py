@@ -38,7 +38,7 @@ LEAST = 1e-30  # replaces the probability 0, whose logarithm is infinite
 
 
 class Transitions(NamedTuple):
-    """Which first tags, transitions and last tags are valid, or their scores.
+    """Valid first tags, tag pairs and last tags, or scores for them.
 
     Attributes:
         first: Array of shape (C,). Booleans, or float scores that are added to log-probabilities.
@@ -53,7 +53,7 @@ class Transitions(NamedTuple):
 
 
 def make_transitions(tags: TagSet) -> Transitions:
-    """Return the rules of a tagging scheme: which tags can follow each other.
+    """Create the rules of a tagging scheme, which determine the tags that can follow a tag.
 
     If a type has a tag B, its tags I and E must continue an entity of this type. If there are tags
     E and S (or L and U), every entity must be ended. All other sequences are allowed.
@@ -92,7 +92,10 @@ def add_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Tran
 
 
 def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bool:
-    """Return whether all tags (U,) are valid sequences. `row` is the text of each word."""
+    """Return whether the tags (U,) of every text are a valid sequence.
+
+    `row` is the index of the text of each unit.
+    """
     return bool(
         array_ops.reduce_all(
             _mark_valid(array_ops.constant(labels), array_ops.constant(row), allowed)
@@ -179,13 +182,13 @@ def compute_marginals(
     )
 
     def forward(i, total, totals):
-        """Add unit i to the sums (N, C) over all sequences that end at i, by their last tag."""
+        """Compute the sums (N, C) over all sequences up to unit i, for each tag of unit i."""
         longer = array_ops.reduce_logsumexp(total[:, :, None] + between, axis=1)
         total = array_ops.where(i == 0, first + edge, longer) + logits[i]
         return i + 1, total, totals.write(i, total)
 
     def backward(i, rest, rests):
-        """Add unit i to the sums (N, C) over all sequences after i, by the tag at i."""
+        """Compute the sums (N, C) over all sequences after unit i, for each tag of unit i."""
         follows = (i + 1 < array_ops.cast(lengths, array_ops.int32))[:, None]
         after = logits[array_ops.minimum(i + 1, shape[1] - 1)] + rest
         longer = array_ops.reduce_logsumexp(between + after[:, None], axis=2)
@@ -215,7 +218,7 @@ def _has_rules(allowed: Transitions) -> bool:
 
 
 def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
-    """Yield float32 scores to add to log-probabilities. Transitions that a rule allows have 0."""
+    """Yield float32 scores to add to log-probabilities. Allowed transitions have the score 0."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _has_rules(allowed) else part
         yield scores.astype("float32")
@@ -224,7 +227,7 @@ def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
 def _mark_valid(
     labels: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return whether each tag (U,) is allowed after the previous tag or at an edge."""
+    """Return whether each tag (U,) is allowed after the previous tag, or as first or last tag."""
     begins = row != shift_right(row, -1)
     ends = shift_left(begins, True)
     pairs = array_ops.stack([shift_right(labels, 0), labels], axis=1)
@@ -237,7 +240,7 @@ def _mark_valid(
 def _run_viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return the tags (N, L + 1) with the highest sum of the scores (N, L, C)."""
+    """Return the tags (N, L + 1) that maximize the sum of the scores (N, L, C)."""
     first, between, last = map(array_ops.constant, convert_to_scores(allowed))
     # The loops need at least one step, also if L is 0.
     scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])
@@ -246,7 +249,10 @@ def _run_viterbi(
     stay = array_ops.where(same[:, None] == same, 0.0, array_ops.constant(FORBIDDEN))
 
     def forward(i, total, pointers):
-        """Add unit i to the best scores (N, C) per last tag, and store the previous tag."""
+        """Compute the best scores (N, C) up to unit i for each tag of unit i.
+
+        The previous tag in each of these sequences is stored in `pointers`.
+        """
         inside = (i < array_ops.cast(lengths, array_ops.int32))[:, None]
         sums = total[:, :, None] + array_ops.where(i == 0, stay, between)  # (N, C, C)
         pointer = array_ops.where(

@@ -320,12 +320,12 @@ def make_label_sets(
 
 
 def _is_set(labels: object) -> bool:
-    """Return whether a value is the labels of one text, instead of a single label."""
+    """Return whether a value contains the labels of a text, instead of a single label."""
     return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
 
 
 def make_label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Check the labels of a text. Return their names, and the labels that the model reads."""
+    """Check the labels of a text, and return their names and the labels that the model reads."""
     names = list(given)
     prompts = [*given.values()] if isinstance(given, Mapping) else names
     if not names:

@@ -323,7 +323,7 @@ class EntityExtractor(Task):
         nested: bool = False,
         multi_label: bool = False,
     ) -> dict[str, Callable]:
-        """Return the function to export. It runs `extract_entities` on "text" and "labels".
+        """Return the function to export, which runs `extract_entities` on "text" and "labels".
 
         Args:
             threshold, nested, multi_label: See `extract_entities`. The export keeps the current

@@ -291,7 +291,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return examples, SpanWindows(windows, first_word, word_count)
 
     def _mark_words(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
-        """Return a ragged boolean mask (N, None) with one token per word, to count words."""
+        """Return a ragged boolean mask (N, None) that selects one token of each word."""
         numbers, begins = words.numbers.values, mark_row_starts(words.numbers)
         if self.subtoken_pooling == "last":
             marks = (numbers != shift_left(numbers, -1)) | shift_left(begins, True)
@@ -477,7 +477,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _separator_ids(self) -> np.ndarray:
-        """The id of the separator, or its tokens (1, T) if it is not in the vocabulary."""
+        """The id of the separator, or the ids (1, T) of its tokens if it is not a single token."""
         if self.separator in set(self.tokenizer.get_vocabulary()):
             return np.array([[self.tokenizer.token_to_id(self.separator)]], np.int32)
         with array_ops.init_scope():
@@ -543,7 +543,9 @@ def split_words(
 def find_columns_in_rows(
     values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Look up each value in the set of its row. Return its index (S,), and whether it was found.
+    """Look up each value in the set of the same row.
+
+    Return the index of each value in the set, shape (S,), and a mask of the values that were found.
 
     Example:
         >>> import tensorflow as tf

@@ -113,7 +113,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         ]
 
     def read_inputs(self, inputs: object) -> None:
-        """Read the marks of spans in the next batch that cannot be predicted.
+        """Store the marks of spans in the next batch that cannot be predicted.
 
         Args:
             inputs: Dict. Inputs of the model. Only `SPAN_MARKS` is read, if it exists.
@@ -121,7 +121,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self._marks = inputs.get(SPAN_MARKS) if isinstance(inputs, Mapping) else None
 
     def read_task(self, task: keras.Model) -> None:
-        """Read the current transition scores of a task with the same tags."""
+        """Store the current transition scores of a task with the same tags."""
         if getattr(task, "labels", None) == self.labels:
             set_transitions(self, task._answers.get_transitions())
 
@@ -161,7 +161,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.counts.assign_add(ops.stack(counts, axis=0))
 
     def _spans(self, tags, valid):
-        """Return whether a span starts at each position (B, L), its type, and its exclusive end."""
+        """Return a mask (B, L) of the positions where spans start, and their types and ends."""
         tags = ops.where(valid, tags, len(self.labels))
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
         before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
@@ -263,8 +263,8 @@ def score_tags(
     for row, (right, guess) in enumerate(zip(true, predicted, strict=True)):
         if len(right) != len(guess):
             raise ValueError(
-                f"Sentence {row} has {len(right)} true and {len(guess)} predicted tags. Expected "
-                "equal numbers."
+                f"Sentence {row} has {len(right)} true tags, but {len(guess)} predicted tags. "
+                "Expected the same number."
             )
     occurring = {tag for rows in (true, predicted) for tags in rows for tag in tags}
     vocabulary = sorted(occurring | set(tag_set or []))
@@ -312,7 +312,7 @@ def score_by_type(
     names: Sequence[str],
     thresholds: Sequence[float],
 ) -> ScoredLabels:
-    """Collect the scores of predicted entities by type, and whether each entity is correct.
+    """Group predicted entities by type, with the score of each entity and whether it is correct.
 
     Args:
         true: List with a set of true entities (type, start, end) for each text.

@@ -172,7 +172,7 @@ def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> Scor
 def _steps(
     start: array_ops.Tensor, end: array_ops.Tensor, size: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Divide spans into steps. A step contains the next best span of every connected group.
+    """Divide spans into steps. Each step contains the next best span of every connected group.
 
     Args:
         start, end: Int64 tensors of shape (U,). First and last words of the spans, the best span
@@ -205,7 +205,7 @@ def make_entity_columns(
     """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
 
     Args:
-        found: `ScoredSpans` in texts, G of them.
+        found: `ScoredSpans` with G entities in texts.
         words: `WordsOfTexts`.
         texts: String tensor of shape (N,).
         names: Ragged string tensor of shape (N, None). Labels for each text.

@@ -1,4 +1,4 @@
-"""Layers of `EntityExtractor` that map token embeddings to span logits, its loss and its metric.
+"""Layers of `EntityExtractor` that map token embeddings to span logits, with a loss and a metric.
 
 Comments use these letters for shapes: B batch, L tokens, W words, K widths of spans, C labels, D
 dimensions of token embeddings, H dimensions of word embeddings, F = 4 H.

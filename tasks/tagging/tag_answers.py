@@ -253,11 +253,11 @@ class TagAnswers(Answers):
 
     @property
     def joining_strategy(self) -> str:
-        """The strategy for counting entities, which is "simple" instead of "none"."""
+        """The strategy for counting entities: `best_strategy`, or "simple" in place of "none"."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def entity_names(self, strategy: str) -> list[str]:
-        """Return the names of the labels that `find_entities` returns as indices."""
+        """The label names. `find_entities` returns indices in this list."""
         return list(self.tag_names if strategy == "none" else self.tags.type_names)
 
     def least_scores(self, given, strategy: str) -> np.ndarray | None:
@@ -270,7 +270,7 @@ class TagAnswers(Answers):
         return np.append(least, np.float32(0))[self.tags.types] if strategy == "none" else least
 
     def get_transitions(self) -> entities.Transitions | None:
-        """Return the valid tag transitions or their scores. None allows all transitions."""
+        """Return valid tag transitions or transition scores, or None to allow all transitions."""
         rules = entities.make_transitions(self.tags) if self.valid_tags else None
         if self.tag_scores is None:
             return rules

@@ -47,7 +47,7 @@ class TagSet(NamedTuple):
 
 
 class Notation(NamedTuple):
-    """How tags mark the position in a span, as in B-PER, B_PER, PER-B or b-per."""
+    """Notation of tags, such as B-PER, B_PER, PER-B or b-per."""
 
     separator: str = "-"
     is_suffix: bool = False
@@ -76,7 +76,7 @@ OTHERS = [
 
 
 def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
-    """Detect the notation of tags. Return it, and the letter and type of each tag inside spans.
+    """Return the notation of tags, and the position letter and type of each tag inside spans.
 
     If at least one tag is written like B-PER, this notation is used. Another notation is only used
     if all tags follow it.
@@ -158,7 +158,9 @@ def find_outside_index(tags: Sequence[str]) -> int | None:
 
 
 def describe_notation(tags: Sequence[str]) -> str | None:
-    """Describe in a log line how unusual tags are read. Return None for IOB1, IOB2 and IOBES.
+    """Create a log message that explains how unusual tags are parsed.
+
+    Return None for IOB1, IOB2 and IOBES.
 
     Example:
         >>> describe_notation(["O", "B-PER", "M-PER", "E-PER", "S-PER"])
@@ -199,7 +201,7 @@ def describe_notation(tags: Sequence[str]) -> str | None:
 
 
 def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
-    """Find tags that only differ in a prefix or suffix, as in an unknown scheme."""
+    """Find tags that differ only in a prefix or suffix, which indicates an unknown scheme."""
     for pattern in (rf"(?:{PLACE})[-_:/|.](?P<kind>.+)", rf"(?P<kind>.+)[-_:/|.](?:{PLACE})"):
         kinds: dict[str, list[str]] = {}
         for tag in tags:
@@ -213,10 +215,10 @@ def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
 
 
 def mark_span_starts(prefix, kind, previous_prefix, previous_kind):
-    """Return whether a span begins at each word. It ends before the next begin or O.
+    """Return whether a span begins at each word. The span ends before the next begin or O.
 
-    Like the CoNLL script, this supports all schemes and malformed tags. It accepts NumPy arrays and
-    tensors of every backend.
+    Like the CoNLL script, this function supports all schemes and malformed tags. It accepts NumPy
+    arrays and tensors of every backend.
 
     Args:
         prefix: Prefix of the word (see `TagSet`).
@@ -273,7 +275,7 @@ def find_spans(
 def find_span_bounds(
     prefixes: np.ndarray, types: np.ndarray, scheme: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the starts and ends of spans in a sentence, from its prefixes and types (L,)."""
+    """Find the starts and ends of spans in a sentence from the prefixes and types (L,)."""
     scheme = SCHEME_NAMES.get(scheme, scheme)
     if scheme not in (None, *SCHEMES):
         known = ", ".join((*SCHEMES, *SCHEME_NAMES))
@@ -310,7 +312,7 @@ def _get_previous(values: np.ndarray, first: int) -> np.ndarray:
 
 
 def list_tags(types: Iterable[str]) -> list[str]:
-    """Return the IOB2 tags of entity types. O is first.
+    """Return the IOB2 tags of entity types, starting with O.
 
     Example:
         >>> list_tags(["PER", "LOC"])
@@ -320,15 +322,15 @@ def list_tags(types: Iterable[str]) -> list[str]:
 
 
 def map_subword_tags(tags: Sequence[str]) -> np.ndarray:
-    """Map the tag of a word to the tags of its tokens.
+    """Map the tag of a word to the tags of the word's tokens.
 
     Args:
         tags: List of strings. All C tags.
 
     Returns:
-        Integer array of shape (C, 4). Indices in `tags`. For a word with each tag, the tags of its
-        only token, first token, middle tokens and last token. B-PER continues as I-PER, and S-PER
-        begins as B-PER, if the scheme has these tags.
+        Integer array of shape (C, 4). Indices in `tags`. Row i contains the tags for words with tag
+        i: the tag of the only token, the first token, the middle tokens and the last token. If the
+        scheme has these tags, B-PER is followed by I-PER, and S-PER becomes B-PER, I-PER, E-PER.
 
     Example:
         >>> map_subword_tags(["O", "B-PER", "I-PER"]).tolist()
@@ -358,8 +360,9 @@ def map_word_tags(tags: Sequence[str]) -> np.ndarray:
         tags: List of strings. All C tags.
 
     Returns:
-        Integer array of shape (C, C). Indices in `tags`. The tag of a word whose first token and
-        last token have two given tags. For an invalid combination, the tag of the first token.
+        Integer array of shape (C, C). Indices in `tags`. Row i and column j contain the tag of a
+        word whose first token has tag i and whose last token has tag j. For an invalid combination,
+        this is the tag of the first token.
 
     Example:
         >>> tags = ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
@@ -374,7 +377,7 @@ def map_word_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def sort_tags(tags: Iterable[str]) -> list[str]:
-    """Sort tags in the order of a head's outputs: O first, then by type, and by B, I, E, S.
+    """Sort tags: O first, then by type, and the tags of a type in the order B, I, E, S.
 
     Example:
         >>> sort_tags(["I-PER", "B-PER", "O", "B-LOC"])

@@ -388,7 +388,7 @@ class TokenClassifier(LabelledTask):
     def signatures(
         self, strategy: Strategy | None = None, threshold: Probability | Thresholds | None = None
     ) -> dict[str, Callable]:
-        """Return the function to export. It runs `extract_entities` on "text".
+        """Return the function to export, which runs `extract_entities` on "text".
 
         Args:
             strategy, threshold: See `extract_entities`.
@@ -501,8 +501,8 @@ class TokenClassifier(LabelledTask):
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         if self.crf:
             raise ValueError(
-                "calibrate does not support crf=True, whose scores depend on whole sequences. Use "
-                "tune_thresholds."
+                "`calibrate` does not support crf=True, because CRF scores depend on whole "
+                "sequences. Use `tune_thresholds`."
             )
         tokens, logits = self._answers.find_logits(x, batch_size)
         labels, labelled, _ = self.preprocessor.align_labels(x, tokens, y)

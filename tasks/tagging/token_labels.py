@@ -107,7 +107,7 @@ def locate_spans(
 
 
 def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
-    """Log how many spans have corrected edges, and show the first of them.
+    """Log the number of spans with corrected edges, and the first of these spans.
 
     Args:
         y: The original spans per text.
@@ -135,7 +135,7 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
 def warn_misaligned_spans(
     spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor, tokens: TokenizedTexts
 ) -> None:
-    """Log how many spans begin or end inside a word, and show the first of them.
+    """Log the number of spans that begin or end inside a word, and the first of these spans.
 
     The usual cause are offsets in bytes, or offsets for another version of the text. Scripts
     without capital letters are not checked, because many do not separate words by spaces, or attach
@@ -177,7 +177,7 @@ def warn_misaligned_spans(
 
 
 def _is_inside_word(text: str, offset: int) -> bool:
-    """Return whether an offset is between two digits or letters (in scripts with capitals)."""
+    """Return whether an offset is between two digits, or two letters of a script with capitals."""
     before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
@@ -278,7 +278,7 @@ def span_lists(y) -> list[list[dict]]:
 
 
 def _read_example(row):
-    """Read the labels in a dict from spaCy or Prodigy."""
+    """Extract the labels from a dict in the format of spaCy or Prodigy."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
     return row
@@ -293,7 +293,7 @@ def _convert_label(value):
 
 
 def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
-    """Return texts and spans, or words and tags, also if `x` contains both.
+    """Return texts and spans, or words and tags. Rows in `x` can contain both.
 
     Args:
         x: Rows (see `read_annotations`), or any other inputs, which are converted to plain lists.
@@ -406,7 +406,7 @@ def learn_labels(y: Iterable) -> list[str]:
 
 
 def _describe_kind(value) -> str | None:
-    """Return a label's kind: a tag's name, a number or a span."""
+    """Return the kind of a label: the name of a tag, a number or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):

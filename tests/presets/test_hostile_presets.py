@@ -314,7 +314,7 @@ def test_a_merge_makes_a_token_of_two(roberta):
 def test_special_tokens_differ(bert):
     same = dict.fromkeys(["cls_token", "sep_token", "pad_token", "mask_token"], "[CLS]")
     edit(bert / "tokenizer_config.json", lambda config: config.update(same))
-    assert "Expected four different ones" in refusal(bert)
+    assert "Expected four different tokens" in refusal(bert)
 
 
 def test_special_tokens_are_named_once(bert):

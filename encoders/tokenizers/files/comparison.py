@@ -58,7 +58,7 @@ def normalize_steps(
         if not any(step["strip_right"] for step in strips):
             logger.warning(
                 "tokenizer.json does not strip white space at the end of texts. transformers adds "
-                "a token for it, but this tokenizer does not."
+                "a token for this white space, but this tokenizer does not."
             )
         words = [WHITESPACE_SPLIT, *words]
     if words[:1] == [WHITESPACE_SPLIT] and normalizer != COMPOSING:

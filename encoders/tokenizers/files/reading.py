@@ -32,11 +32,11 @@ SPECIAL_TOKENS = {
 
 
 class TokenizerFiles:
-    """Holds parsed tokenizer files, and provides methods to read settings from them.
+    """The parsed files of a tokenizer, with methods that look up settings in the files.
 
     Args:
         folder: Path to the folder with the files, for error messages.
-        contents: Dict to map file names to parsed JSON, or to text for all other formats.
+        contents: Dict mapping file names to parsed JSON, or to text for all other formats.
 
     Example:
         >>> files = TokenizerFiles("preset", {"tokenizer_config.json": {"cls_token": "<c>"}})
@@ -70,7 +70,7 @@ class TokenizerFiles:
     def mismatch(self, found: str, expected: object) -> ValueError:
         """Return the error to raise if tokenizer.json is not supported by a tokenizer class."""
         return ValueError(
-            f"{self.json_path}: {found}. Expected {expected}, because otherwise the ids differ."
+            f"{self.json_path}: {found}. Expected {expected} for this class of tokenizers."
         )
 
     def part(self, name: str) -> dict:
@@ -97,7 +97,7 @@ class TokenizerFiles:
 
     @property
     def tokenizer_class(self) -> object:
-        """Return the class name in tokenizer_config.json without "Fast". None if it is missing."""
+        """The class name in tokenizer_config.json without "Fast", or None if it is missing."""
         return strip_fast(self._get_object("tokenizer_config.json").get("tokenizer_class"))
 
     @property
@@ -106,7 +106,7 @@ class TokenizerFiles:
         return self.tokenizer_class not in (None, *GENERIC_CLASSES)
 
     def setting(self, name: str, field: str, *parts: str) -> bool | None:
-        """Return a setting from tokenizer_config.json or tokenizer.json. None if it is not set.
+        """Look up a setting in tokenizer_config.json and tokenizer.json, or return None.
 
         If both files contain the setting, the precedence is the same as in transformers. For
         specific classes, tokenizer_config.json is used, and `steps` will be updated to this value.
@@ -155,7 +155,7 @@ class TokenizerFiles:
         return own
 
     def special_tokens(self) -> dict[str, str]:
-        """Return a dict with the special tokens found in all files, with arguments as keys."""
+        """Return the special tokens in all files, as a dict from argument names to tokens."""
         files = ("tokenizer_config.json", "special_tokens_map.json")
         found: dict[str, str] = {}
         for argument, names in SPECIAL_TOKENS.items():
@@ -192,7 +192,7 @@ class TokenizerFiles:
             raise ValueError(
                 f"{self.folder}: the tokens for start, end, padding and mask (cls_token, "
                 "sep_token, pad_token, mask_token) are "
-                f"{', '.join(map(quote, named))}. Expected four different ones."
+                f"{', '.join(map(quote, named))}. Expected four different tokens."
             )
         return tokens
 
@@ -231,14 +231,14 @@ class TokenizerFiles:
         return value or None
 
     def find_renamed_tokens(self, name: str, ids: Mapping[str, int]) -> dict[int, str]:
-        """Return tokens with different names in tokenizer.json, which takes precedence.
+        """Find the tokens that have another name in tokenizer.json, which takes precedence.
 
         Args:
             name: String. The name of the file to compare with.
-            ids: Dict to map tokens in this file to ids.
+            ids: Dict mapping tokens in this file to ids.
 
         Returns:
-            Dict to map ids to tokens in tokenizer.json, for all tokens that are missing in
+            Dict mapping ids to tokens in tokenizer.json, for all tokens that are missing in
             tokenizer.json under the name used in the file.
 
         Raises:
@@ -272,12 +272,12 @@ class TokenizerFiles:
         return renamed
 
     def compare_ids(self, name: str, ids: Mapping[str, int], fast: Mapping[str, int]) -> None:
-        """Raise an error if the vocabulary in tokenizer.json differs from a file.
+        """Raise an error if a vocabulary file differs from the vocabulary in tokenizer.json.
 
         Args:
             name: String. The name of the file to compare with.
-            ids: Dict to map tokens in this file to ids.
-            fast: Dict to map tokens in tokenizer.json to ids.
+            ids: Dict mapping tokens in this file to ids.
+            fast: Dict mapping tokens in tokenizer.json to ids.
 
         Raises:
             ValueError: If a token has two different ids.
@@ -339,7 +339,7 @@ class TokenizerFiles:
             if first["id"] != token["id"]:
                 raise ValueError(
                     f"{self.folder}: the added token {quote(token['content'])} has the ids "
-                    f"{first['id']} and {token['id']}. Expected one."
+                    f"{first['id']} and {token['id']}. Expected a single id."
                 )
         if known:
             ids = {token: entry["id"] for token, entry in known.items()}
@@ -406,7 +406,7 @@ MAX_TOKENS = 2**20  # the largest known encoder vocabulary has 900,000 tokens
 
 
 def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> dict[str, int]:
-    """Return {token: id} from parsed JSON, or raise an error if the content is invalid.
+    """Check a vocabulary from parsed JSON, and return it as {token: id}.
 
     Args:
         vocabulary: Parsed file content to check.
@@ -417,7 +417,7 @@ def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> 
     ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
     if not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise ValueError(
-            f"{name} is not an object with ids. Expected tokens with the ids 0, 1, 2 ..."
+            f"{name} is not a JSON object with ids. Expected tokens with the ids 0, 1, 2 ..."
         )
     most = most or 2 * len(ids) + 1000
     if max(ids) >= most:  # a list with this length will be created
@@ -443,11 +443,11 @@ def check_count(count: int, name: str) -> None:
 
 
 def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raise an error if a merge does not combine two tokens to a third token.
+    """Raise an error if a merge does not combine two tokens of the vocabulary to a third token.
 
     Args:
         merges: List of "a b" pairs.
-        ids: Dict to map tokens to ids.
+        ids: Dict mapping tokens to ids.
     """
     for i, merge in enumerate(merges):
         tokens = merge.split(" ")
@@ -538,7 +538,7 @@ def parse_merges(merges_txt: str) -> list[str]:
 
 
 def read_merges(files: TokenizerFiles) -> list[str]:
-    """Read merges from tokenizer.json. Each merge can be a string or a pair.
+    """Look up the merges in tokenizer.json. Each merge can be a string or a pair.
 
     Raises:
         ValueError: If `model.merges` is not a list of token pairs.

@@ -1,4 +1,4 @@
-"""Read SentencePiece models from tokenizer.json, and convert between scores and merges."""
+"""Parse SentencePiece models in tokenizer.json, and convert between scores and merges."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ def find_charsmap(files: TokenizerFiles) -> str | None:
 def read_unigram_model(
     files: TokenizerFiles, alternative: str, roles: Collection[str]
 ) -> tuple[list[str], list[float | None]]:
-    """Read tokens (sorted by id) and scores for a Unigram model.
+    """Return the tokens, sorted by id, and the scores of a Unigram model.
 
     Special tokens without a score may have been added after the tokens in the model.
 
@@ -73,11 +73,11 @@ def is_scored_token(entry: object) -> bool:
 def read_bpe_model(
     files: TokenizerFiles, roles: Mapping[str, str]
 ) -> tuple[list[str], list[str], set[str]]:
-    """Read tokens (sorted by id), merges, and tokens that cannot occur in texts for a BPE model.
+    """Return the tokens (sorted by id), the merges and the special tokens of a BPE model.
 
     Args:
         files: `TokenizerFiles` with a BPE model in tokenizer.json.
-        roles: Dict to map special token arguments to tokens.
+        roles: Dict mapping special token arguments to tokens.
 
     Raises:
         ValueError: If `model.merges` is not a list of token pairs, or if the unknown token is used
@@ -101,7 +101,7 @@ def make_merges_by_score(scores: Mapping[str, float]) -> list[str]:
     piece, the `tokenizers` library starts with the longest left part.
 
     Args:
-        scores: Dict to map pieces to scores, sorted by id.
+        scores: Dict mapping pieces to scores, sorted by id.
 
     Source: `generate_merges` in transformers, which is used to convert such models.
 

@@ -15,7 +15,7 @@ _WIRE = {_VARINT: "an integer", _BYTES: "bytes", _FIXED32: "a float"}
 
 
 class Piece(NamedTuple):
-    """Holds a token.
+    """A token with its score and kind.
 
     Attributes:
         text: String. Token text, with "▁" for spaces.
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class SentencePieceModel(NamedTuple):
-    """Holds the fields in a model file that are needed to compute ids.
+    """The fields of a model file that are needed to compute ids.
 
     Attributes:
         pieces: List of `Piece`, sorted by id.
@@ -142,7 +142,7 @@ def _check(pieces: list[Piece], name: str) -> None:
     unknown = [piece.text for piece in pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:
         raise ValueError(
-            f"{name}: {len(unknown)} pieces have the type {UNKNOWN} (unknown). Expected one."
+            f"{name}: {len(unknown)} pieces have the type {UNKNOWN} (unknown). Expected one piece."
         )
 
 

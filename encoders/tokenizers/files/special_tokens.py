@@ -13,7 +13,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class Template(NamedTuple):
-    """Holds the special tokens to add around texts: `start A end`, or `start A end ... end B end`.
+    """The special tokens to add around texts: `start A end`, or `start A end ... end B end`.
 
     The start token can also be added at the end: `A end start`, `A end ... end B end start`.
 
@@ -71,7 +71,7 @@ class Template(NamedTuple):
 
 
 def read_template(step: Mapping, name: str) -> Template | None:
-    """Read a post-processor from tokenizer.json. Return None if it does not add any tokens.
+    """Parse a post-processor in tokenizer.json, or return None if it does not add any tokens.
 
     Args:
         step: Dict with the post-processor.
@@ -92,7 +92,9 @@ def read_template(step: Mapping, name: str) -> Template | None:
         inner = [s for s in steps if isinstance(s, Mapping)] if isinstance(steps, list) else []
         found = [template for s in inner if (template := read_template(s, name))]
         if len(found) > 1:
-            raise ValueError(f"{name} adds special tokens {len(found)} times. Expected once.")
+            raise ValueError(
+                f"{name} contains {len(found)} steps that add special tokens. Expected at most one."
+            )
         return found[0] if found else None
     if kind in ("BertProcessing", "RobertaProcessing"):
         is_bert = kind == "BertProcessing"
@@ -104,7 +106,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
 
 
 def collect_template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
-    """Return the tokens that are added around texts by post-processors, with ids.
+    """Return {token: id} for the tokens that post-processors add around texts.
 
     Example:
         >>> step = {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
@@ -132,7 +134,7 @@ def _get_first(pair: object) -> object:
 
 
 def _read_template_parts(step: Mapping, name: str) -> Template:
-    """Read a TemplateProcessing step."""
+    """Parse a TemplateProcessing step."""
     single, pair = _parse_parts(step.get("single")), _parse_parts(step.get("pair"))
     if (
         len(single) == 3
@@ -184,7 +186,7 @@ FIELDS = ("id", "content", "single_word", "lstrip", "rstrip", "normalized", "spe
 
 
 def check_token_list(tokens: object) -> None:
-    """Raise a ValueError if added tokens are not a list. A string would be a list of letters."""
+    """Raise a ValueError if added tokens are not a list, but for example a string."""
     if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes):
         raise invalid("added_tokens", tokens, "a list of strings or dicts")
 
@@ -196,7 +198,7 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
         tokens: List of strings, or of dicts with "content" and options. See `OPTIONS` for default
             values. "normalized" controls whether to search in normalized texts, and defaults to
             True for tokens that are not special.
-        ids: Dict to map tokens to ids. Tokens in this vocabulary keep their ids, and new tokens
+        ids: Dict mapping tokens to ids. Tokens in this vocabulary keep their ids, and new tokens
             will be appended after the last id.
 
     Raises:

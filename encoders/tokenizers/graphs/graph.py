@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TokenizerGraph(tf.Module):
-    """Holds the tables and graphs for a tokenizer, implemented with TensorFlow core operations.
+    """The tables and graphs of a tokenizer, implemented with TensorFlow core operations.
 
     Subclasses must implement `_tokenize(characters)`, and call `_index_added_tokens` at the end of
     `__init__`.
@@ -45,7 +45,7 @@ class TokenizerGraph(tf.Module):
         self.words_to_ids = compile_method(self._words_to_ids, [words])
 
     def _index_added_tokens(self, steps: Steps) -> None:
-        """Build finders for added tokens. This requires the normalizer from the subclass."""
+        """Create the finders of added tokens. The subclass must have set the normalizer."""
         if len(steps.trims) > 1:
             raise make_unsupported_error("post_processor", steps.post_processor)
         options = {"trim_offsets": bool(steps.trims), "keep_first_space": any(steps.trims)}

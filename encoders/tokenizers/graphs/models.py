@@ -76,7 +76,7 @@ def fuses_unknown(model: Mapping) -> bool:
 def make_splitter(
     model: Mapping, numbers: np.ndarray, words: PackedWords, ids: np.ndarray, unknown_id: int
 ) -> Unigram | BPE:
-    """Make a Unigram or BPE model with the tokens that can occur in texts.
+    """Create a Unigram or BPE model with the tokens that can occur in texts.
 
     In BPE models with a suffix for the last character in a word, this character has its own symbol.
     This symbol follows after the symbols for all other characters.

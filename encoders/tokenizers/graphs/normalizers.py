@@ -36,12 +36,12 @@ def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
 
 
 def map_kind(kind: str, codes: Sequence[int] = ()) -> Normalizer:
-    """Make a normalizer to replace or remove all characters with a given kind."""
+    """Create a normalizer to replace or remove all characters with a given kind."""
     return CharacterMap(dict.fromkeys(np.flatnonzero(mark_members(kind)).tolist(), codes))
 
 
 def replace(step: Mapping) -> Normalizer | None:
-    """Make a normalizer for a Replace step. Return None if RE2 does not support the pattern."""
+    """Create a normalizer for a Replace step, or return None if RE2 cannot match the pattern."""
     content = [*map(ord, step["content"])]
     replaced = step["pattern"].get("String", "")
     if len(replaced) == 1:
@@ -67,7 +67,7 @@ def _expand_characters(chars: Characters, expansions: Expansions) -> Characters:
 
 
 def prepend(step: Mapping) -> Normalizer:
-    """Make a normalizer for a Prepend step."""
+    """Create a normalizer for a Prepend step."""
 
     def apply(chars: Characters) -> Characters:
         words = Words.from_texts(chars)
@@ -79,7 +79,7 @@ def prepend(step: Mapping) -> Normalizer:
 
 
 def strip(step: Mapping) -> Normalizer:
-    """Make a normalizer for a Strip step."""
+    """Create a normalizer for a Strip step."""
     spaces = CodePointTable(mark_members("white_space").astype(np.int32))
 
     def apply(chars: Characters) -> Characters:
@@ -99,7 +99,7 @@ def strip(step: Mapping) -> Normalizer:
 
 
 def normalize_bert(step: Mapping) -> Normalizer:
-    """Make a normalizer for BERT, which combines several simple normalizers."""
+    """Create a normalizer for BERT, which combines several simple normalizers."""
     strips = step["lowercase"] if step["strip_accents"] is None else step["strip_accents"]
     found: list[Normalizer] = []
     if step["clean_text"]:
@@ -127,7 +127,7 @@ RUNS: tuple[Run, ...] = (
     ([NFKD, STRIP_ACCENTS], lambda: [fold(lowercase=False, keep_accents=False)]),
     (QUOTES, lambda: [normalize_quotation_marks]),
 )
-# Functions to make a normalizer per step type. They return None for unsupported steps.
+# Functions that create a normalizer, by step type. They return None for unsupported steps.
 NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
     "BertNormalizer": normalize_bert,
     "Lowercase": lambda step: fold(lowercase=True, keep_accents=True),
@@ -143,7 +143,7 @@ NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
 
 
 def make_normalizer(steps: Sequence[Mapping]) -> Normalizer:
-    """Make a function to execute normalizer steps from tokenizer.json.
+    """Create a function to execute normalizer steps from tokenizer.json.
 
     Args:
         steps: List of normalizer steps.

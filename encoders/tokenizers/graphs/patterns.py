@@ -33,7 +33,7 @@ INSIDE = re.compile(rf"({_CLASS})(?!-[^\]])|{_LETTER}|[^\\\[\]&]")
 
 
 def convert_to_re2(pattern: str) -> str | None:
-    """Convert an Oniguruma pattern to RE2. Return None if RE2 could find different matches.
+    """Convert an Oniguruma pattern to RE2, or return None if RE2 could find different matches.
 
     Example:
         >>> convert_to_re2(r"a|(?:bc){2,}"), convert_to_re2(r"a(?!b)"), convert_to_re2("^a")
@@ -91,7 +91,7 @@ def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
 def make_finder(
     pattern: Mapping[str, str],
 ) -> Callable[[Characters, tf.Tensor], tuple[tf.Tensor, tf.Tensor]] | None:
-    """Make a function to find pattern matches in words.
+    """Create a function to find pattern matches in words.
 
     Args:
         pattern: Dict with a "String" or a "Regex", as in tokenizer.json.
@@ -129,7 +129,7 @@ def make_finder(
 
 
 def _is_refused(expression: str) -> bool:
-    """Return whether an expression cannot be compiled by RE2, or matches an empty text."""
+    """Return whether RE2 cannot compile an expression, or the expression matches an empty text."""
     try:
         with tf.init_scope():
             return bool(tf.strings.regex_full_match(tf.constant(""), expression))

@@ -59,7 +59,7 @@ def tokens_stay_in_words(tokens: Collection[str]) -> bool:
 
 
 def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
-    """Make a pre-tokenizer to split texts into words that begin with "▁".
+    """Create a pre-tokenizer to split texts into words that begin with "▁".
 
     Args:
         steps: `Steps` to execute.

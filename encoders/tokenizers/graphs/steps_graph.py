@@ -70,7 +70,7 @@ class StepsGraph(TokenizerGraph):
     def _make_word_lookup(
         self, steps: Steps, ids: Mapping[str, int]
     ) -> WhitespaceWordLookup | None:
-        """Make a lookup table for words with a single token. Return None if it is not supported."""
+        """Create a lookup table for words with a single token, or return None if not supported."""
         if (rules := get_lookup_rules(steps.normalizer)) is None:
             return None
         tokens = [token for token in ids if token.startswith(SPACE)]

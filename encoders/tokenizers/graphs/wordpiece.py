@@ -62,7 +62,7 @@ class WordPiece(tf.Module):
         self._unknown_id = unknown_id
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
+        """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
         too_long = ends - starts > MAX_WORD_CHARACTERS
         ends = tf.where(too_long, starts, ends)
         indices, word, splits = expand_spans(starts, ends + 1)  # (P,), (P,), (W + 1,)
@@ -188,7 +188,7 @@ def has_bert_steps(steps: Steps) -> bool:
 
 
 def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
-    """Return whether to change case, accents, Chinese characters and control characters."""
+    """Return the options of the BERT normalizer: case, accents, Chinese and control characters."""
     if not normalizer:
         return False, False, False, False
     [step] = normalizer
@@ -200,7 +200,7 @@ def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, 
 def make_word_piece(
     vocabulary: Mapping[str, int], unknown_id: int
 ) -> tuple[np.ndarray, WordPiece, WordTable]:
-    """Make character numbers, and a model and a word table that use these numbers."""
+    """Number the characters, and create a model and a word table that use these numbers."""
     tokens, continues, ids = _list_text_tokens(vocabulary)
     numbers = number_characters(tokens)
     tokens = tokens._replace(symbols=numbers[tokens.symbols])

@@ -44,7 +44,7 @@ KINDS = {"WhitespaceSplit": "white_space", "Punctuation": "punctuation", "Digits
 
 
 class Words(NamedTuple):
-    """Holds the words for a batch of texts. Words are separated by removed characters.
+    """The words of a batch of texts. The characters between words are removed.
 
     Attributes:
         chars: `Characters` in all words.
@@ -65,9 +65,10 @@ class Words(NamedTuple):
         return tf.cast(tf.where(self.begins)[:, 0], tf.int32)
 
     def insert(self, code: int, wanted: tf.Tensor, kept: tf.Tensor | bool = True) -> Words:
-        """Insert a character before each first character that is `wanted`, with the same span.
+        """Insert a character before each `wanted` character, with the same span.
 
-        `wanted` is a boolean tensor of shape (N,). All characters that are not `kept` are removed.
+        `wanted` is a boolean tensor of shape (N,). If a wanted character starts a word, the
+        inserted character starts it instead. All characters that are not `kept` are removed.
         """
         counts = tf.cast(kept, tf.int32) + tf.cast(wanted, tf.int32)
         splits = tf.concat([[0], tf.cumsum(counts)], 0)
@@ -133,7 +134,7 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
 
 
 def split_at_kind(step: Mapping) -> PreTokenizer:
-    """Make a pre-tokenizer to split at single characters with a given kind."""
+    """Create a pre-tokenizer to split at single characters with a given kind."""
     if step["type"] == "CharDelimiterSplit":
         belongs = np.arange(NUM_CODE_POINTS) == ord(step["delimiter"])
     else:
@@ -151,7 +152,7 @@ def split_at_kind(step: Mapping) -> PreTokenizer:
 
 
 def split_whitespace(step: Mapping) -> PreTokenizer:
-    r"""Make a pre-tokenizer for `\w+|[^\w\s]+`."""
+    r"""Create a pre-tokenizer for `\w+|[^\w\s]+`."""
     kinds = np.where(mark_members("word_character"), 1, 0)
     kinds[mark_members("bpe_space")] = 2
     table = CodePointTable(kinds.astype(np.int32))
@@ -164,7 +165,7 @@ def split_whitespace(step: Mapping) -> PreTokenizer:
 
 
 def split_scripts(step: Mapping) -> PreTokenizer:
-    """Make a pre-tokenizer to split words when the script changes."""
+    """Create a pre-tokenizer to split words when the script changes."""
     scripts = np.zeros(NUM_CODE_POINTS, np.int32)
     for first, last, number in load_unicode_data()["script"]:
         scripts[first : last + 1] = number
@@ -187,7 +188,7 @@ def split_scripts(step: Mapping) -> PreTokenizer:
 
 
 def split_pattern(step: Mapping) -> PreTokenizer | None:
-    """Make a pre-tokenizer to split at a pattern. Return None for patterns not supported by RE2."""
+    """Create a pre-tokenizer that splits at a pattern, or return None if RE2 cannot match it."""
     if step == TWEET_WORDS:
         return split_tweets()
     for pattern, starts in ((GPT2_WORDS, find_byte_level_words), (LLAMA_WORDS, find_llama_words)):
@@ -205,7 +206,7 @@ def split_pattern(step: Mapping) -> PreTokenizer | None:
 
 
 def split_tweets() -> PreTokenizer:
-    """Make a pre-tokenizer for `TWEET_WORDS`, which is faster than a regular expression."""
+    """Create a pre-tokenizer for `TWEET_WORDS`, which is faster than a regular expression."""
     spaces = np.zeros(NUM_CODE_POINTS, np.int32)
     spaces[[*map(ord, PYTHON_SPACE)]] = 1
     table = CodePointTable(spaces)
@@ -221,7 +222,7 @@ def split_tweets() -> PreTokenizer:
 
 
 def split_bytes(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
-    """Make a pre-tokenizer from a function that finds word starts."""
+    """Create a pre-tokenizer from a function that finds word starts."""
     kinds = CodePointTable(make_byte_level_kinds())
 
     def apply(words: Words) -> Words:
@@ -233,14 +234,14 @@ def split_bytes(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
 
 
 def make_byte_level(step: Mapping) -> PreTokenizer:
-    """Make a ByteLevel pre-tokenizer. Characters will be encoded as bytes by the model."""
+    """Create a ByteLevel pre-tokenizer. Characters will be encoded as bytes by the model."""
     split_words = split_bytes(find_byte_level_words) if step["use_regex"] else lambda words: words
     space = ord(" ")
     return lambda words: split_words(words.prepend(space) if step["add_prefix_space"] else words)
 
 
 def make_metaspace(step: Mapping) -> PreTokenizer:
-    """Make a Metaspace pre-tokenizer."""
+    """Create a Metaspace pre-tokenizer."""
     sign, scheme = ord(step["replacement"]), step["prepend_scheme"]
 
     def apply(words: Words) -> Words:
@@ -260,13 +261,13 @@ def make_metaspace(step: Mapping) -> PreTokenizer:
 
 
 def split_bert(step: Mapping) -> PreTokenizer:
-    """Make a pre-tokenizer for BERT."""
+    """Create a pre-tokenizer for BERT."""
     spaces = split_at_kind({"type": "WhitespaceSplit"})
     signs = split_at_kind({"type": "Punctuation", "behavior": "Isolated"})
     return lambda words: signs(spaces(words))
 
 
-# Functions to make a pre-tokenizer per step type. They return None for unsupported steps.
+# Functions that create a pre-tokenizer, by step type. They return None for unsupported steps.
 PRE_TOKENIZERS: dict[str, Callable[[Mapping], PreTokenizer | None]] = {
     "BertPreTokenizer": split_bert,
     "ByteLevel": make_byte_level,
@@ -279,7 +280,7 @@ PRE_TOKENIZERS: dict[str, Callable[[Mapping], PreTokenizer | None]] = {
 
 
 def make_pre_tokenizer(steps: Sequence[Mapping]) -> PreTokenizer:
-    """Make a function to execute pre-tokenizer steps from tokenizer.json.
+    """Create a function to execute pre-tokenizer steps from tokenizer.json.
 
     Args:
         steps: List of pre-tokenizer steps.

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import expand_spans, make_index
 
 
 class SplitTexts(NamedTuple):
-    """Holds a batch of texts, which are split around added tokens.
+    """A batch of texts that are split at added tokens.
 
     Attributes:
         parts: `Characters` between the added tokens, with P rows.
@@ -207,7 +207,7 @@ class AddedTokenFinder(tf.Module):
 def make_finder(
     tokens: Sequence[Mapping], contents: Sequence[Sequence[int]], **options: bool
 ) -> AddedTokenFinder | None:
-    """Make a finder for tokens with non-empty contents. Return None if there are no such tokens."""
+    """Create a finder for the tokens with non-empty contents, or return None if there are none."""
     found = [pair for pair in zip(tokens, contents, strict=True) if pair[1]]
     return AddedTokenFinder(*zip(*found, strict=True), **options) if found else None
 
@@ -215,7 +215,7 @@ def make_finder(
 def remove_spans(
     chars: Characters, starts: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
 ) -> Characters:
-    """Remove characters in spans (K,) and split the remaining characters into P rows."""
+    """Remove the characters in spans (K,), and split the remaining characters into P rows."""
     num, num_rows = tf.size(rows), tf.size(chars.row_splits) - 1
     first = tf.range(num_rows) + tf.searchsorted(rows, tf.range(num_rows))  # first part in each row
     behind = rows + tf.range(num) + 1  # part after each span
@@ -234,7 +234,7 @@ def remove_spans(
 def make_added_tokenizer(
     finder: AddedTokenFinder | None, tokenize: Callable[[Characters], Tokens]
 ) -> Callable[[Characters], Tokens]:
-    """Make a function to find added tokens and to tokenize the parts between them.
+    """Create a function to find added tokens and to tokenize the parts between them.
 
     Args:
         finder: Finder to use for added tokens, or None if there are no added tokens.

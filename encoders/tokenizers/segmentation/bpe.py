@@ -25,7 +25,7 @@ class BPE(tf.Module):
         symbol_ids: List of integers. The token id for each symbol (byte or character).
         merges: List of "a b" pairs, in the order in which they were learned. Each pair must form
             another token. See `files.reading.check_merges`.
-        ids: Dict to map tokens to ids.
+        ids: Dict mapping tokens to ids.
 
     Source: Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words with Subword
         Units" (2016), section 3.2.
@@ -49,7 +49,7 @@ class BPE(tf.Module):
         self._safe = tf.constant([*safe, True])
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
+        """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
         positions, word, splits = expand_spans(starts, ends)  # (P,), (P,), (W + 1,)
         nothing = tf.zeros([tf.size(positions), 2], tf.int32)
         entries = self._encode(tf.gather(symbols, positions), splits[:-1], splits[1:], nothing)
@@ -60,7 +60,7 @@ class BPE(tf.Module):
     def _encode(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
-        """Write tokens for words (W,) in the symbols (S,) to the entries (S, 2).
+        """Tokenize words (W,) in the symbols (S,), and write the tokens to entries (S, 2).
 
         To merge a word with N symbols, up to N steps over all symbols are needed. To avoid
         quadratic time, long words are encoded in windows that overlap by half. This works because
@@ -91,7 +91,7 @@ class BPE(tf.Module):
     def _join_long_words(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
-        """Join windows for long words: even windows in entries[:S], odd windows in entries[S:]."""
+        """Join the windows of long words. Even windows are in entries[:S], odd in entries[S:]."""
         num = tf.size(symbols)
         even, odd = entries[:num], entries[num:] - [0, num]
         positions, joined, failed = join_windows(even, odd, starts, ends)
@@ -118,7 +118,7 @@ class BPE(tf.Module):
         return tf.tensor_scatter_nd_update(entries, tf.gather(positions, starts)[:, None], made)
 
     def _merge_once(self, state: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Merge the pair with the lowest rank in each word, and write out words without a pair.
+        """Merge the pair with the lowest rank in each word, and finish words without a pair.
 
         The state has shape (3, tokens in active words), with token ids, word indices and start
         positions. `found` contains id + 1 at the start of each token in a finished word.

@@ -13,7 +13,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import make_index_mask, shift_r
 
 
 class Tokens(NamedTuple):
-    """Holds all tokens for a batch of texts.
+    """The tokens of a batch of texts.
 
     Attributes:
         ids: int32 tensor of shape (T,). The token ids.
@@ -30,7 +30,7 @@ class Tokens(NamedTuple):
 
 
 class WordTokens(NamedTuple):
-    """Holds all tokens for a list of words.
+    """The tokens of a list of words.
 
     Attributes:
         ids: int32 tensor of shape (T,). The token ids.

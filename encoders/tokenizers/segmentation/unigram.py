@@ -60,7 +60,7 @@ class Trie(tf.Module):
         self._values = tf.constant(of_nodes)
 
     def step(self, nodes: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Follow edges with `symbols` from `nodes` (int64). Returns NOWHERE for missing edges."""
+        """Return the nodes after `nodes` (int64) for `symbols`, or NOWHERE for missing edges."""
         shifted = tf.bitwise.left_shift(nodes, SYMBOL_BITS)
         return self._edges.lookup(shifted + tf.cast(symbols, tf.int64))
 
@@ -149,7 +149,7 @@ class Unigram(tf.Module):
         self._unknown_id = unknown_id
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
-        """Return tokens for words, given start and end indices with shape (W,) for symbols (S,)."""
+        """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
         positions, word, splits = expand_spans(starts, ends + 1)  # (P,), (P,), (W + 1,)
         codes = tf.gather(symbols, tf.minimum(positions, tf.size(symbols) - 1))
         codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
@@ -165,7 +165,7 @@ class Unigram(tf.Module):
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
     def _find_arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return all tokens that end before each position, and how far the next tokens can reach.
+        """Return the tokens that end before each position, and the longest token length after it.
 
         Returns:
             arrivals: int32 tensor of shape (P, K). The token ids for tokens with K, ..., 1
@@ -244,7 +244,7 @@ class Unigram(tf.Module):
     def _follow_back(
         self, arrivals: tf.Tensor, lengths: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
-        """Return token ids (P,) at the start of each token in the best paths, and -1 otherwise."""
+        """Return ids (P,): a token's id at the start of each token in the best paths, else -1."""
         num_lengths = tf.shape(arrivals)[1]
 
         def step(i, current, first, positions, tokens):

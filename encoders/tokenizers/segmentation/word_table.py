@@ -49,7 +49,7 @@ class WordTable(tf.Module):
         self._rows = HashTable(prints, rows, default_value=len(ids))
 
     def look_up(self, keys: list[tf.Tensor]) -> tf.Tensor:
-        """Return int32 ids (W,) for words, given `KEYS` keys (W,). Returns -1 for missing words."""
+        """Return int32 ids (W,) for words with `KEYS` keys (W,), or -1 for missing words."""
         row = self._rows.lookup(compute_fingerprints(keys))
         same = compare_keys([tf.gather(column, row) for column in self._keys], keys)
         return tf.where(same, tf.gather(self._ids, row), -1)
@@ -101,7 +101,7 @@ def compare_keys(keys: list[tf.Tensor], others: list[tf.Tensor]) -> tf.Tensor:
 
 
 def compute_word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf.Tensor]:
-    """Return `KEYS` keys (W,) for words, given start and end indices (W,) for symbols (S,).
+    """Compute `KEYS` keys for each word, given as start and end indices (W,) in `symbols` (S,).
 
     Keys are 0 for words with more than `MAX_SYMBOLS` symbols.
     """
@@ -119,7 +119,7 @@ def compute_word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) ->
 
 
 def remove_duplicates(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Remove duplicate words, given their keys (W,). Words that are too long are never removed.
+    """Remove duplicate words by comparing keys (W,). Words that are too long are never removed.
 
     Returns:
         Indices of distinct words with shape (D,), and an index (W,) to map each word to a distinct
@@ -153,7 +153,7 @@ class WholeWordLookup(tf.Module):
     table do not need to be normalized. All other parts are passed to a slower function.
 
     Args:
-        words: Dict to map words to ids. Words must be a single token, and must not be changed by
+        words: Dict mapping words to ids. Words must be a single token, and must not be changed by
             normalization.
         lowercase: Boolean. Whether to lower-case texts first.
         clean_text: Boolean. Whether to remove control characters first. Defaults to True.
@@ -230,9 +230,9 @@ class WhitespaceWordLookup(WholeWordLookup):
     function.
 
     Args:
-        words: Dict to map words to ids. Words must be a single token.
+        words: Dict mapping words to ids. Words must be a single token.
         rules: Dict with normalizer rules. See `read_charsmap`.
-        mapping: Dict to map code points to lists of code points. This is applied before the rules.
+        mapping: Dict mapping code points to lists of code points. This is applied before the rules.
         lowercase: Boolean. Whether to lower-case texts first.
 
     Example:
@@ -254,7 +254,7 @@ class WhitespaceWordLookup(WholeWordLookup):
         self._joining = make_joining_pattern(rules, mapping)
 
     def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Split texts at white space if possible. Returns parts (P,) and row splits (B + 1,)."""
+        """Split texts at white space if possible, and return parts (P,) and row splits (B + 1,)."""
         texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
 
         def whole() -> tuple[tf.Tensor, tf.Tensor]:
@@ -267,7 +267,7 @@ class WhitespaceWordLookup(WholeWordLookup):
 def find_unchanged_words(
     words: Sequence[str], rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]
 ) -> list[str]:
-    """Return (non-empty) words that are not changed by normalization and will not be split.
+    """Return the non-empty words that normalization does not change and that are not split.
 
     Example:
         >>> find_unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
@@ -283,7 +283,7 @@ def find_unchanged_words(
 
 
 def make_joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
-    """Return a regular expression to find texts where normalization depends on white space.
+    """Create a regular expression that finds texts whose normalization depends on white space.
 
     White space can be part of a grapheme with neighbouring characters, or it can be replaced by
     other characters. See `PrecompiledNormalizer`.

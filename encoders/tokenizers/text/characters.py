@@ -131,7 +131,7 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 class Characters(NamedTuple):
-    """Holds concatenated characters for a batch of texts.
+    """The concatenated characters of a batch of texts.
 
     Attributes:
         codes: int32 tensor of shape (N,). The code points.
@@ -189,7 +189,7 @@ NUM_LOW = 0x3000  # code points below East Asian characters
 
 
 class CodePointTable(tf.Module):
-    """Maps code points to numbers. Values are stored in pages of 128 values without duplicates.
+    """Maps code points to numbers. Equal pages of 128 values are stored only once.
 
     Args:
         values: int32 array of shape (0x110000,). The value for each code point.

@@ -34,7 +34,7 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
         name: String. Name to use in error messages.
 
     Returns:
-        Dict to map texts to replacements, for keys with up to `MAX_GRAPHEME_BYTES` bytes. Longer
+        Dict mapping texts to replacements, for keys with up to `MAX_GRAPHEME_BYTES` bytes. Longer
         keys are never used by `PrecompiledNormalizer`.
 
     Raises:

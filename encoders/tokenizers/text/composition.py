@@ -160,7 +160,7 @@ def _is_in_range(codes: tf.Tensor, codes_range: range) -> tf.Tensor:
 
 
 class CompositionTables(NamedTuple):
-    """Holds tables for normal forms.
+    """Lookup tables for Unicode normal forms.
 
     Attributes:
         touched: Array with shape (code points,). 1 if a character can change or move when

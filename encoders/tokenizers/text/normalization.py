@@ -93,7 +93,7 @@ FIRST_ALONE, FIRST_SPACE, FIRST_DROPPED, FIRST_MARK, FIRST_COMPLEX = (
 
 
 class BertNormalizer(tf.Module):
-    """Normalizes characters like `BertNormalizer` in `tokenizers`, and adds their kinds.
+    """Normalizes characters like `BertNormalizer` in `tokenizers`, and adds the character kinds.
 
     Args:
         lowercase: Boolean. Whether to convert characters to lower-case.
@@ -200,7 +200,7 @@ def sort_combining_marks(chars: Characters) -> Characters:
 
 
 class NormalizationTables:
-    """Holds tables to describe how `BertNormalizer` changes each character.
+    """Lookup tables with the result of `BertNormalizer` for each character.
 
     Attributes:
         packed: int32 array of shape (code points,). Packed result for each character. For COMPLEX
@@ -243,7 +243,7 @@ class NormalizationTables:
         return [word for word, kept in zip(words, keep, strict=True) if kept]
 
     def _pack_result(self, code: int) -> int:
-        """Return the packed result for a character. Add an expansion if needed."""
+        """Return the packed result for a character. Results with several parts are expansions."""
         parts = [p for part in self.parts.get(code, [code]) for p in self._lower_case(code, part)]
         kept = [p for p in parts if p >> KIND_SHIFT != MARK]
         if all(get_combining_order(p) for p in parts if p not in kept):  # else the order matters

@@ -47,7 +47,7 @@ UNKNOWN_SYMBOL = 1  # used for all characters without a token
 
 
 class PackedWords(NamedTuple):
-    """Holds concatenated words.
+    """Several words in a single array.
 
     Attributes:
         symbols: int64 array of shape (S,). The symbols in all words.

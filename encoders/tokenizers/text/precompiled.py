@@ -31,7 +31,7 @@ JOINER, RETURN_CODE, NEWLINE = 0x200D, 0x0D, 0x0A
 
 
 class Expansions(tf.Module):
-    """Holds a numbered list of code point sequences.
+    """A numbered list of code point sequences.
 
     Args:
         sequences: List of code point sequences.
@@ -57,7 +57,7 @@ class CharacterMap(tf.Module):
     """Replaces single characters by other characters with the same span.
 
     Args:
-        mapping: Dict to map code points to lists of code points. Other characters are not changed.
+        mapping: Dict mapping code points to lists of code points. Other characters are not changed.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
@@ -95,7 +95,7 @@ class PrecompiledNormalizer(tf.Module):
     shortest key is used). It then looks up single characters.
 
     Args:
-        rules: Dict to map texts to replacements. See `read_charsmap`.
+        rules: Dict mapping texts to replacements. See `read_charsmap`.
 
     Raises:
         ValueError: If a rule applies to more than two characters.
@@ -201,7 +201,10 @@ class PrecompiledNormalizer(tf.Module):
     def _find_units(
         self, codes: tf.Tensor, packed: tf.Tensor, heads: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return a mask (N,) for the first character in each unit, and a pair rule (N,) or -1.
+        """Find the units to normalize: graphemes that are replaced as a whole, or characters.
+
+        Return a mask (N,) of the first character in each unit, and for each character the rule for
+        a unit of two characters, or -1.
 
         Args:
             codes, packed: int32 tensors of shape (N,).
@@ -235,9 +238,9 @@ def find_source_indices(
     first: tf.Tensor,
     first_new: tf.Tensor,
 ) -> tf.Tensor:
-    """Return the index of an old character for each new character, shape (E,).
+    """Map each new character to the index of an old character, shape (E,).
 
-    New characters have the span of this old character. As in `tokenizers`, each new character is
+    A new character has the span of this old character. As in `tokenizers`, each new character is
     assigned to the next old character. If a replacement is shorter, the last new character also
     covers the remaining old characters. If a replacement is longer, additional characters share the
     last span. Removed characters are assigned to the previous new character. At the beginning of a

@@ -41,7 +41,7 @@ def make_index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_
 def expand_spans(
     starts: array_ops.Tensor, ends: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Return the indices in all spans (W,), concatenated.
+    """Concatenate the indices in all spans (W,).
 
     Returns:
         indices: int32 tensor of shape (P,). The indices in all spans.
@@ -61,7 +61,10 @@ def expand_spans(
 def is_in_span(
     starts: array_ops.Tensor, ends: array_ops.Tensor, which: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return a mask with shape (N,) for indices in half-open spans (N,) selected by `which`."""
+    """Return a mask (N,) of the indices inside of spans.
+
+    Only the spans from `starts` to `ends` (exclusive) that `which` selects are used.
+    """
     change = array_ops.where(which, 1, 0)
     num = array_ops.size(starts)
     delta = array_ops.scatter_nd(starts[:, None], change, [num + 1])
@@ -75,7 +78,7 @@ def replace_by_spans(
     spans: array_ops.Tensor,
     splits: array_ops.Tensor,
 ) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
-    """Replace values (N,) with spans of other values, and return indices.
+    """Return indices that replace some of N values with spans of other values.
 
     The other values are stored after the N values.
 

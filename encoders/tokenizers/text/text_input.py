@@ -64,7 +64,7 @@ def make_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
 
 
 def _check_text(text: object, name: str) -> bytes:
-    """Encode a text as UTF-8. Raise an error for all other types."""
+    """Encode a text as UTF-8, and raise an error for other types."""
     if isinstance(text, str):
         try:
             return text.encode("utf-8")
@@ -84,11 +84,11 @@ def _check_text(text: object, name: str) -> bytes:
 
 
 def _check_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
-    """Check dtype, rank and bytes (only for eager tensors) of a string tensor."""
+    """Check the dtype and rank of a string tensor, and the bytes if the tensor is eager."""
     if texts.dtype != array_ops.string or (array_ops.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
-            f"{name} is a tensor of {texts.dtype.name} and shape {texts.shape}. Expected strings "
-            "of rank 0 or 1."
+            f"{name} has dtype {texts.dtype.name} and shape {texts.shape}. Expected a string "
+            "tensor of rank 0 or 1."
         )
     if uses_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays are already checked
         repaired = array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
@@ -127,7 +127,7 @@ def truncate_texts(texts: array_ops.Tensor, num: int) -> array_ops.Tensor:
 def join_spelling(
     rows: array_ops.RaggedTensor, spelling: array_ops.Tensor, skipped: Sequence[int] = ()
 ) -> array_ops.Tensor:
-    """Join tokens in each row to a text. The result has shape (B,).
+    """Join the tokens of each row to a text, and return a string tensor of shape (B,).
 
     Args:
         rows: Ragged int32 tensor of shape (B, None). The token ids.

@@ -159,8 +159,8 @@ class TestFit:
     @pytest.mark.parametrize(
         ("texts", "labels", "received"),
         [
-            (TEXTS[:3], ["x"] * 3, "3, all of the class 'x'"),
-            (TEXTS[:1], ["y"], "1, all of the class 'y'"),
+            (TEXTS[:3], ["x"] * 3, "3 texts.*class 'x'"),
+            (TEXTS[:1], ["y"], "1 texts.*class 'y'"),
             ([], [], "0"),
         ],
     )
@@ -351,7 +351,7 @@ class TestSeveralLabels:
             ([*LISTS[:7], None], "Row 7 has no label: it is None"),
             ([*LISTS[:7], ["x", None]], r"Row 7 has no label: it is None, at y\[7\]\[1\]"),
             ([*LISTS[:7], ["x", ""]], "Row 7 has no label: it is ''"),
-            ([["x", "y"]] * 8, "8, all of the classes 'x', 'y'"),
+            ([["x", "y"]] * 8, "8 texts.*classes 'x', 'y'"),
             ([["x"], ["x", "y"]] * 4, "share a label.*epochs=0"),
             ([[0.5, 1.0], [1, 0]] * 4, r"Row 0 is \[0.5, 1.0\]. Expected 0 or 1 for each class"),
         ],

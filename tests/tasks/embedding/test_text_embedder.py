@@ -494,7 +494,7 @@ class TestFit:
         ("x", "y", "message"),
         [
             ((["a"], ["b", "c"]), None, "1 anchors, 2 positives"),
-            (["a", "b"], [0.5, 0.1], r"y.shape is \(2,\)"),
+            (["a", "b"], [0.5, 0.1], r"y.* shape \(2,\)"),
             ((["a"], ["b"]), [float("nan")], "Row 0.*nan"),
             ((["a"], ["b"]), ["x"], "y.*string"),
             ((["a"], ["b"]), [0.1, 0.2], "1 texts.*2 labels"),

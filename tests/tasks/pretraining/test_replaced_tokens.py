@@ -181,7 +181,7 @@ def test_weights_of_texts_of_prepared_inputs_are_refused():
     model = task()
     model.compile()
     x, y, _ = keras.tree.map_structure(np.asarray, model.preprocessor(TEXTS))
-    with pytest.raises(ValueError, match="shape of.*sample_weight"):
+    with pytest.raises(ValueError, match="sample_weight.*shape"):
         model.fit(x, y, sample_weight=OF_TEXTS, verbose=0)
 
 

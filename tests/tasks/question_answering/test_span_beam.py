@@ -368,7 +368,7 @@ def test_a_beam_of_an_untrusted_file_is_bounded(model, tmp_path, name):
 @pytest.mark.slow
 def test_refusals(tiny, model):
     bert = ez.BertBackbone.family
-    with pytest.raises(ValueError, match="'bert' does not support beam"):
+    with pytest.raises(ValueError, match="'bert' does not support.*beam"):
         ez.SpanQA(tiny.backbone(bert, pooler=False), beam=(5, 5))
     with pytest.raises(ValueError, match="beam is 5"):
         ez.SpanQA(tiny.backbone(FAMILY), beam=5)

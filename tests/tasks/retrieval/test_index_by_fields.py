@@ -296,8 +296,8 @@ def test_vectors_of_tokens_and_terms_find_what_their_text_finds():
 @pytest.mark.parametrize(
     ("queries", "options", "message"),
     [
-        (np.zeros(3), {}, r"queries.shape is \(3,\).* 16 "),
-        (np.zeros((2, 2, 16)), {}, r"queries.shape is \(2, 2, 16\)"),
+        (np.zeros(3), {}, r"queries.*\(3,\).* 16 "),
+        (np.zeros((2, 2, 16)), {}, r"queries.*\(2, 2, 16\)"),
         (np.full(16, np.nan), {}, "NaN"),
         (np.ones(16), {"prompt": "query"}, "queries.*prompt"),
     ],
@@ -308,7 +308,7 @@ def test_vectors_that_are_refused(queries, options, message):
 
 
 def test_words_are_no_vectors():
-    with pytest.raises(ValueError, match="BM25Index does not support vectors"):
+    with pytest.raises(ValueError, match="`queries` contains vectors.*BM25Index"):
         ez.BM25Index(TEXTS).search(np.ones(3))
 
 

@@ -334,14 +334,14 @@ class TestFiles:
     @pytest.mark.parametrize(
         "model, reason",
         [
-            (Model(seed=1), "its vectors"),
-            (Model(dim=8), "its vectors have 20 dimensions, but this embedder has 8"),
-            (Model(dim=40), "its vectors"),
+            (Model(seed=1), "vectors"),
+            (Model(dim=8), "vectors have 20 dimensions, but this embedder has 8"),
+            (Model(dim=40), "vectors"),
         ],
     )
     def test_another_model_is_refused(self, model, reason, tmp_path):
         MultiVectorIndex.build(Model(), ["a", "b"]).save(tmp_path / "index")
-        with pytest.raises(ValueError, match=f"another embedder: {reason}.*Build"):
+        with pytest.raises(ValueError, match=f"another embedder: .*{reason}.*Build"):
             MultiVectorIndex.load(tmp_path / "index", model)
 
     def test_an_index_of_another_kind_is_refused(self, tmp_path):

@@ -306,7 +306,7 @@ def test_similarities_beside_scores():
             r"relevant\[1\].* 1\..* 0",
         ),
         ((["q"], ["a"], [[-1]]), r"relevant\[0\].* -1\."),
-        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] is \[\]\..*Remove"),
+        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] is \[\].*Remove"),
         ((["q"], ["a"], [{0: 0}]), r"relevant\[0\] is {0: 0}"),
         ((["q"], ["a"], [{0: -1}]), r"relevant\[0\].*document 0 is -1\."),
         ((["q"], ["a"], [{0: float("nan")}]), r"relevant\[0\].*document 0 is nan"),

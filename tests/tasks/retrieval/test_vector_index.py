@@ -319,14 +319,14 @@ class TestFiles:
     @pytest.mark.parametrize(
         "embedder, reason",
         [
-            (Embedder(seed=1), "its vectors"),
-            (Embedder(dim=8), "its vectors have 24 dimensions, but this embedder has 8"),
-            (Embedder("dot"), "it was built for.*'cosine', but this embedder uses 'dot'"),
+            (Embedder(seed=1), "vectors"),
+            (Embedder(dim=8), "vectors have 24 dimensions, but this embedder has 8"),
+            (Embedder("dot"), "similarity 'cosine', but this embedder uses 'dot'"),
         ],
     )
     def test_another_embedder_is_refused(self, embedder, reason, tmp_path):
         VectorIndex.build(Embedder(), ["a", "b"]).save(tmp_path / "index")
-        with pytest.raises(ValueError, match=f"another embedder: {reason}"):
+        with pytest.raises(ValueError, match=f"another embedder: .*{reason}"):
             VectorIndex.load(tmp_path / "index", embedder)
 
     def test_an_embedder_that_learned_more_is_another(self, tmp_path):
@@ -504,7 +504,7 @@ class TestErrors:
             (VALID[0], None, r"vectors.*\(24,\)"),
             (VALID[:0], None, r"vectors.*\(0, 24\)"),
             (VALID.astype(int), None, "vectors.*int64"),
-            (np.ones((2, 30)), None, r"vectors.shape\[1\] is 30.* 24"),
+            (np.ones((2, 30)), None, "vectors.* 30 .* 24"),
             (VALID * [[1], [np.nan], [1]], None, r"vectors\[1\] .*NaN"),
             (VALID * [[1], [1], [np.inf]], None, r"vectors\[2\] .*NaN"),
             (VALID * [[1], [1], [1e30]], None, r"vectors\[2\] .*1e\+17"),
