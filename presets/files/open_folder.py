@@ -151,7 +151,11 @@ class OpenFolder(FolderFiles):
         def opener(_: str, flags: int) -> int:
             # Opening a pipe would block until a writer connects.
             flags |= getattr(os, "O_NONBLOCK", 0)
-            return os.open(path if self._handle is None else name, flags, dir_fd=self._handle)
+            try:
+                return os.open(path if self._handle is None else name, flags, dir_fd=self._handle)
+            except PermissionError as error:
+                error.filename = os.fspath(path)  # in the error message, `name` is not enough
+                raise
 
         file = self.keep(open(path, "rb", opener=opener))  # noqa: SIM115  closed by `close`
         self._files[name], self._states[name] = file, _get_state(file)

@@ -457,6 +457,16 @@ class TestFaults:
                 slow.sendall(b"POST /classify HTTP/1.1\r\nHost:")
             assert post(client, "/classify", texts="a")["answers"]
 
+    def test_headers_that_are_too_long_answer_400(self):
+        with (
+            serve(create_app({"a": Model()}), http=connections.TimedConnection) as client,
+            connect(client) as connection,
+        ):
+            with contextlib.suppress(ConnectionError):  # closed before all is sent
+                connection.sendall(b"GET /health HTTP/1.1\r\nA: " + b"a" * 400_000)
+            assert connection.recv(12) == b"HTTP/1.1 400"
+            assert client.get("/health", headers={"A": "a" * 60_000}).status_code == 200
+
     @pytest.mark.parametrize(
         "sent, repeated",
         [

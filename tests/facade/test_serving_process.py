@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 
@@ -209,6 +210,36 @@ def test_sigterm_under_load_answers_what_was_accepted(folders):
         )
     with pytest.raises(httpx.ConnectError):
         ask(0)
+
+
+@pytest.mark.slow
+def test_sigterm_in_the_warm_up_ends_the_service(folders):
+    [address] = free_addresses(1)
+    command = [sys.executable, "-m", "encoder_zoo.serving", *map(str, folders.iterdir()), "--port"]
+    process = subprocess.Popen([*command, address.split(":")[1]], stderr=subprocess.PIPE, text=True)
+
+    def find_status():
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"http://{address}/health").json()["status"]
+
+    try:
+        wait_until(lambda: find_status() or process.poll() is not None, seconds=600)
+        assert find_status() == "warming up"
+        process.send_signal(signal.SIGTERM)
+        _, printed = process.communicate(timeout=60)
+        assert "Traceback" not in printed and "shutdown complete" in printed
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_port_in_use_ends_the_service(folders):
+    command = [sys.executable, "-m", "encoder_zoo.serving", str(folders / "reviews"), "--port"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run([*command, port], stderr=subprocess.PIPE, text=True, timeout=600)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr and port in done.stderr
 
 
 def is_refused(future):

@@ -342,3 +342,14 @@ def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced):
             assert answer(folder) in right
         except (tf.errors.OpError, OSError) as error:
             refused += "replaced" in str(error)
+
+
+def test_a_file_that_may_not_be_read_is_named_with_its_folder(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read every file")
+    with pytest.raises(PermissionError) as caught:
+        OpenFolder(tmp_path, ["*.json"])
+    assert caught.value.filename == str(path)
