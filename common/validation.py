@@ -195,8 +195,11 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
         return
     named, called = known - {"self", "cls"}, function.__qualname__
     if args and named < known:
-        owner = args[0] if isinstance(args[0], type) else type(args[0])
-        called = f"{owner.__name__}.{function.__name__}".removesuffix(".__init__")
+        owner, method = args[0], function.__name__
+        if isinstance(owner, type):
+            called = f"{owner.__name__}.{method}"
+        else:  # the class of an object can be internal, as in opened exports
+            called = type(owner).__name__ if method == "__init__" else method
     unknown = next(name for name in kwargs if name not in known)
     raise TypeError(describe_unknown_argument(called, unknown, named))
 

@@ -134,7 +134,7 @@ def describe_unknown_argument(function: str, name: str, known: Iterable[str]) ->
     if name in NOT_NEEDED:
         return f"{function} got an unknown argument {name!r}. Remove it: {NOT_NEEDED[name]}."
     known = sorted(known)
-    if name in COMPILED and function.endswith(".fit"):
+    if name in COMPILED and function.rpartition(".")[2] == "fit":
         return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."
     other = OTHER_NAMES.get(name)
     close = [other] if other in known else close_names(name, known, most=2, least=0.7)

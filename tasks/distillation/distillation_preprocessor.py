@@ -127,7 +127,7 @@ def get_backbone(model: Task | Backbone) -> Backbone:
         TypeError: If the model is not a task or a backbone.
     """
     if not isinstance(model, Task | Backbone):
-        raise TypeError(f"Received {quote(model)} as a model. Expected a task or a backbone.")
+        raise TypeError(f"The teacher or student is {quote(model)}. Expected a task or a backbone.")
     return model if isinstance(model, Backbone) else model.backbone
 
 
@@ -195,8 +195,8 @@ def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
     """Check the number of relation heads. The default is the number of attention heads.
 
     Raises:
-        ValueError: If the number does not divide both widths, or if it is None and the models have
-            different numbers of attention heads.
+        ValueError: If the number does not divide both widths, or if `given` is None and the models
+            differ in the number of attention heads.
     """
     if given is None and teacher.num_heads != student.num_heads:
         raise ValueError(

@@ -103,8 +103,8 @@ class Embedder(Task, Searchable[IndexKind]):
     or a vector per token. All methods in this class support all three kinds.
 
     Attributes:
-        default_losses: Dict of each supported form of training data to a function that creates its
-            default loss. Any other form raises an error.
+        default_losses: Dict mapping each supported form of training data to a function that creates
+            the default loss. Any other form raises an error.
         vector_mask: String. Name of the input that masks the tokens to pool.
     """
 

@@ -109,7 +109,7 @@ def find_spans(
         ([[5.0]], [[1]], [[1]])
     """
     if max_answer_length < 1:
-        raise invalid("max_answer_length", max_answer_length, "at least 1 token")
+        raise invalid("max_answer_length", max_answer_length, "an integer of at least 1")
     masked = array_ops.where(
         is_context[:, None], array_ops.cast(logits, array_ops.float32), IMPOSSIBLE
     )

@@ -269,7 +269,7 @@ def search_metrics(
     documents: int,
     deepest: int | None = None,
 ) -> dict[str, float]:
-    """Compute `compute_ranking_metrics` for a search function.
+    """Compute the metrics of `compute_ranking_metrics` for a search function.
 
     Args:
         search: Function that finds the k nearest documents. It is called with query indices and k,
@@ -277,7 +277,7 @@ def search_metrics(
             For ties at the last cutoff, it is called again with a larger k.
         relevant, cutoffs: See `compute_ranking_metrics`.
         documents: Integer. Number of unique documents.
-        deepest: Optional integer. Number of documents with duplicates. If None, there are no
+        deepest: Optional integer. Number of documents, including duplicates. If None, there are no
             duplicates. Defaults to None.
 
     Example:

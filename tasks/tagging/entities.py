@@ -294,7 +294,7 @@ class EntityExplanation(Entity, Attributions):
 
 
 class Units(NamedTuple):
-    """Tokens or words of all texts, which are tagged. All tensors have shape (U, ...).
+    """The units that get tags: tokens or words of all texts. All tensors have shape (U, ...).
 
     Attributes:
         row: Int64. Index of the text.

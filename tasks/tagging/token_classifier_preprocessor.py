@@ -234,7 +234,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Batch single examples. A text is a scalar, and words with tags are two vectors.
+        """Batch a dataset of single examples: scalar texts, or vectors of words and of tags.
 
         A vector without tags is a batch of texts, unless its specification is ragged.
         """

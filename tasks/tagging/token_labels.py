@@ -122,8 +122,8 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
         example, (start, end) = int(row[moved[0]]), given[moved[0]]
         logger.warning(
             "%d of the spans begin or end with whitespace or invisible characters, or before an "
-            "accent of their last letter. The characters are removed from the spans, and the "
-            "accents are added. First span: example %d, %r, from %d to %d.",
+            "accent of the last letter. Such characters are removed from the spans, and accents "
+            "are added. First span: example %d, %r, from %d to %d.",
             len(moved),
             example,
             bytes.decode(texts[example].numpy())[start:end],

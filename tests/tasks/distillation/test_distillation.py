@@ -499,7 +499,7 @@ def of_one_backbone(teacher, student):
         ),
         (
             lambda: ez.Distillation(masked_lm(TOKENS), masked_lm([*TOKENS, "x"])),
-            "student is 21.* 20",
+            "21 for the student.* 20",
         ),
         (lambda: ez.Distillation(classifier(), "student"), "student is 'student'"),
         (
