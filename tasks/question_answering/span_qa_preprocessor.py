@@ -146,8 +146,8 @@ class SpanQAPreprocessor(Preprocessor):
         if self._longest_question < 1:
             least = self._specials + 1 + MIN_CONTEXT
             raise ValueError(
-                f"The window length is {self.max_sequence_length}. A question and its context need "
-                f"at least {least} tokens: increase `sequence_length` or `window_length`."
+                f"`sequence_length` or `window_length` is {self.max_sequence_length}, but a "
+                f"question and its context need at least {least} tokens. Pass a larger value."
             )
         if self.doc_stride != DOC_STRIDE:  # the default is half of a window that is smaller
             check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)

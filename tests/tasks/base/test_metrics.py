@@ -147,7 +147,7 @@ def test_long_rows_need_little_memory():
 
 
 def test_sentences_of_different_length_are_refused():
-    with pytest.raises(ValueError, match="Sentence 1 has 2 true and 1 predicted tags"):
+    with pytest.raises(ValueError, match="Sentence 1 has 2 true.*1 predicted tags"):
         score_tags([["O"], ["O", "O"]], [["O"], ["O"]])
 
 
