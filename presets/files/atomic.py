@@ -1,8 +1,8 @@
 """Replace folders and files atomically, without losing user files.
 
-Each saved folder contains a manifest with all file checksums. Saving again only replaces or
-deletes files listed in the manifest. All other files in the folder belong to the user and are kept.
-Links are not followed.
+Each saved folder contains a manifest with the checksums of all files. Saving again only replaces or
+deletes the files in this list. All other files belong to the user and are kept. Links are not
+followed.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ _TEMPORARY = ".encoder_zoo_temporary"  # a file that marks temporary folders of 
 
 
 class Kind(NamedTuple):
-    """A kind of folder that this package writes, such as a preset or an index.
+    """Type of folder that this package writes, such as a preset or an index.
 
     Attributes:
-        name: String. The name for error messages, for example "an index".
-        is_written: Function that takes a manifest and returns whether it belongs to this kind of
-            folder.
-        manifest: String. File name of the manifest, which lists all other files.
-        read: List of strings. Patterns for file names that are read from such a folder. User files
-            must not match them.
+        name: String. Name of the type for error messages, for example "an index".
+        is_written: Function that takes a manifest and returns whether the folder has this type.
+        manifest: String. File name of the manifest. Defaults to "encoder_zoo.json".
+        read: Sequence of strings. Patterns of the file names that are read when loading the folder.
+            User files must not match any pattern. Defaults to ().
     """
 
     name: str
@@ -62,18 +61,19 @@ class Kind(NamedTuple):
 
 @contextlib.contextmanager
 def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
-    """Replace a folder atomically with new contents written inside a `with` block.
+    """Context manager that replaces a folder atomically with new contents.
 
-    The new folder is written next to the target and flushed to disk. Then both folders are
-    exchanged. Files listed in the target's manifest are replaced, with a warning if they were
-    modified. All other files and folders are kept. If the block fails, the target is not changed.
+    The `with` block writes to a new folder next to the target. The new folder is flushed to disk,
+    and then exchanged with the target. Files in the manifest of the target are replaced, with a
+    warning for modified files. All other files and folders are kept. If the block fails, the target
+    is not changed.
 
     Args:
-        folder: String or path. The target folder, which does not need to exist.
-        kind: `Kind` of the folder. The block must write its manifest.
+        folder: String or path. Target folder, which does not need to exist.
+        kind: `Kind` of the folder. The `with` block must write the manifest.
 
     Yields:
-        The path of the new folder.
+        Path of the new folder.
 
     Raises:
         ValueError: If the target is a mount point or a link, or if files saved by other programs
@@ -117,14 +117,15 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
 def replace_file(
     path: str | os.PathLike, is_written: Callable[[pathlib.Path], bool] = lambda path: False
 ) -> Iterator[pathlib.Path]:
-    """Replace a file atomically with new contents written inside a `with` block.
+    """Context manager that replaces a file atomically with new contents.
 
-    If the block fails, the file is not changed.
+    The `with` block writes to a new file. If the block fails, the target is not changed.
 
     Args:
-        path: String or path. The target file, which does not need to exist.
-        is_written: Function that takes a path and returns whether this package wrote the file.
-            Files of other programs are only replaced if their contents are identical.
+        path: String or path. Target file, which does not need to exist.
+        is_written: Function that takes a path and returns whether this package wrote the file. By
+            default, existing files are treated as files of other programs, which are only replaced
+            by identical contents.
 
     Raises:
         ValueError: If the file is a link or was written by another program.
@@ -157,10 +158,14 @@ def replace_file(
 
 
 def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
-    """Delete all files listed in a manifest. Empty folders are removed, too.
+    """Delete all files listed in the manifest of a folder, and empty folders.
 
-    Modified files and links are kept, and a warning is logged. A folder without a manifest of this
-    kind is not changed.
+    Modified files are kept with a warning. Links are kept. A folder without a manifest of this kind
+    is not changed.
+
+    Args:
+        folder: String or path. Folder to clean up.
+        kind: `Kind` of the folder.
     """
     target = pathlib.Path(folder)
     try:
@@ -189,11 +194,11 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
 
 
 def write_signed(path: pathlib.Path, description: Mapping) -> None:
-    """Write a JSON description and its checksum to a file, which is replaced atomically.
+    """Write a JSON object with a checksum, and replace the file atomically.
 
     Args:
         path: String or path. File to write.
-        description: Dictionary of plain data. The value of `sha256` is computed again.
+        description: Dictionary of plain data. The field `sha256` is added or updated.
     """
     description = {**description, "sha256": compute_manifest_digest(description)}
     with replace_file(path, _is_signed) as new:
@@ -209,7 +214,7 @@ def _is_signed(path: pathlib.Path) -> bool:
 
 
 def check_folder(folder: str | os.PathLike) -> pathlib.Path:
-    """Check that a folder can be written, and return its absolute path.
+    """Check that a folder is writable, and return the absolute path.
 
     The folder does not need to exist.
 
@@ -240,7 +245,7 @@ def _check_exchangeable(target: pathlib.Path) -> None:
 
 
 def _make_absolute(path: str | os.PathLike) -> pathlib.Path:
-    """Return the absolute path without following a link in its last component."""
+    """Return the absolute path. A link in the last component is not followed."""
     path = check_path(path)
     last = path.name if path.name not in ("", "..") else ""
     return pathlib.Path(os.path.realpath(path.parent if last else path), last)
@@ -255,7 +260,7 @@ def _check_no_link(path: pathlib.Path) -> None:
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Check that a path is not marked as read-only. Administrators could still write to it."""
+    """Raise an error for read-only paths, even if an administrator could write to them."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
             errno.EACCES,
@@ -267,7 +272,7 @@ def _check_writable(path: pathlib.Path) -> None:
 
 
 def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
-    """Return the files listed in a folder's manifest, including the manifest itself."""
+    """Return all files listed in the manifest of a folder, and the manifest file."""
     path = target / kind.manifest
     if not os.path.lexists(path):
         return {}
@@ -292,7 +297,7 @@ def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
 def _check_replaceable(
     target: pathlib.Path, name: str, owned: Mapping, new: pathlib.Path, kind: Kind
 ) -> None:
-    """Check that this package saved a file. If the file was modified later, log a warning."""
+    """Check that a file was saved by this package. Log a warning if it was modified later."""
     path = target / name
     if _is_link(target, name) or any((target / parent).is_file() for parent in _list_parents(name)):
         raise _make_foreign_error(target, name, kind)
@@ -318,13 +323,13 @@ def _has_same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
 
 def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueError:
     return ValueError(
-        f"{target} contains {name}, which does not belong to {kind.name} saved by this package. "
+        f"{target} contains {name}, which was not saved by this package as part of {kind.name}. "
         f"Delete the file, or save to a different folder, such as {target / 'saved'}."
     )
 
 
 def _list_parents(name: str) -> list[str]:
-    """List all parent folders on a relative path, from the outermost to the innermost folder.
+    """List all parent folders of a relative path, starting with the outermost folder.
 
     Example:
         >>> _list_parents("assets/tokenizer/merges.txt")
@@ -363,7 +368,7 @@ def _make_temporary(target: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _remove_leftovers(target: pathlib.Path) -> None:
-    """Remove temporary folders of processes that were killed."""
+    """Remove the temporary folders of killed processes."""
     for path in target.parent.glob(f".{glob.escape(target.name)}.saving-*"):
         with contextlib.suppress(OSError):
             old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
@@ -372,19 +377,19 @@ def _remove_leftovers(target: pathlib.Path) -> None:
 
 
 def remove_temporary(folder: pathlib.Path, names: str) -> None:
-    """Remove unused temporary folders that match a pattern."""
+    """Remove unused temporary folders whose target name matches a pattern."""
     for path in folder.glob(f".{names}.saving-*"):
         if _is_temporary(path):
             shutil.rmtree(path)
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
-    """Check whether a folder with a temporary name was created by this package."""
+    """Return whether a temporary folder was created by this package."""
     return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
 def _has_process_ended(name: str) -> bool:
-    """Check whether the process that created a temporary folder has ended."""
+    """Return whether the process that created a temporary folder has ended."""
     mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
     if mine is None or os.name != "posix":  # not known for other hosts or on Windows
         return False
@@ -398,7 +403,7 @@ def _has_process_ended(name: str) -> bool:
 
 
 def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Set default file permissions. Some libraries create files that only the owner can read."""
+    """Set default file permissions, because some libraries create files only for the owner."""
     mask = os.umask(0)
     os.umask(mask)
     for path in new.rglob("*"):
@@ -407,7 +412,7 @@ def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> None:
-    """Link or copy all user files from the old folder to the new folder."""
+    """Link or copy all files of the user from the old folder to the new folder."""
     ours = {folder for name in owned for folder in _list_parents(name)}
     folders = []
     for path, name in _walk(target):
@@ -424,7 +429,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
 
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
-    """Move files to the new folder that users added to the old folder in the meantime."""
+    """Move files that were added to the old folder in the meantime to the new folder."""
     for path, name in _walk(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()
@@ -434,7 +439,7 @@ def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) 
 
 
 def _walk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-    """Yield the relative name and path of everything in a folder. Parent folders come first."""
+    """Yield (path, relative name) for all files and folders in a folder, parents first."""
     for parent, folders, files in os.walk(folder, onerror=_raise):
         for name in sorted([*folders, *files]):
             path = pathlib.Path(parent, name)
@@ -469,14 +474,14 @@ def _exchange(new: pathlib.Path, target: pathlib.Path, temporary: pathlib.Path) 
     if not target.exists():
         os.replace(new, target)
     elif not _exchange_in_one_step(new, target):
-        # This is not atomic. For a short time, no folder has this name.
+        # Not atomic: for a short time, the target does not exist.
         os.replace(target, temporary / "old")
         os.replace(new, target)
         os.replace(temporary / "old", new)
 
 
 def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
-    """Exchange two paths with one system call. Return False if this is not supported."""
+    """Exchange two paths with one system call. Return False on unsupported systems."""
     libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     paths = os.fsencode(new), os.fsencode(target)
     if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
@@ -488,7 +493,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error to an OSError if its message contains an error code of the system."""
+    """Convert an error with a system error code in the message to an OSError."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
@@ -501,7 +506,7 @@ def _convert_error(error: Exception) -> OSError | None:
 
 
 def _add_target(error: OSError, target: pathlib.Path) -> OSError:
-    """Add the target to an error message, and say whether it still has its previous contents."""
+    """Add the target to an error message, and mention that the target was not changed."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)
     before = " The previous contents are unchanged." if target.exists() else ""

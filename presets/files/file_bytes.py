@@ -17,8 +17,9 @@ class FileBytes:
     """Read byte ranges from an open file.
 
     Args:
-        file: Binary file with the methods `seek` and `readinto`.
-        advice: String. Last sentence of error messages, without the final period.
+        file: Binary file object with the methods `seek` and `readinto`.
+        advice: String. Last sentence of all error messages, without the period. Defaults to
+            `TORCH_SAVE`.
 
     Attributes:
         name: String. File path for error messages.
@@ -32,7 +33,7 @@ class FileBytes:
         b'cde'
         >>> FileBytes(file).read(4, 3)
         Traceback (most recent call last):
-        ValueError: letters.bin is cut off: it has 6 bytes, expected at least 7. Download it again.
+        ValueError: letters.bin is truncated: the file has 6 bytes. Expected at least 7 bytes. ...
     """
 
     def __init__(self, file: BinaryIO, advice: str = TORCH_SAVE):
@@ -67,39 +68,46 @@ class FileBytes:
         return content
 
     def check_size(self, expected: int, exact: bool = False) -> None:
-        """Check that the file has at least the expected size, or exactly this size if `exact`.
+        """Check the size of the file.
+
+        Args:
+            expected: Integer. Minimum size in bytes.
+            exact: Boolean. Whether to also reject larger files. Defaults to False.
 
         Raises:
-            ValueError: If the file is smaller than `expected`, or larger while `exact` is True.
+            ValueError: If the file is smaller than `expected`, or also if it is larger for
+                `exact=True`.
         """
-        sizes = f"it has {self.size} bytes, expected {'' if exact else 'at least '}{expected}"
+        least = "" if exact else "at least "
+        sizes = f"the file has {self.size} bytes. Expected {least}{expected} bytes"
         if self.size < expected:
-            raise ValueError(f"{self.name} is cut off: {sizes}. Download it again.")
+            raise ValueError(f"{self.name} is truncated: {sizes}. Download it again.")
         if exact and self.size > expected:
             raise self.make_error(sizes)
 
     def make_error(self, what: str, advice: str | None = None) -> ValueError:
-        """Create a ValueError that names this file."""
+        """Create a ValueError whose message starts with the file name."""
         return ValueError(f"{self.name}: {what}. {advice or self._advice}.")
 
 
 def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
-    """Check that a file is large enough for its arrays, before allocating memory.
+    """Check that a file is large enough to contain its arrays, before allocating memory.
 
     Args:
-        path: String or path. The file to name in the error message.
-        declared: Integer. The number of bytes according to the shapes of the arrays.
-        size: Integer. Number of bytes that the file stores.
+        path: String or path. File path for the error message.
+        declared: Integer. Number of bytes that the arrays need according to their shapes.
+        size: Integer. Number of bytes in the file.  Raises: ValueError: If `declared` exceeds
+            `size`.
     """
     if declared > size:
         raise ValueError(
-            f"{path}: the arrays need {declared} bytes, but the file only stores {size} bytes. It "
-            "is damaged, compressed or manipulated."
+            f"{path}: the arrays need {declared} bytes, but the file only contains {size} bytes. "
+            "The file is damaged, compressed or manipulated."
         )
 
 
 def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
-    """Check that an array's dtype is a floating-point type."""
+    """Raise a ValueError if an array does not have a floating-point dtype."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(
             f"{path}: {quote(name)} has dtype {quote(str(dtype))}. Expected float16, bfloat16, "

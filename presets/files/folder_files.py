@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 
 class FolderFiles:
-    """Read files from a folder. Subclasses implement `_open`.
+    """Base class for reading files from a folder. Subclasses implement `_open`.
 
     Args:
-        path: Folder path for error messages.
+        path: Path of the folder for error messages.
 
     Attributes:
-        inside: String. Subfolder name in `root`, or "" for the root folder.
+        inside: String. Name of the subfolder in `root`, or "" for the root folder.
         listed: Collection of strings. Names of all files in the folder.
-        not_downloaded: Collection of strings. Names of files that exist in the repository but
-            were not downloaded.
+        not_downloaded: Sequence of strings. Names of files in the repository that were not
+            downloaded.
     """
 
     inside: str = ""
@@ -44,7 +44,7 @@ class FolderFiles:
 
     @property
     def root(self) -> FolderFiles:
-        """The files of the whole preset, also if this object only contains a subfolder."""
+        """`FolderFiles` of the whole preset, even if this object only contains a subfolder."""
         return self
 
     def __enter__(self) -> FolderFiles:
@@ -58,20 +58,23 @@ class FolderFiles:
         self._closing.close()
 
     def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
-        """Enter a context manager, which is exited when the folder is closed."""
+        """Enter a context manager, and exit it when the folder is closed."""
         return self._closing.enter_context(resource)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        """Return an open binary file, positioned at its start. It is closed with the folder.
+        """Open a binary file, and close it when the folder is closed.
 
         Args:
-            name: String. The file name without a folder.
-            named_in: String. File and field from which `name` was read, for error messages.
+            name: String. File name without a folder.
+            named_in: Optional string. File and field that contain `name`, for error messages.
                 Defaults to None.
             inside: String. Subfolder that contains the file. Defaults to "".
+
+        Returns:
+            The file object, positioned at the start.
 
         Raises:
             ValueError: If `name` is invalid or the file does not exist.
@@ -83,7 +86,7 @@ class FolderFiles:
             try:
                 self._open(inner)
             except FileNotFoundError:
-                by = f" {named_in} names it." if named_in else ""
+                by = f" The name is from {named_in}." if named_in else ""
                 raise ValueError(f"{self.path / inner}: file not found.{by}") from None
         file = self._files[inner]
         file.seek(0)
@@ -96,10 +99,10 @@ class FolderFiles:
         return file
 
     def read_json(self, name: str, inside: str = "") -> dict:
-        """Read a JSON object. The result is cached and should not be modified.
+        """Read a JSON object. The result is cached and must not be modified.
 
         Raises:
-            ValueError: If the file is too large. See also `file` and `parse_object`.
+            ValueError: If the file is too large or invalid. See `file` and `parse_object`.
         """
         inner = f"{inside}/{name}" if inside else name
         if inner not in self._parsed:
@@ -112,7 +115,7 @@ class FolderFiles:
         """Read a JSON array.
 
         Raises:
-            ValueError: If the file is too large. See also `file` and `parse_array`.
+            ValueError: If the file is too large or invalid. See `file` and `parse_array`.
         """
         return parse_array(self._read(name, SETTINGS.content, ""), self.path / name)
 
@@ -133,16 +136,16 @@ class FolderFiles:
         return self._read(name, TEXT_BYTES, inside)
 
     def list_opened(self, folder: str) -> list[str]:
-        """List the files of this subfolder that are open."""
+        """List all open files in a subfolder."""
         prefix = f"{folder}/"
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError when an open file was modified."""
+        """Raise a ValueError if an open file was modified."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
-        """Open a file and add it to `_files`. Raise a FileNotFoundError if it does not exist."""
+        """Open a file and add it to `_files`. Raise a FileNotFoundError for missing files."""
         raise NotImplementedError
 
     def _read(self, name: str, most: int, inside: str) -> bytes:
@@ -155,14 +158,11 @@ class FolderFiles:
 
 
 class Subfolder(FolderFiles):
-    """Read files in a subfolder.
+    """Subfolder of an open folder.
 
     Args:
-        files: The `FolderFiles` of the whole folder, which must stay open.
-        name: String. Subfolder name.
-
-    Raises:
-        ValueError: If no subfolder has this name.
+        files: `FolderFiles` of the whole folder, which must stay open.
+        name: String. Name of the subfolder.
     """
 
     def __init__(self, files: FolderFiles, name: str):
@@ -189,7 +189,7 @@ class Subfolder(FolderFiles):
 
 
 def is_plain(name: object) -> bool:
-    """Return whether a name refers to a file directly in a folder.
+    """Return whether a name is a file name without a folder.
 
     Example:
         >>> [is_plain(name) for name in ("vocab.txt", "../vocab.txt", "a/b", "C:x", "a\\0")]
@@ -204,5 +204,5 @@ def is_plain(name: object) -> bool:
 
 
 def get_size(file: BinaryIO) -> int:
-    """Return an open file's size in bytes, and move to its end."""
+    """Return the size of an open file in bytes. The position moves to the end of the file."""
     return file.seek(0, os.SEEK_END)

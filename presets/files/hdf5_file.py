@@ -21,15 +21,15 @@ _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 class Hdf5File:
     """Read arrays from a `.weights.h5` file.
 
-    HDF5 files can contain links to other files, arrays stored in other files, and arrays without
-    stored values. For safety, such files are rejected.
+    HDF5 files can contain links to other files, arrays in other files, and arrays without values.
+    For safety, these files are rejected.
 
     Args:
-        file: Binary file. It should stay open until all arrays are read. Its `name` is used in
-            error messages.
+        file: Binary file object, which must stay open until all arrays are read. Error messages
+            contain the `name` attribute.
 
     Raises:
-        ValueError: If the file cannot be read, or if arrays are missing, linked, or stored in
+        ValueError: If the file cannot be read, or if an array is missing, a link, or stored in
             another file. See also `check_stored` and `check_floats`.
 
     Example:
@@ -51,19 +51,19 @@ class Hdf5File:
             self._names = list(self._find(opened, self._root))
 
     def count(self, layer: str) -> int:
-        """Count layers named `layer`, `layer_1`, and so on."""
+        """Return the number of layers named `layer`, `layer_1`, and so on."""
         names = {layer, *(f"{layer}_{i}" for i in range(1, len(self._names) + 1))}
         return len(names.intersection(self._names))
 
     def shapes(self, group: str) -> list[tuple[int, ...]]:
-        """Return the shapes of a layer's arrays, in order."""
+        """Return the shapes of all arrays in a layer, in order."""
         with self._open() as file:
             path = f"{self._root}/{group}/vars"
             count = len(self._find(file, path))
             return [self._find_array(file, f"{path}/{i}").shape for i in range(count)]
 
     def read(self, name: str) -> np.ndarray:
-        """Read an array."""
+        """Read an array by name."""
         with self._open() as file:
             array = self._find_array(file, f"{self._root}/{name}")
             return array[()].view(ml_dtypes.bfloat16) if _is_bfloat16(array) else array[()]
@@ -81,7 +81,7 @@ class Hdf5File:
             raise ValueError(f"{self.path} ({size} bytes) cannot be read. {reason}.") from None
 
     def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
-        """Find the object at a path, without following links."""
+        """Return the group or dataset at a path. Links are rejected."""
         node = file
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
@@ -112,5 +112,5 @@ class Hdf5File:
 
 
 def _is_bfloat16(array: h5py.Dataset) -> bool:
-    """Return whether an array has the type bfloat16, which Keras stores as two opaque bytes."""
+    """Return whether an array is bfloat16, which Keras stores as two opaque bytes."""
     return array.dtype == np.dtype("V2") and array.attrs.get("dtype") == "bfloat16"

@@ -1,4 +1,4 @@
-"""Parse JSON from untrusted files with limits on memory and depth, and write JSON."""
+"""Parse JSON from untrusted files with limits for memory and depth, and encode JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from encoder_zoo.common.wording import decode_text, quote
 
 
 class Limit(NamedTuple):
-    """Limits for the size of JSON data.
+    """Size limits for JSON data.
 
     Attributes:
         content: Integer. Maximum size of the JSON text in bytes.
@@ -40,7 +40,7 @@ _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 
-# Rules of fields in JSON.
+# Validation rules for JSON fields.
 JSON_FLAG = Rule(lambda v: type(v) is bool, "true or false")
 COUNT = Rule(lambda v: type(v) is int and v >= 1, "an integer of 1 or more")
 JSON_TEXT = Rule(lambda v: isinstance(v, str), "a text")
@@ -49,16 +49,14 @@ JSON_TEXT = Rule(lambda v: isinstance(v, str), "a text")
 def read_field(
     settings: Mapping, name: str, rule: Rule, path: object, default: object = None
 ) -> object:
-    """Read a field from a JSON object.
+    """Get a field from a JSON object, and validate the value.
 
     Args:
-        settings: Dictionary from a JSON file.
+        settings: Dictionary with the contents of a JSON file.
         name: String. Field name.
-        rule: `Rule` of its value.
-        path: Path of the file for error messages.
-        default: Value for fields that are missing or null. Defaults to None.
-
-    Raises:
+        rule: `Rule` for the value.
+        path: Path of the JSON file for error messages.
+        default: Value to return if the field is missing or null. Defaults to None.  Raises:
         ValueError: If the value breaks the rule.
 
     Example:
@@ -114,9 +112,7 @@ def encode_json(value: object) -> bytes:
 
 
 def encode_json_files(files: Mapping[str, object]) -> dict[str, bytes]:
-    """Encode the contents of several files.
-
-    Bytes are not changed. All other values are converted to JSON.
+    """Encode the contents of several files as JSON. Bytes are not changed.
 
     Args:
         files: Dictionary that maps file names to their contents.
@@ -134,15 +130,15 @@ def parse_object(
     """Parse a JSON object.
 
     Args:
-        content: Bytes of UTF-8 text. Callers should check its length against `limit.content` first.
-        name: The file name for error messages.
-        limit: `Limit` of the parsed data. Defaults to `SETTINGS`.
-        unique_names: Boolean. Whether to reject duplicate names even if their values are equal.
-            Defaults to False.
+        content: Bytes of UTF-8 text. The caller should compare the length with `limit.content`.
+        name: File name for error messages.
+        limit: `Limit` for the parsed data. Defaults to `SETTINGS`.
+        unique_names: Boolean. Whether to reject duplicate names with equal values. Duplicate names
+            with different values are always rejected. Defaults to False.
 
     Raises:
-        ValueError: If `content` is not a JSON object, needs too much memory, or contains code, for
-            example Lambda layers.
+        ValueError: If `content` is not a JSON object, needs too much memory, or contains Keras
+            layers that run code.
 
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
@@ -181,7 +177,9 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
         make = functools.partial(_make_object, unique_names=unique_names)
         value = json.loads(text, object_pairs_hook=make, parse_constant=_refuse)
     except RecursionError:
-        raise ValueError(f"{name} is not readable as JSON: it is nested too deeply.") from None
+        raise ValueError(
+            f"{name} is not readable as JSON: the data is nested too deeply."
+        ) from None
     except ValueError as error:
         reason = error if content else "the file is empty"
         raise ValueError(f"{name} is not readable as JSON: {reason}.") from None
@@ -191,13 +189,13 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
 
 
 def estimate_memory(content: bytes) -> int:
-    """Estimate how much memory parsed JSON needs, including its text, in bytes.
+    """Estimate the memory in bytes to parse JSON, including the text.
 
     Example:
         >>> estimate_memory(b'{"a": [1, 2]}')
         601
     """
-    # In Python, the widest character determines how much memory each character in a string takes.
+    # In Python, the widest character determines the number of bytes for all characters in a string.
     width = (
         4 if re.search(b"[\xf0-\xff]", content) else 2 if re.search(b"[\xc4-\xff]", content) else 1
     )
@@ -205,7 +203,7 @@ def estimate_memory(content: bytes) -> int:
 
 
 def _make_object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
-    """Create a dictionary from pairs, and reject names that occur twice with different values."""
+    """Create a dictionary from pairs. Reject duplicate names with different values."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
@@ -226,18 +224,18 @@ def _refuse(name: str) -> None:
 
 
 def _find_code(value: Any, depth: int) -> tuple[str, str] | None:
-    """Find Keras layers that run code, or JSON that is nested too deeply.
+    """Search for Keras layers that run code and for data that is nested too deeply.
 
     Returns:
-        A tuple (field, error), or None.
+        Tuple (field, error) for the first problem, or None.
     """
     if depth > DEPTH:
         return "", f": nested too deeply, more than {DEPTH} levels."
     name = value.get("class_name") if isinstance(value, dict) else None
     if isinstance(name, str) and name in _CODE:
         return ".class_name", (
-            f" is {name!r}, a layer that runs code from the file. Presets are plain data, so "
-            "such a layer is never loaded."
+            f" is {name!r}, a layer that runs code from the file. For safety, layers with code are "
+            "never loaded."
         )
     is_dict = isinstance(value, dict)
     for key, inner in value.items() if is_dict else enumerate(value):

@@ -1,6 +1,6 @@
-"""Read and write the manifest `encoder_zoo.json`, and other descriptions with a checksum.
+"""Read and write the manifest `encoder_zoo.json` and other files with a checksum.
 
-The manifest contains all file checksums, and the settings that no other file contains.
+The manifest contains the checksums of all files, and all settings that are not stored elsewhere.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST_NAME) -> None:
-    """Write a folder's manifest. Call this function after writing all other files.
+    """Write the manifest of a folder. All other files must be written first.
 
     Args:
-        folder: Path of the folder.
+        folder: Path. The folder, which contains all other files.
         settings: Dictionary of additional fields with plain data.
-        name: String. The file name of the manifest. Defaults to "encoder_zoo.json".
+        name: String. File name of the manifest. Defaults to "encoder_zoo.json".
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -48,15 +48,18 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
-    """Read a folder's manifest. If it is missing, return an empty dictionary.
+    """Read and verify the manifest of a folder.
 
     Args:
-        files: The files of the preset.
-        verify: Boolean. Whether to verify the checksums of the files.
+        files: `FolderFiles` with the files of the preset.
+        verify: Boolean. Whether to verify the checksums of all files.
         weights: Boolean. Whether to also verify files with weights. Defaults to True.
 
+    Returns:
+        A dictionary with the contents of the manifest, or {} if there is no manifest.
+
     Raises:
-        ValueError: If a file was truncated, damaged or modified.
+        ValueError: If a file is truncated, damaged or modified.
     """
     if MANIFEST_NAME not in files:
         return {}
@@ -66,7 +69,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     if not verify:
         return manifest
     if manifest.get("sha256") != compute_manifest_digest(manifest):
-        raise ValueError(_describe_change(path, "its own checksum does not match"))
+        raise ValueError(_describe_change(path, "the checksum of this file does not match"))
     for name, entry in manifest["files"].items():
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
             found = _SUBFOLDER.match(name)
@@ -76,7 +79,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
 
 
 def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
-    """Check the types and values of all manifest fields."""
+    """Check the type and value of every field in a manifest."""
     files: Any = manifest.get("files")
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
@@ -84,9 +87,9 @@ def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
         (
             "format",
             manifest.get("format") == MANIFEST_FORMAT,
-            f"{MANIFEST_FORMAT}, which this version supports",
+            f"{MANIFEST_FORMAT}",
         ),
-        ("task", isinstance(manifest.get("task"), str), "a task's name"),
+        ("task", isinstance(manifest.get("task"), str), "the name of a task"),
         ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
         ("preprocessor", _is_plain(manifest.get("preprocessor", {})), "plain settings"),
         ("head", _is_plain(manifest.get("head", {})), "plain settings"),
@@ -101,7 +104,7 @@ def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Return whether values are plain data: None, numbers, strings, booleans, lists, dicts."""
+    """Return whether all values are None, numbers, strings, booleans, lists or dicts."""
     plain = (bool, int, float, str, type(None))
 
     def parts(value: object) -> list:
@@ -118,17 +121,18 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
     size = get_size(file)
     if size < entry["bytes"]:
         raise ValueError(
-            f"{file.name} is cut off: it has {size} bytes, expected {entry['bytes']}. Download it "
-            "again."
+            f"{file.name} is truncated: the file has {size} bytes. Expected {entry['bytes']} bytes."
+            " Download it again."
         )
     if size > entry["bytes"]:
         raise ValueError(
-            _describe_change(file.name, f"it has {size} bytes, expected {entry['bytes']}")
+            _describe_change(file.name, f"the file has {size} bytes instead of {entry['bytes']}")
         )
     found = hash_file(file)
     if found != entry["sha256"]:
         expected = entry["sha256"][:12]
-        raise ValueError(_describe_change(file.name, f"SHA-256 {found[:12]}, expected {expected}"))
+        change = f"the SHA-256 checksum is {found[:12]} instead of {expected}"
+        raise ValueError(_describe_change(file.name, change))
 
 
 def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
@@ -139,7 +143,7 @@ def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
 
 
 def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the hexadecimal SHA-256 checksum of a prefix followed by an open file.
+    """Compute the hexadecimal checksum of a prefix followed by the bytes of an open file.
 
     Example:
         >>> import io
@@ -154,13 +158,13 @@ def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") ->
 
 
 def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the checksum of the file at a path. See `hash_file`."""
+    """Compute the checksum of a file. See `hash_file`."""
     with open(path, "rb") as file:
         return hash_file(file, algorithm, prefix)
 
 
 def compute_manifest_digest(manifest: Mapping) -> str:
-    """Compute a manifest's checksum, ignoring its `sha256` field.
+    """Compute the checksum of a manifest. The field `sha256` is ignored.
 
     Example:
         >>> digest = compute_manifest_digest({"format": 1})

@@ -1,4 +1,4 @@
-"""Open all files in a folder at the same version and detect changes while reading."""
+"""Open a consistent version of all files in a folder, and detect changes while reading."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ class FolderReplaced(FileNotFoundError):
 
 
 class OpenFolder(FolderFiles):
-    """Open a consistent version of all files in a local folder.
+    """Local folder whose files are all opened in the same version.
 
-    If another process replaces the folder at the same time (see `replacing`), opening files by path
-    could mix two versions. For this reason, this class first opens the folder, and then opens all
-    files relative to the folder handle. The files can be read even after the folder was replaced or
-    deleted.
+    If another process replaces the folder (see `replace_folder`), opening files by path could mix
+    two versions. For this reason, this class opens the folder, and then all files relative to the
+    folder handle. The files can still be read after the folder was replaced or deleted.
 
     Args:
-        path: String or path. The folder to open.
-        patterns: Iterable of strings. Patterns for the files to open immediately. A pattern can
-            contain wildcards. With a slash, it matches files in subfolders. Other files can be
-            opened later with `file`, unless the folder is deleted.
+        path: String or path. Folder to open.
+        patterns: Iterable of strings. Patterns of the files to open immediately. Patterns can
+            contain wildcards. Patterns with a slash match files in subfolders. Other files can be
+            opened later with `file`, unless the folder is deleted. Defaults to ().
 
     Attributes:
-        path: Folder path for error messages.
-        listed: List of strings. Names of all files that were in the folder when it was opened.
+        path: Path of the folder for error messages.
+        listed: List of strings. Names of all files in the folder at the time of opening.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If `path` is not a folder, if a file is not a regular file, is a Git LFS
-            pointer, or links to a path outside the preset, or if other processes keep replacing the
-            folder.
+        ValueError: If `path` is not a folder, if a file is not a regular file, is a Git LFS pointer
+            or links to a path outside of the preset, or if other processes replace the folder too
+            often.
 
     Example:
         >>> import tempfile
@@ -73,22 +72,23 @@ class OpenFolder(FolderFiles):
                 self.close()
                 raise
         raise ValueError(
-            f"{self.path} was replaced {_ATTEMPTS} times while it was opened. Load it after the "
-            "other process has finished writing."
+            f"{self.path} was replaced {_ATTEMPTS} times while it was opened. Load the folder "
+            "after the other process has finished writing."
         )
 
     def check_unchanged(self) -> None:
-        """Check that no other process has modified an open file.
+        """Check that no open file was modified by another process.
 
         Raises:
-            ValueError: If files were modified while reading.
+            ValueError: If a file was modified.
         """
         for name, file in self._files.items():
             if _get_state(file) != self._states[name]:
                 raise ValueError(
                     f"{self.path / name} was changed while it was read, so the result could mix "
-                    "two versions. Load it again after the other process has finished writing. "
-                    "save_to_preset avoids this problem, because it replaces a folder in one step."
+                    "two versions. Load the folder again after the other process has finished "
+                    "writing. save_to_preset avoids this problem by replacing the folder in one "
+                    "step."
                 )
 
     def _open_handle(self) -> None:
@@ -121,13 +121,13 @@ class OpenFolder(FolderFiles):
                 raise FolderReplaced from None
 
     def _list_inside(self, patterns: list[str]) -> list[str]:
-        """List all paths inside subfolders that match the patterns."""
+        """List all paths in the subfolders that match the patterns."""
         folders = {pattern.split("/")[0] for pattern in patterns}
         found = [name for name in self.listed if _is_match(name, folders)]
         return [f"{name}/{inner}" for name in found for inner in self._list(name)]
 
     def _list(self, folder: str) -> list[str]:
-        """List all names in a subfolder. If it is a file or was deleted, return an empty list."""
+        """List all names in a subfolder. Return [] for files and deleted folders."""
         try:
             if self._handle is None:
                 return sorted(os.listdir(self.path / folder))
@@ -168,7 +168,7 @@ class OpenFolder(FolderFiles):
             self._check_not_replaced()
 
     def _read_state(self, name: str) -> os.stat_result | None:
-        """Return the path status without following links, or None when the path does not exist."""
+        """Return the status of a path without following links, or None for missing paths."""
         path = self.path / name if self._handle is None else name
         try:
             return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
@@ -180,14 +180,17 @@ class OpenFolder(FolderFiles):
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
-        """Check whether a path or any parent folder is a link."""
+        """Return whether a path or a parent folder is a link."""
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _resolve_link(self, path: pathlib.Path) -> pathlib.Path:
-        """Return a link's target. Raise a ValueError when it is outside of the folder.
+        """Return the target of a link, which must be inside the folder.
 
-        In the hub cache, links may also point to the folders with downloaded blobs.
+        In the hub cache, links can also point to the folders with downloaded blobs.
+
+        Raises:
+            ValueError: If the target is outside of the folder.
         """
         # `Path.resolve` would raise a RuntimeError for circular links.
         real, home = (pathlib.Path(os.path.realpath(p)) for p in (path, self.path))
@@ -207,18 +210,18 @@ def _is_match(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _get_state(file: BinaryIO) -> tuple[int, int]:
-    """Return size and modification time for an open file."""
+    """Return the size and modification time of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 
 
 class InputFiles:
-    """Input files that should not change while reading.
+    """List of input files that should not change while reading.
 
-    Replaced and overwritten files are detected, even if their size is the same.
+    Replaced and overwritten files are detected, even if the size is the same.
 
     Args:
-        paths: List of strings or paths. The files to remember in their current state.
+        paths: List of strings or paths. Files to compare with the current state later.
 
     Attributes:
         paths: List of paths.
@@ -241,16 +244,16 @@ class InputFiles:
 
     @property
     def sizes(self) -> list[int]:
-        """The size of each file in bytes."""
+        """Size of each file in bytes."""
         return [state.st_size for state in self._states]
 
     @property
     def modified(self) -> list[int]:
-        """Each file's modification time in nanoseconds."""
+        """Modification time of each file in nanoseconds."""
         return [state.st_mtime_ns for state in self._states]
 
     def check_unchanged(self) -> None:
-        """Check that no file has changed."""
+        """Raise a ValueError if a file has changed."""
         for path, before in zip(self.paths, self._states, strict=True):
             if not path.exists() or _get_version(os.stat(path)) != _get_version(before):
                 raise ValueError(
@@ -261,6 +264,6 @@ class InputFiles:
 
 
 def _get_version(state: os.stat_result) -> tuple:
-    # The system sets the change time (ctime), so nobody can reset it.
+    # Users cannot reset the change time (ctime), which is set by the system.
     times = state.st_mtime_ns, state.st_ctime_ns
     return state.st_dev, state.st_ino, state.st_size, *times

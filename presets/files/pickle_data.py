@@ -1,7 +1,7 @@
-"""Interpret pickles as plain data. Names in a file are never imported or called.
+"""Interpret pickles as plain data, without importing or calling names from the file.
 
-A pickle is a program for a stack machine, and Python's `pickle` runs any program. This interpreter
-only supports the instructions that dictionaries of tensors need, and the globals that the caller
+A pickle is a program for a stack machine, and the `pickle` module runs any program. This
+interpreter only supports instructions for dictionaries of tensors, and globals that the caller
 allows. If a pickle calls a global, a function of this package is called instead.
 
 Source: `pickletools` in Python's standard library describes the instructions.
@@ -29,28 +29,28 @@ NOTHING_RUNS = "Only tensors are read, and no code from the file is executed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Global:
-    """The name of a class or function in a pickle.
+    """Reference to a class or function in a pickle.
 
     Attributes:
-        name: String. The full name with the module.
+        name: String. Qualified name, including the module.
     """
 
     name: str
 
 
 class OrderedMapping(dict):
-    """Dictionary that was a `collections.OrderedDict` in the pickle. Its attributes are ignored."""
+    """Dictionary for a pickled `collections.OrderedDict`. Other attributes are ignored."""
 
     __slots__ = ()
 
 
 class PickleStream:
-    """Read part of a file in order, byte by byte.
+    """Sequential reader for a part of a file.
 
     Args:
         source: `FileBytes` to read from.
-        start, end: Integers. The offsets of the part.
-        name: String. Name of this part for error messages.
+        start, end: Integers. Start and end offsets of the part in bytes.
+        name: String. Name of the part for error messages.
     """
 
     def __init__(self, source: FileBytes, start: int, end: int, name: str):
@@ -64,7 +64,7 @@ class PickleStream:
 
     @property
     def position(self) -> int:
-        """The offset of the next byte in the file."""
+        """Offset of the next byte in the file."""
         return self._block_start + self._used
 
     def take(self, count: int) -> bytes:
@@ -90,7 +90,7 @@ class PickleStream:
         self._block_start, self._used = start, 0
 
     def take_line(self) -> str:
-        """Read a line of ASCII text without its line break."""
+        """Read a line of ASCII text, and remove the line break."""
         line = b""
         while (sign := self.take(1)) != b"\n":
             line += sign
@@ -99,7 +99,7 @@ class PickleStream:
         return line.decode("ascii", "backslashreplace")
 
     def error(self, what: str, *advice: str) -> ValueError:
-        """Create a ValueError that names this part of the file."""
+        """Create a ValueError whose message starts with the names of the file and the part."""
         return self.source.make_error(f"{self.name} {what}", *advice)
 
 
@@ -107,10 +107,12 @@ class PickleInterpreter:
     """Interpret pickles as plain data, without running code.
 
     Args:
-        stream: `PickleStream` of one or several pickles.
-        globals: Dictionary that maps each allowed global to the function that is called instead.
-            The value None allows the name but not calls. By default, no globals are allowed.
-        persistent: Function that converts a persistent id to a value. Defaults to None.
+        stream: `PickleStream` with one or more pickles.
+        globals: Optional dictionary that maps the name of each allowed global to a function. If the
+            pickle calls the global, this function is called instead. If the function is None, calls
+            are rejected. Defaults to None, which means that no globals are allowed.
+        persistent: Optional function that converts a persistent id to a value. If None, persistent
+            ids are rejected. Defaults to None.
 
     Example:
         >>> import io, pickle
@@ -144,8 +146,7 @@ class PickleInterpreter:
             of the functions in `globals` and `persistent`.
 
         Raises:
-            ValueError: If the pickle is damaged, or if it uses names or instructions that tensors
-                do not need.
+            ValueError: If the pickle is damaged or contains unsupported names or instructions.
         """
         self._stack: list = []
         self._below: list[list] = []  # the stacks below each mark
@@ -155,7 +156,7 @@ class PickleInterpreter:
             if code == b".":
                 return self._stop()
             if code not in _INSTRUCTION:
-                raise self._refuse(f"has the instruction {_name_instruction(code)}")
+                raise self._refuse(f"contains the instruction {_name_instruction(code)}")
             _INSTRUCTION[code](self)
         raise self._refuse(f"has more than {_INSTRUCTIONS} instructions")
 
@@ -166,7 +167,7 @@ class PickleInterpreter:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
 
     def _pop(self, count: int) -> list:
-        """Remove and return the stack's top values, which must be above the last mark."""
+        """Pop the top values from the stack. All values must be above the last mark."""
         if len(self._stack) < count:
             raise self._stream.error("takes a value from an empty stack")
         values = self._stack[len(self._stack) - count :]
@@ -192,7 +193,7 @@ class PickleInterpreter:
 
     def _check_protocol(self) -> None:
         if (version := self._stream.take(1)[0]) != 2:
-            raise self._refuse(f"has protocol {version}, expected 2")
+            raise self._refuse(f"has protocol {version}. Expected protocol 2")
 
     def _mark(self) -> None:
         if len(self._below) >= _MARKS:
@@ -227,14 +228,16 @@ class PickleInterpreter:
         self._stack.append(self._persistent(key))
 
     def _memorize(self, index: int) -> None:
-        # Memorized values have consecutive numbers.
+        # Memoized values have consecutive indices.
         if index != len(self._memo) or not self._stack:
-            raise self._stream.error(f"memorizes {index}, expected {len(self._memo)}")
+            raise self._stream.error(f"has the memo index {index}. Expected {len(self._memo)}")
         self._memo.append(self._stack[-1])
 
     def _push_memo(self, index: int) -> None:
         if index >= len(self._memo):
-            raise self._stream.error(f"recalls {index} of {len(self._memo)} memorized values")
+            raise self._stream.error(
+                f"refers to the memo index {index}, but only has {len(self._memo)} memoized values"
+            )
         self._stack.append(self._memo[index])
 
     def _extend(self, values: list) -> None:
@@ -245,7 +248,7 @@ class PickleInterpreter:
         if len(values) % 2:
             raise self._stream.error("sets a key without a value")
         for key, value in zip(values[::2], values[1::2], strict=True):
-            # Larger numbers could be chosen such that all keys have the same hash.
+            # With larger numbers, an attacker could choose keys that all have the same hash.
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
                 raise self._refuse("has a key that is neither a string nor a small number")
             if key in target:

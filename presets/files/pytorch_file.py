@@ -1,4 +1,4 @@
-"""Read tensors from torch.save files without executing pickle code, and write such files."""
+"""Read and write torch.save files with tensors, without executing pickle code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.torch_storages import TensorView, open_storages
 
-# Three tensors can be columns of one fused matrix. Each of them then spans almost the whole matrix.
+# Three tensors can be columns of one fused matrix, so each tensor spans almost the whole matrix.
 _MAX_SPANS = 4
 _STATE_DICT = "Expected a file that was saved with torch.save(model.state_dict(), path)"
 
@@ -23,15 +23,15 @@ _STATE_DICT = "Expected a file that was saved with torch.save(model.state_dict()
 class PyTorchFile:
     """Read tensors from a torch.save file.
 
-    The constructor only reads the pickles, which contain the shapes and offsets of tensors. They
-    are interpreted as plain data. Files with other contents are rejected.
+    The constructor only reads the pickles, which contain the shapes and offsets of all tensors. The
+    pickles are interpreted as plain data. Files with other contents are rejected.
 
     Args:
         file: Seekable binary file. Its `name` is used in error messages.
 
     Attributes:
-        shapes: Dictionary from tensor names to shapes. Strings, numbers and plain containers in the
-            file are ignored.
+        shapes: Dictionary that maps tensor names to shapes. Strings, numbers and plain containers
+            in the file are ignored.
 
     Raises:
         ValueError: If the file is truncated or damaged, or contains anything other than tensors.
@@ -42,7 +42,7 @@ class PyTorchFile:
         >>> file.name = "pytorch_model.bin"
         >>> PyTorchFile(file)
         Traceback (most recent call last):
-        ValueError: pytorch_model.bin: its pickle uses the name '__builtin__.print'. Only ...
+        ValueError: pytorch_model.bin: the pickle uses the name '__builtin__.print'. Only ...
     """
 
     def __init__(self, file: BinaryIO):
@@ -53,14 +53,14 @@ class PyTorchFile:
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
     def dtype(self, name: str) -> np.dtype:
-        """Return a tensor's dtype."""
+        """Return the dtype of a tensor."""
         return self._views[name].storage.dtype
 
     def read(self, name: str) -> np.ndarray:
-        """Read a tensor.
+        """Read a tensor by name.
 
         Raises:
-            ValueError: If the tensor's storage is damaged.
+            ValueError: If the storage of the tensor is damaged.
         """
         view = self._views[name]
         dtype = view.storage.dtype
@@ -72,42 +72,44 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _map_tensors(self, value: object) -> dict[str, TensorView]:
-        """Return the tensors in a state dict by name."""
+        """Map names to tensors in a state dict."""
         if not isinstance(value, dict):
             raise self._source.make_error(
-                "it does not contain a dictionary of tensors", _STATE_DICT
+                "the file does not contain a dictionary of tensors", _STATE_DICT
             )
         if not all(type(name) is str for name in value):
-            raise self._source.make_error("it contains names that are numbers", _STATE_DICT)
+            raise self._source.make_error(
+                "the dictionary of tensors has keys that are not strings", _STATE_DICT
+            )
         views = {name: view for name, view in value.items() if type(view) is TensorView}
         seen: set[int] = set()
         for name in value:
             if name not in views and not _is_plain_data(value[name], seen):
                 keys = ", ".join(quote(key) for key in [*value][:8])
                 raise self._source.make_error(
-                    f"{quote(name)} contains objects that are neither tensors nor plain data. Its "
-                    f"keys are {keys}. It could be a training checkpoint",
+                    f"{quote(name)} contains objects that are neither tensors nor plain data. The "
+                    f"file contains {keys}, so it could be a training checkpoint",
                     _STATE_DICT,
                 )
         if value and not views:
-            raise self._source.make_error("it contains no tensors", _STATE_DICT)
+            raise self._source.make_error("the file contains no tensors", _STATE_DICT)
         self._check_sizes(views.values())
         return views
 
     def _check_sizes(self, views: Iterable[TensorView]) -> None:
-        """Check that the tensors do not need much more memory than the file has bytes."""
+        """Check that the tensors are not much larger than the file."""
         total = sum(
             max(view.span, math.prod(view.shape)) * view.storage.dtype.itemsize
             for view in set(views)
         )
         if total > _MAX_SPANS * self._source.size:
             raise self._source.make_error(
-                f"its tensors need {total} bytes, but the file has {self._source.size} bytes"
+                f"the tensors need {total} bytes, but the file has {self._source.size} bytes"
             )
 
 
 def _is_plain_data(value: object, seen: set[int]) -> bool:
-    """Return whether a value only contains plain data. Containers in `seen` are skipped."""
+    """Return whether a value only contains plain data. Skip containers whose id is in `seen`."""
     stack = [value]
     while stack:
         value = stack.pop()
@@ -125,7 +127,7 @@ _STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "bfloat16": "B
 
 
 def encode_pytorch_file(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """Encode a dictionary of tensors in the same format as torch.save.
+    """Encode a dictionary of tensors in the format of torch.save.
 
     Args:
         tensors: Dictionary that maps names to float32, float16 or bfloat16 arrays.
@@ -140,7 +142,7 @@ def encode_pytorch_file(tensors: Mapping[str, np.ndarray]) -> bytes:
         _pickle_text(name) + _pickle_tensor(str(i), value)
         for i, (name, value) in enumerate(tensors.items())
     )
-    # Protocol 2, an empty dictionary, its items, and the end marker.
+    # Protocol 2, an empty dictionary, the dictionary items, and the end marker.
     entries = {"data.pkl": b"\x80\x02}(" + pickled + b"u.", "byteorder": b"little"}
     entries |= {
         f"data/{i}": np.ascontiguousarray(value).tobytes()
@@ -154,7 +156,7 @@ def encode_pytorch_file(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _pickle_tensor(key: str, value: np.ndarray) -> bytes:
-    """Encode the call to `_rebuild_tensor_v2` that creates a tensor when a file is loaded."""
+    """Encode a tensor as a pickled call of `_rebuild_tensor_v2`."""
     strides = [stride // value.itemsize for stride in np.ascontiguousarray(value).strides]
     storage = [_pickle_text("storage"), _pickle_global("torch", _STORAGES[str(value.dtype)])]
     storage += [_pickle_text(key), _pickle_text("cpu"), _pickle_integer(value.size)]

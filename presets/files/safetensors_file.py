@@ -1,7 +1,9 @@
-"""Read `.safetensors` files, after checking the whole header.
+"""Read `.safetensors` files after checking the complete header.
 
-A file contains the header's length in 8 bytes, a JSON header, and the bytes of all tensors
-without gaps. Source: https://github.com/huggingface/safetensors
+A file contains the length of the header in 8 bytes, a JSON header, and the bytes of all tensors
+without gaps.
+
+Source: https://github.com/huggingface/safetensors
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ _DTYPES = {
 
 
 class SafetensorsFile:
-    """Read tensors from a file.
+    """Read tensors from a `.safetensors` file.
 
     Args:
-        file: Binary file. It should stay open until all tensors are read. Its `name` is used in
-            error messages.
+        file: Binary file object, which must stay open until all tensors are read. Error messages
+            contain the `name` attribute.
 
     Attributes:
-        shapes: Dictionary from tensor names to shapes.
+        shapes: Dictionary that maps tensor names to shapes.
 
     Raises:
-        ValueError: If the file is truncated, or if its header is malformed.
+        ValueError: If the file is truncated or the header is malformed.
 
     Example:
         >>> import tempfile
@@ -67,11 +69,11 @@ class SafetensorsFile:
         self._check_layout()
 
     def dtype(self, name: str) -> np.dtype:
-        """Return a tensor's dtype."""
+        """Return the dtype of a tensor."""
         return self._entries[name][0]
 
     def read(self, name: str) -> np.ndarray:
-        """Read a tensor."""
+        """Read a tensor by name."""
         dtype, shape, start = self._entries[name]
         content = self._source.read_array(
             self._data_start + start, math.prod(shape) * dtype.itemsize
@@ -97,7 +99,7 @@ class SafetensorsFile:
         return header, 8 + length
 
     def _check_entry(self, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int]:
-        """Check a tensor's header entry, and return its dtype, shape and start."""
+        """Validate the header entry of a tensor, and return (dtype, shape, start offset)."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]
@@ -123,14 +125,14 @@ class SafetensorsFile:
         return _DTYPES[dtype], tuple(shape), start
 
     def _check_layout(self) -> None:
-        """Check that the tensors fill the rest of the file without gaps."""
+        """Check that the tensors fill the file after the header without gaps."""
         end = 0
         for name, (dtype, shape, start) in sorted(
             self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))
         ):
             if start != end:
                 raise self._source.make_error(
-                    f"{quote(name)} starts at byte {start}, expected {end}"
+                    f"{quote(name)} starts at byte {start}. Expected byte {end}"
                 )
             end += math.prod(shape) * dtype.itemsize
         self._source.check_size(self._data_start + end, exact=True)

@@ -1,10 +1,9 @@
-"""Find the tensors and their storages in both file formats of torch.save.
+"""Find tensors and storages in files written by torch.save, in the zip format and the older format.
 
 Since PyTorch 1.6, a file is a zip archive with the pickle `<root>/data.pkl` and one entry
-`<root>/data/<key>` for each storage. The older format starts with five pickles, which contain a
-magic number, the protocol version, the system's integer sizes, the object, and the storage
-keys. The storages follow after the pickles. Each storage contains the number of elements in 8
-bytes, and then the elements.
+`<root>/data/<key>` for each storage. A file in the older format starts with five pickles: a magic
+number, the protocol version, the integer sizes of the system, the saved object, and the storage
+keys. The storages follow. Each storage starts with the number of elements in 8 bytes.
 
 Source: `torch/serialization.py` in PyTorch.
 """
@@ -35,7 +34,7 @@ _COUNT_BYTES = 8
 
 
 def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
-    """Find all storages in a file of torch.save. The first bytes determine the format.
+    """Find all storages in a torch.save file. The first bytes determine the file format.
 
     Raises:
         ValueError: If the file is truncated, or if it was not written by `torch.save`.
@@ -45,19 +44,19 @@ def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
         return ZipStorages(source)
     if beginning[257:262] == b"ustar":
         raise source.make_error(
-            "it is a tar archive from a PyTorch version before 0.1.10",
+            "the file is a tar archive from a PyTorch version before 0.1.10",
             "Load it with PyTorch and save it again",
         )
     if beginning.startswith(b"\x80"):
         return StreamedStorages(source)
     source.check_size(4)
     raise source.make_error(
-        f"it starts with {quote(beginning[:8])}, which is not how files of torch.save start"
+        f"the file starts with {quote(beginning[:8])}. Expected a zip archive or a pickle"
     )
 
 
 class ZipStorages:
-    """Find the storages in a file of torch.save that is a zip archive.
+    """Find all storages in a torch.save file in the zip format.
 
     Args:
         source: `FileBytes` to read from.
@@ -81,10 +80,10 @@ class ZipStorages:
             self._check_size(storage)
 
     def find_content_start(self, key: str) -> int:
-        """Return the offset of a storage's first element.
+        """Return the offset of the first element in a storage.
 
         Raises:
-            ValueError: If an entry of the zip archive does not match the archive's directory.
+            ValueError: If a zip entry does not match the zip directory.
         """
         return self._directory.find_content_start(f"{self._root}/data/{key}")
 
@@ -93,16 +92,16 @@ class ZipStorages:
         (root, *others) = sorted(roots)
         if others:
             raise self._source.make_error(
-                f"its zip archive has {len(roots)} folders, expected one folder"
+                f"the zip archive has {len(roots)} folders. Expected one folder"
             )
         for name in names:
             if name == f"{root}/constants.pkl" or name.startswith(f"{root}/code/"):
                 raise self._source.make_error(
-                    f"it is a TorchScript program that contains {quote(name)}. {NOTHING_RUNS}",
+                    f"the file is a TorchScript program with {quote(name)}. {NOTHING_RUNS}",
                     "Expected a file that was saved with torch.save(model.state_dict(), path)",
                 )
         if f"{root}/data.pkl" not in names:
-            raise self._source.make_error("its zip archive has no data.pkl")
+            raise self._source.make_error("the zip archive has no data.pkl")
         for name in names:
             # PyTorch ignores case in names such as BYTEORDER.
             part = name.split("/")[1]
@@ -111,7 +110,7 @@ class ZipStorages:
                     f"{quote(name)} contains capital letters. Expected {part.lower()!r}"
                 )
             if name.lower().endswith(".pkl") and name != f"{root}/data.pkl":
-                raise self._source.make_error(f"its zip archive has a second pickle, {quote(name)}")
+                raise self._source.make_error(f"the zip archive has a second pickle, {quote(name)}")
         return root
 
     def _find(self, name: str) -> tuple[int, int]:
@@ -124,8 +123,8 @@ class ZipStorages:
             start, size = self._find("byteorder")
             if (order := self._source.read(start, min(size, 8))) != b"little":
                 raise self._source.make_error(
-                    f"its byte order is {quote(order)}. Expected b'little'",
-                    "Save it again in this order",
+                    f"the byte order is {quote(order)}, but only b'little' is supported",
+                    "Save it again on a little-endian machine",
                 )
 
     def _check_size(self, storage: Storage) -> None:
@@ -135,12 +134,12 @@ class ZipStorages:
         expected = storage.size * storage.dtype.itemsize
         if entry.size != expected:
             raise self._source.make_error(
-                f"storage {quote(storage.key)} has {entry.size} bytes, expected {expected}"
+                f"storage {quote(storage.key)} has {entry.size} bytes. Expected {expected} bytes"
             )
 
 
 class StreamedStorages:
-    """Find the storages in a file of torch.save in the older format.
+    """Find all storages in a torch.save file in the older format.
 
     Args:
         source: `FileBytes` to read from.
@@ -151,16 +150,17 @@ class StreamedStorages:
 
     def __init__(self, source: FileBytes):
         self._source = source
-        stream = PickleStream(source, 0, source.size, "its pickle")
+        stream = PickleStream(source, 0, source.size, "the pickle")
         plain = PickleInterpreter(stream)
         if plain.load() != _MAGIC_NUMBER or plain.load() != _PROTOCOL:
             raise source.make_error(
-                "it does not start with PyTorch's magic number and version 1001"
+                "the file does not start with PyTorch's magic number and version 1001"
             )
         system = plain.load()
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise source.make_error(
-                "it was written on a big-endian machine", "Save it again on a little-endian machine"
+                "the file was written on a big-endian machine",
+                "Save it again on a little-endian machine",
             )
         pickle = TensorPickle(source)
         self.value = pickle.load(stream)
@@ -168,25 +168,25 @@ class StreamedStorages:
         self._starts = self._find_starts(plain.load(), stream.position)
 
     def find_content_start(self, key: str) -> int:
-        """Check how many elements a storage has, and return the first element's offset.
+        """Check the size of a storage, and return the offset of the first element.
 
         Raises:
-            ValueError: If the number of elements is not the number in the pickle.
+            ValueError: If the storage and the pickle contain different numbers of elements.
         """
         start = self._starts[key]
         count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")
         if count != self._storages[key].size:
             raise self._source.make_error(
-                f"storage {quote(key)} has {count} elements, expected {self._storages[key].size}"
+                f"storage {quote(key)} has {count} elements. Expected {self._storages[key].size}"
             )
         return start
 
     def _find_starts(self, keys: object, start: int) -> dict[str, int]:
         """Map storage keys to offsets, and check that the storages fill the rest of the file."""
         if type(keys) is not list or not all(type(key) is str for key in keys):
-            raise self._source.make_error("its list of storages is malformed")
+            raise self._source.make_error("the list of storages is malformed")
         if len(keys) != len(self._storages) or set(keys) != set(self._storages):
-            raise self._source.make_error("its list of storages does not match its tensors")
+            raise self._source.make_error("the list of storages does not match the tensors")
         starts = {}
         for key in keys:
             starts[key] = start + _COUNT_BYTES
@@ -218,11 +218,11 @@ class Storage:
     """A contiguous range of elements in the file.
 
     Attributes:
-        key: String. The name in the file.
-        dtype: Dtype of all elements.
+        key: String. Name of the storage in the file.
+        dtype: NumPy dtype of the elements.
         size: Integer. The number of elements.
-        start: Integer. Index of the first element, for storages that are part of larger stored
-            storages.
+        start: Integer. Index of the first element in the stored storage, which can be larger.
+            Defaults to 0.
     """
 
     key: str
@@ -233,13 +233,14 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorView:
-    """A tensor in a storage.
+    """Tensor that is stored in a storage.
 
     Attributes:
         storage: The `Storage` that contains the elements.
         start: Integer. Index of the first element in the storage.
         shape: Tuple of integers.
-        strides: Tuple of integers. Strides in elements, and 0 for dimensions of size 0 or 1.
+        strides: Tuple of integers. Strides in elements. Dimensions of size 0 or 1 have the stride
+            0.
     """
 
     storage: Storage
@@ -249,14 +250,14 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """The number of elements in the storage from the first to the last tensor element."""
+        """Number of storage elements between the first and the last tensor element, inclusive."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """Check whether the elements are stored in C order and without gaps."""
+        """Return whether the elements are stored in C order without gaps."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:
@@ -266,13 +267,13 @@ class TensorView:
 
 
 class TensorPickle:
-    """Interpret a pickle that contains tensors, and collect their storages.
+    """Interpret a pickle with tensors, and collect the storages of the tensors.
 
     Args:
         source: `FileBytes` for error messages.
 
     Attributes:
-        storages: Dictionary that maps keys to storages in this pickle.
+        storages: Dictionary that maps keys to `Storage` objects.
     """
 
     def __init__(self, source: FileBytes):
@@ -280,7 +281,7 @@ class TensorPickle:
         self.storages: dict[str, Storage] = {}
 
     def load(self, stream: PickleStream) -> object:
-        """Read a pickle that contains tensors."""
+        """Interpret a pickle and return the saved object."""
         globals = {
             **dict.fromkeys(_STORAGE_DTYPES),
             "collections.OrderedDict": self._make_ordered,
@@ -324,8 +325,8 @@ class TensorPickle:
             raise self._source.make_error("a tensor has hooks or attributes")
         if len(shape) != len(strides) or len(shape) > _MAX_RANK:
             raise self._source.make_error(
-                f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected equal "
-                f"numbers, at most {_MAX_RANK}"
+                f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected the "
+                f"same number, at most {_MAX_RANK}"
             )
         if not _is_size_list(offset, *shape, *strides):
             raise self._source.make_error("a tensor has an invalid shape, offset or stride")
@@ -341,7 +342,7 @@ class TensorPickle:
         return view
 
     def _make_parameter(self, arguments: tuple) -> TensorView:
-        """Return a parameter's tensor, (tensor, requires_grad, hooks)."""
+        """Return the tensor of a parameter, given as (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view

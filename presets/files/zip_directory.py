@@ -1,8 +1,8 @@
-"""Read the directory in a zip file with uncompressed entries.
+"""Parse the central directory of an uncompressed zip file.
 
-Different programs can find different entries in a malformed zip file. For this reason, ambiguous
-files are rejected. Names must be unique. The entries must start at the first byte, be in order, and
-not overlap. The directory must come after the entries and end at the end of the file.
+Programs can disagree about the entries of a malformed zip file. For this reason, ambiguous files
+are rejected. Names must be unique. The entries must start at the first byte, be in order, and not
+overlap. The directory must come after the entries and end at the end of the file.
 
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """
@@ -28,13 +28,13 @@ _ADVICE = "Download it again"
 
 
 class ZipEntry(NamedTuple):
-    """An entry in a zip file's directory.
+    """Entry in the directory of a zip file.
 
     Attributes:
-        name: String. Path in the archive.
-        flags: Integer. Entry flags.
-        header: Integer. Header offset.
-        size: Integer. Content size in bytes.
+        name: String. Path of the entry in the archive.
+        flags: Integer. General purpose bit flags.
+        header: Integer. Offset of the local header in bytes.
+        size: Integer. Size of the content in bytes.
     """
 
     name: str
@@ -44,13 +44,13 @@ class ZipEntry(NamedTuple):
 
 
 class ZipDirectory:
-    """Find all entries in a zip file.
+    """Find and validate all entries in a zip file.
 
     Args:
         source: `FileBytes` to read from.
 
     Attributes:
-        entries: Dictionary from names to entries.
+        entries: Dictionary that maps names to `ZipEntry` objects.
 
     Raises:
         ValueError: If the directory is damaged, or if entries are compressed or encrypted.
@@ -74,7 +74,7 @@ class ZipDirectory:
         count, size, self._start = self._read_end()
         if size > _DIRECTORY_BYTES:
             raise self._make_error(
-                f"its zip directory has {size} bytes, but the limit is {_DIRECTORY_BYTES}"
+                f"the zip directory has {size} bytes, but the limit is {_DIRECTORY_BYTES}"
             )
         entries = self._read_entries(source.read(self._start, size), count)
         self.entries: dict[str, ZipEntry] = {}
@@ -85,13 +85,13 @@ class ZipDirectory:
             first = spelled.setdefault(entry.name.lower(), entry.name)
             if first != entry.name:
                 raise self._make_error(
-                    f"its zip entries {quote(first)} and {quote(entry.name)} only differ in case"
+                    f"the zip entries {quote(first)} and {quote(entry.name)} only differ in case"
                 )
             self.entries[entry.name] = entry
         self._check_layout()
 
     def find_content_start(self, name: str) -> int:
-        """Check an entry's header, and return the offset of its content.
+        """Validate the header of an entry, and return the offset of the content.
 
         Raises:
             ValueError: If the header does not match the entry in the directory.
@@ -116,14 +116,14 @@ class ZipDirectory:
         return self._source.make_error(what, _ADVICE)
 
     def _read_end(self) -> tuple[int, int, int]:
-        """Return the number of entries, the directory's size in bytes, and its offset."""
+        """Return the number of entries, the directory size in bytes, and the directory offset."""
         source = self._source
         end = source.size - _END.size
         tail = source.read(end, _END.size) if end >= 0 else bytes(_END.size)
         signature, disk, first, here, entries, size, start, comment = _END.unpack(tail)
         if (signature, comment) != (b"PK\5\6", 0):
             raise self._make_error(
-                "it is cut off or has more data, because it does not end with its zip directory"
+                "the file does not end with a zip directory, so it is truncated or has extra data"
             )
         found: tuple[int, ...] = disk, first, here, entries, size, start
         if end >= _END64.size + _LOCATOR.size:
@@ -133,20 +133,20 @@ class ZipDirectory:
                 large = self._read_end64(tail, end64)
                 limits = [0xFFFF] * 4 + [_IN_EXTRA] * 2
                 if found != tuple(map(min, large, limits)):
-                    raise self._make_error("its zip directory has two sizes")
+                    raise self._make_error("the end records of the zip directory differ")
                 found, end = large, end64
         disk, first, here, entries, size, start = found
         if (disk, first, here) != (0, 0, entries) or start + size != end:
-            raise self._make_error("its zip directory does not end at the end of the file")
+            raise self._make_error("the zip directory does not end at the end of the file")
         return entries, size, start
 
     def _read_end64(self, tail: bytes, end64: int) -> tuple[int, ...]:
-        """Read the 64-bit fields that replace the fields of the 32-bit end record."""
+        """Parse the 64-bit end record, which replaces the fields of the 32-bit end record."""
         signature, size, _, _, *fields = _END64.unpack_from(tail)
         located = _LOCATOR.unpack_from(tail, _END64.size)
         expected = b"PK\6\6", _END64.size - 12, b"PK\6\7", 0, end64, 1
         if (signature, size, *located) != expected:
-            raise self._make_error("the end of its zip directory is damaged")
+            raise self._make_error("the end record of the zip directory is damaged")
         return tuple(fields)
 
     def _read_entries(self, content: bytes, count: int) -> list[ZipEntry]:
@@ -154,7 +154,7 @@ class ZipDirectory:
         start = 0
         while start < len(content):
             if len(content) - start < _CENTRAL.size or content[start : start + 4] != b"PK\1\2":
-                raise self._make_error("its zip directory is damaged")
+                raise self._make_error("the zip directory is damaged")
             fields = _CENTRAL.unpack_from(content, start)
             name_start = start + _CENTRAL.size
             extra_start, comment_start, start = (
@@ -163,18 +163,21 @@ class ZipDirectory:
             name, extra = content[name_start:extra_start], content[extra_start:comment_start]
             entries.append(self._read_entry(fields, name, extra))
         if start != len(content) or len(entries) != count:
-            raise self._make_error("its zip directory is damaged")
+            raise self._make_error("the zip directory is damaged")
         return entries
 
     def _read_entry(self, fields: tuple, name: bytes, extra: bytes) -> ZipEntry:
         text = name.decode("utf-8", "backslashreplace")
         _, _, _, flags, method, _, _, _, packed, size, _, _, _, disk, _, _, header = fields
         if flags & _ENCRYPTED:
-            raise self._make_error(f"the zip entry {quote(text)} is encrypted")
+            raise self._source.make_error(
+                f"the zip entry {quote(text)} is encrypted", "Save it again without encryption"
+            )
         if method != 0 or flags & ~(_SIZES_FOLLOW | _UTF8):
-            raise self._make_error(
+            raise self._source.make_error(
                 f"the zip entry {quote(text)} is compressed, but only uncompressed entries are "
-                "supported"
+                "supported",
+                "Save it again without compression",
             )
         if not all(map(is_plain, text.split("/"))):
             raise self._make_error(f"the zip entry {quote(text)} is not a plain name in a folder")
@@ -186,7 +189,7 @@ class ZipDirectory:
         return ZipEntry(text, flags, header, size)
 
     def _read_large_numbers(self, name: str, extra: bytes, *numbers: int) -> list[int]:
-        """Return sizes and offset for an entry. 64-bit values are read from the extra field."""
+        """Return `numbers`, with 64-bit values from the extra field of the entry if necessary."""
         field = b""
         while len(extra) >= 4:
             kind, size = struct.unpack_from("<2H", extra)
@@ -200,11 +203,11 @@ class ZipDirectory:
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 
     def _check_layout(self) -> None:
-        """Check that entries do not overlap, and set each entry's end offset."""
+        """Check that the entries do not overlap, and store the end offset of each entry."""
         ordered = sorted(self.entries.values(), key=lambda entry: entry.header)
         starts = [entry.header for entry in ordered] + [self._start]
         if starts[0] != 0:
-            raise self._make_error("it does not start with its first zip entry")
+            raise self._make_error("the file does not start with the first zip entry")
         for entry, end in zip(ordered, starts[1:], strict=True):
             if entry.header + _LOCAL.size + len(entry.name.encode()) + entry.size > end:
                 raise self._make_error(

@@ -289,7 +289,7 @@ def test_case_10_cut_off_weights_are_named_with_both_sizes(which, share, request
     size = weights.stat().st_size
     os.truncate(weights, int(size * share))
     message = refusal(weights.parent)
-    assert f"{weights} is cut off: it has {int(size * share)} bytes" in message
+    assert f"{weights} is truncated: the file has {int(size * share)} bytes" in message
     if which == "saved" or share:  # without a checksum an empty file says nothing of its size
         assert str(size) in message
 
@@ -433,7 +433,7 @@ print(memory() - before)
         ({"a": 3}, "malformed"),
         (
             {n: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for n in "ab"},
-            "starts at byte 0, expected 8",
+            "starts at byte 0. Expected byte 8",
         ),
     ],
 )

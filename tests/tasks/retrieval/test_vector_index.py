@@ -369,7 +369,7 @@ class TestFiles:
         with pytest.raises(ValueError, match="is damaged or changed|JSON"):
             VectorIndex.load(tmp_path, Embedder())
         path.write_bytes(content[: len(content) // 2])
-        with pytest.raises(ValueError, match="is cut off|JSON"):
+        with pytest.raises(ValueError, match="is truncated|JSON"):
             VectorIndex.load(tmp_path, Embedder())
         path.unlink()
         with pytest.raises(ValueError, match="file not found|does not contain an index"):
