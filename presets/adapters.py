@@ -1,4 +1,4 @@
-"""Read and write low-rank updates (LoRA) in the adapter format of peft.
+"""Load and save low-rank updates (LoRA) in the adapter format of peft.
 
 The files are `adapter_config.json` and `adapter_model.safetensors`.
 """
@@ -48,7 +48,7 @@ PREFIX = "base_model.model."
 # `_check_config` raises an error for options that may affect outputs.
 PLAIN_LORA = {"peft_type": "LORA", "bias": "none", "use_dora": False, "fan_in_fan_out": False}
 PEFT_ALPHA = 8  # if a file has no lora_alpha
-# These values only affect how A and B are initialized.
+# Values that only affect the initialization of A and B.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
 # {option: why the outputs do not depend on it}
 IRRELEVANT_PEFT_FIELDS = {
@@ -79,7 +79,7 @@ CLASSIFIERS = ("classifier", "score")
 
 
 def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Map module names in transformers to a backbone's dense layers.
+    """Map module names in transformers to the dense layers of a backbone.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -106,7 +106,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     updates, known = find_updates(task), map_projections(task.backbone)
     if not updates:
         raise ValueError(
-            "The model has no low-rank updates to save. Call `enable_lora` and `fit` before saving."
+            "The model has no low-rank updates. Call `enable_lora` and `fit` before saving them."
         )
     layers = {name: layer for name, layer in known.items() if layer in updates}
     if others := [layer.path for layer in updates if layer not in layers.values()]:
@@ -152,16 +152,16 @@ def _list_factors(updates: Iterable[keras.layers.Layer]) -> list[keras.Variable]
 
 
 def _check_holds_trained(task: PresetTask, stored: list[tuple]) -> None:
-    """Raise a ValueError when trainable weights cannot be stored in an adapter file."""
+    """Raise a ValueError if trainable weights cannot be stored in an adapter file."""
     known = {id(weight) for weight, _ in stored}
     if not task.head_record.pooled and task.backbone.pooler:
         known |= {id(weight) for weight in task.backbone.pooler_dense.weights}  # not used
     others = [weight.path for weight in task.trainable_weights if id(weight) not in known]
     if others:
         raise ValueError(
-            "The peft format stores low-rank updates and the head, but it cannot store "
-            f"{', '.join(others[:3])}, which are also trainable. Use `save_to_preset` instead, or "
-            "set `trainable = False` for these weights before training."
+            "The peft format can store low-rank updates and the head, but not the trainable "
+            f"weights {', '.join(others[:3])}. Use `save_to_preset` instead, or set "
+            "`trainable = False` for these weights before training."
         )
 
 
@@ -172,32 +172,32 @@ def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
 
 
 def _name_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
-    """Return the peft field `target_modules` for layers. Unambiguous names are shortened."""
+    """Create the peft field `target_modules`, with short names if they are unambiguous."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
     exact = {name for name in known if _is_named(name, ends)} == {*chosen}
     return ends if exact else sorted(chosen)
 
 
 def _is_named(name: str, ends: Iterable[str]) -> bool:
-    """Check whether a module name is equal to a given name or ends with it, as peft does."""
+    """Return whether a module name ends with a given name, like in peft."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
 def _list_whole_tensors(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
-    """Return the weights of the head and its pooler, which adapter files store completely.
+    """Map file names to weights of the head and pooler, which adapter files store completely.
 
     Args:
         task: The task.
-        updates: Dictionary of layers with low-rank updates.
-        head: Layer to use as head for tasks without a head. Defaults to None.
+        updates: Collection of layers with low-rank updates.
+        head: Optional layer to use as the head of a task without a head. Defaults to None.
 
     Returns:
         A dict {name in the file: (weight, whether the file stores it transposed)}.
 
     Raises:
-        ValueError: If peft does not support this task type.
+        ValueError: If peft does not support this type of task.
     """
     if task.record.peft_type is None:
         raise ValueError(
@@ -220,13 +220,13 @@ def _list_whole_tensors(
 
 
 def get_weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
-    """Return the original values of all weights that adapter files store completely.
+    """Return the original values of the weights that adapter files store completely.
 
     peft keeps the original values in addition to the values of each adapter.
 
     Returns:
-        A dict {name in an adapter file: array}. For tasks without low-rank updates, it contains the
-        current weights.
+        A dict {name in an adapter file: array}. For a task without low-rank updates, these are the
+        current values.
     """
     if task.record.peft_type is None:
         return {}
@@ -273,9 +273,9 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     restored = {*_list_whole_tensors(task, ())} - {*expected} if replaces else set()
     if unknown := sorted(restored - {*before}):
         raise ValueError(
-            f"{files.path} does not contain {', '.join(unknown)}, but the task has values for them "
-            "from other adapters or from training. Load a new model with `from_preset`, and load "
-            "the adapters into it."
+            f"{files.path} does not contain {', '.join(unknown)}, which were changed by other "
+            "adapters or by training. Load a new model with `from_preset`, and then load the "
+            "adapters."
         )
     check_updatable(updates)
     values = {name: _read_values(file, name) for name in expected}
@@ -304,14 +304,14 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
 def _select_layers(
     task: PresetTask, config: dict, file: SafetensorsFile
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
-    """Select the layers to which an adapter file adds low-rank updates.
+    """Select the layers with low-rank updates in an adapter file.
 
-    As in peft, a `target_modules` list selects layers even when tensors are missing. Regular
-    expressions are not evaluated. In this case, all layers with tensors in the file are selected.
+    As in peft, the list `target_modules` selects layers even if tensors are missing. If
+    `target_modules` is a regular expression, it is not evaluated, and all layers with tensors in
+    the file are selected.
 
     Returns:
-        A dict from names to layers, and a list that describes missing tensors if no layer was
-        found.
+        A tuple of a dict from names to layers, and a list of missing tensors if no layer was found.
     """
     known, targets = map_projections(task.backbone), config.get("target_modules")
     stored = {
@@ -330,7 +330,7 @@ def _select_layers(
 
 
 def _is_chosen(name: str, config: dict) -> bool:
-    """Check whether the peft options select a module for low-rank updates."""
+    """Return whether the peft options select a module for low-rank updates."""
     excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
     if isinstance(excluded, list) and _is_named(name, excluded):
         return False
@@ -345,7 +345,7 @@ def _is_chosen(name: str, config: dict) -> bool:
 
 
 def _is_inside(name: str, modules: Iterable[str]) -> bool:
-    """Check whether a tensor or layer belongs to one of the given modules."""
+    """Return whether a tensor or layer belongs to any of the given modules."""
     return any(f".{module}." in f".{name}." for module in modules)
 
 
@@ -354,13 +354,13 @@ def _get_layer_name(name: str) -> str:
 
 
 def _is_saved(name: str, config: dict) -> bool:
-    """Check whether an adapter file should contain a tensor of the head or pooler."""
+    """Return whether an adapter file should contain a tensor of the head or pooler."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
     return _is_inside(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
-    """Return rank and alpha for a layer, using the peft options."""
+    """Return the rank and alpha of a layer according to the peft options."""
 
     def value_of(option: str, default: float) -> float:
         patterns = config.get(option) or {}
@@ -374,13 +374,13 @@ def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
 
 
 def _matches_pattern(name: str, pattern: str) -> bool:
-    """Check whether a module name matches a peft pattern. "^" requires the complete name."""
+    """Return whether a module name matches a peft pattern. "^" requires the complete name."""
     literal = pattern.replace("\\.", ".")
     return f"^{name}" == literal or _is_named(name, [literal])
 
 
 def _build_missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
-    """Build a head for tasks without classes. The file determines the number of classes."""
+    """Build a head for a task without classes, with the number of classes from the file."""
     shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
     if task.head is not None or task.given_head is not None or len(shape) != 2:
         return None
@@ -413,9 +413,9 @@ LAYER_WORDS = Rule(
 
 
 def _make_pattern_rule(rule: Rule) -> Rule:
-    """Create the validation rule for peft options that map module names to values.
+    """Create the validation rule for a peft option that maps module names to values.
 
-    Regular expressions are not allowed, because they can take very long to evaluate.
+    Regular expressions are not allowed, because the evaluation can take very long.
     """
     return Rule(
         lambda v: (
@@ -445,7 +445,7 @@ PEFT_RULES = {
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Raise a ValueError when the adapters are not plain LoRA, for example DoRA."""
+    """Raise a ValueError if the adapters are not plain LoRA, for example DoRA."""
     for name, value in config.items():
         if name in IRRELEVANT_PEFT_FIELDS or not value:
             continue
@@ -453,16 +453,15 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
             raise invalid(
                 f"{folder / ADAPTER_CONFIG}: {name}",
                 value,
-                f"{PLAIN_LORA.get(name)!r}, as in plain LoRA",
+                f"{PLAIN_LORA.get(name)!r}, the value for plain LoRA",
             )
     initializer = config.get("init_lora_weights")
     if initializer not in INITIALIZERS:
-        raise invalid(
-            f"{folder / ADAPTER_CONFIG}: init_lora_weights",
-            initializer,
-            "true, false or 'gaussian', because other values change the weights of the model. "
-            "Merge the adapters in peft with model.merge_and_unload().save_pretrained(folder), and "
-            "open the folder with from_preset",
+        raise ValueError(
+            f"{folder / ADAPTER_CONFIG}: init_lora_weights={quote(initializer)} changes the "
+            "weights of the model, which is not supported. Merge the adapters in peft with "
+            "model.merge_and_unload().save_pretrained(folder), and load the folder with "
+            "from_preset."
         )
     for name, rule in PEFT_RULES.items():
         check_argument(f"{folder / ADAPTER_CONFIG}: {name}", config.get(name), rule)
@@ -471,7 +470,7 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
 def _check_shapes(
     file: SafetensorsFile, expected: dict[str, tuple[int, ...]], missing: list[str]
 ) -> None:
-    """Raise an error for missing tensors, unexpected tensors, or different shapes."""
+    """Raise a ValueError for missing tensors, unexpected tensors and wrong shapes."""
     misfits = [f"+ {quote(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
     misfits += [f"- {name} (missing)" for name in missing]
     for name, shape in expected.items():

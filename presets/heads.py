@@ -1,9 +1,8 @@
 """Find the head for a task in a checkpoint, and load its weights.
 
-The weights determine whether a checkpoint contains a head and how many outputs it has. The names of
-the outputs are read from config.json. The field `architectures` often names the model from which
-training started. For this reason, it is only used to choose between tasks with the same tensor
-names.
+The weights determine whether a checkpoint contains a head, and the number of outputs. The labels
+come from config.json. The field `architectures` often names the model from which training started.
+For this reason, this field is only used to choose between tasks with the same tensor names.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
 
-# Heads for texts or text pairs, which compute the same function if they have a single output.
+# Heads for texts or text pairs. With a single output, both heads compute the same function.
 _OF_TEXTS = {"ForSequenceClassification", "ForMultipleChoice"}
 _OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
-# Pretraining heads. Replacing such a head with a new head does not need a warning.
+# Pretraining heads, which are replaced without a warning.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
 _MAX_SHOWN = 8  # tensor names in a log line
-# Suffixes for files that may contain a separate head.
+# Suffixes of files that can contain a separate head.
 _HEAD_FILES = (".bin", ".ckpt", ".h5", ".joblib", ".pickle", ".pkl", ".pt", ".pth", ".safetensors")
-# Weights for other frameworks, and training states.
+# Weights for other frameworks and training states, which do not contain a separate head.
 _OTHER_FILES = (
     SAFETENSORS.file,
     PYTORCH.file,
@@ -52,19 +51,19 @@ _OTHER_FILES = (
 
 
 def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
-    """Set `architectures` and `id2label` to values that match the weights and the task.
+    """Replace `architectures` and `id2label` by values that match the weights and the task.
 
     Args:
-        checkpoint: `Checkpoint`. Its `config` is replaced.
-        cls: Task class.
-        given: Dict with task arguments from the caller.
+        checkpoint: `Checkpoint` whose `config` is updated.
+        cls: Task class to load.
+        given: Dict of task arguments from the caller.
 
     Returns:
-        The class name in transformers if the head belongs to a different task, otherwise None.
+        The class name in transformers if the head belongs to a different task. None otherwise.
 
     Raises:
-        ValueError: If the number of labels differs from the number of outputs, or if two classes
-            have the same name.
+        ValueError: If the number of labels and the number of outputs differ, or if class names are
+            not unique.
     """
     family, suffix = checkpoint.family, cls.record.head
     head, config = cls.head_of(family), dict(checkpoint.config)
@@ -110,7 +109,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
 
 def _read_class_names(config: Mapping) -> list[str] | None:
-    """Return class names from config.json, or LABEL_0, ... when only their number is given."""
+    """Get the class names from config.json. Default names are used if only the number is stored."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
     if numbers := config.get("label2id"):
@@ -120,18 +119,18 @@ def _read_class_names(config: Mapping) -> list[str] | None:
 
 
 def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: Mapping) -> None:
-    """Raise a ValueError for duplicate class names, unless the caller passes labels."""
+    """Raise a ValueError for duplicate class names, unless the caller passes labels or a number."""
     if given.get("labels") is None and given.get("num_classes") is None:
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise ValueError(
-            f"{checkpoint.config_file}: id2label has the name {twice!r} more than once. Pass "
+            f"{checkpoint.config_file}: id2label contains {twice!r} more than once. Pass "
             f"labels=[...] with the names of all {len(names)} classes in order, or "
             f"num_classes={len(names)}."
         )
 
 
 def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
-    """Check whether a checkpoint contains the tensors of all layers in a head."""
+    """Return whether a checkpoint contains tensors for all layers of a head."""
     layers = set(head.tensors.values())
     if head.tied_bias_may_be_absent:
         layers.discard(head.tied_bias)
@@ -140,7 +139,7 @@ def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Return the other heads of the family that have the same tensor names."""
+    """Find other heads in the family with the same tensor names."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -157,7 +156,7 @@ def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str
 def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Infer a head's task from its hidden layers and pooler, or return None if unclear."""
+    """Infer the task of a head from the hidden layers and the pooler. Return None if unclear."""
     family = checkpoint.family
     # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
@@ -172,7 +171,7 @@ def _infer_task(
 
 
 def _find_head(name: str, family: Family) -> str | None:
-    """Return the head in the family for a class name in `architectures`."""
+    """Find the head of a family by a class name from `architectures`."""
     exact = [head for head in family.heads if family.class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
@@ -180,7 +179,7 @@ def _find_head(name: str, family: Family) -> str | None:
 def _read_output_labels(
     checkpoint: Checkpoint, head: Head, names: list[str] | None, given: Mapping
 ) -> list[str]:
-    """Return a label for each output of the head."""
+    """Return one label per output of the head."""
     output = f"{head.output}.weight"
     outputs = checkpoint.shapes[output][0]
     if names is None or len(names) == outputs:
@@ -213,22 +212,22 @@ def restore_head(
     new_pooler: bool,
     other_class: str | None,
 ) -> set[str]:
-    """Load a task's head, or log a warning that explains why the head is new.
+    """Load the head of a task, or log a warning with the reason for a new head.
 
     Args:
         checkpoint: `Checkpoint` after `settle_head`.
-        task: The task whose head is loaded.
-        arguments: Dict with task arguments from the caller.
-        safeguards: `Safeguards` to apply.
-        new_pooler: Boolean. Whether the checkpoint has no pooler.
-        other_class: Optional string. The result of `settle_head`.
+        task: Task whose head is loaded.
+        arguments: Dict of task arguments from the caller.
+        safeguards: `Safeguards` to use.
+        new_pooler: Boolean. Whether the pooler is new because the checkpoint has no pooler.
+        other_class: Optional string. Class name returned by `settle_head`.
 
     Returns:
-        The set of loaded tensors, by name.
+        Set of strings. Names of all loaded tensors.
 
     Raises:
-        ValueError: If the checkpoint was saved by this task, but tensors are missing or have
-            different shapes.
+        ValueError: If a checkpoint that was saved by this task has missing tensors or different
+            shapes.
     """
     head = task.head_of(checkpoint.family)
     checkpoint = _select_labelled_rows(task, checkpoint, head)
@@ -286,7 +285,7 @@ def restore_head(
 
 
 def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
-    """Return biases that are missing although the weights of the layer exist. They are set to 0."""
+    """Find layers with a weight but without a bias. The missing bias is 0."""
     return [
         name
         for name, what in misfits.items()
@@ -297,7 +296,7 @@ def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[st
 
 
 def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequence[str]) -> None:
-    """Log the biases that a trained head lacks, and the layers that do not belong to a head."""
+    """Log warnings for missing biases, and for layers in the checkpoint that no head uses."""
     folder, name = checkpoint.folder.name, type(task).__name__
     if absent:
         message = "%s has no %s. The head of %s uses 0 instead."
@@ -314,9 +313,9 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
 def _keep_hidden(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
-    """Load a head's hidden layers from the checkpoint if possible, as in transformers.
+    """Load the hidden layers of a head if possible, like transformers.
 
-    If `fit` will build the head from labels, the weights are stored in `kept_weights` until then.
+    If `fit` builds the head later, the weights are stored in `kept_weights`.
     """
     record = task.head_record
     if task.head:
@@ -332,12 +331,12 @@ def _keep_hidden(
 
 
 def _list_layer_names(heads: Iterable[Head]) -> set[str]:
-    """Return checkpoint names for all head layers."""
+    """Return the checkpoint names of all layers in the given heads."""
     return {name for head in heads for name in (*head.tensors.values(), head.output) if name}
 
 
 def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
-    """List the tensors that belong neither to the encoder nor to one of the given layers."""
+    """List all tensors outside of the encoder and the given layers."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
     known |= layers
@@ -347,9 +346,9 @@ def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterabl
 
 
 def _list_unread_files(checkpoint: Checkpoint) -> str:
-    """List the files in the folder or repository that may contain a head but were not read.
+    """List files in the folder or repository that were not read and could contain a head.
 
-    Training states and weights for other frameworks are not included.
+    Training states and weights for other frameworks are excluded.
     """
     return _join_names(
         name
@@ -361,14 +360,14 @@ def _list_unread_files(checkpoint: Checkpoint) -> str:
 
 
 def _join_names(names: Iterable[str]) -> str:
-    """Join names for a message. If there are many names, only some of them are included."""
+    """Join names for a message. A long list of names is shortened."""
     names = sorted(names)
     others = len(names) - _MAX_SHOWN
     return ", ".join(names[:_MAX_SHOWN]) + (f" and {others} others" if others > 0 else "")
 
 
 def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """Select the rows of the head that belong to the task's labels, if it has any."""
+    """Select the rows of the output layer for the labels of the task, if the task has labels."""
     rows = task.find_kept_classes(checkpoint.config) if task.head else None
     if rows is None:
         return checkpoint
@@ -394,11 +393,11 @@ def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) 
 
 
 def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
-    """Check that an output projection is equal to the token embedding it is tied to."""
+    """Raise a ValueError if a tied output projection differs from the token embedding."""
     twins = checkpoint.family.tied if head.tied_bias else {}
     for name in find_unexpected(checkpoint, ()):
         if name in twins and name.startswith(f"{head.output}."):
             raise ValueError(
-                f"{checkpoint.folder}: {name} differs from {twins[name]}, but both must be equal. "
+                f"{checkpoint.folder}: {name} and {twins[name]} are different, but must be equal. "
                 "Output projections that are not tied to the token embedding are not supported."
             )

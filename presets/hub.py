@@ -42,30 +42,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-# Bot that converts weights to safetensors, and the title it uses for pull requests.
+# Bot that converts weights to safetensors, and the title of the pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *list_tokenizer_files()}
 # Files to download together with the weights. `load_adapters` reads the adapters.
 _WITH_WEIGHTS = {CARD, *LINEAR, adapters.ADAPTER_CONFIG, adapters.ADAPTER_WEIGHTS}
 _MODULE_FOLDER = re.compile(r"(?:\w+_)?\d+_\w+")
 _FIRST = re.compile(r"(?:\w+_)?0_")  # the folder of an encoder
-# {folder in the cache for a commit: names for all files on the hub}
+# {cache folder of a commit: names of all files on the hub}
 _LISTED: dict[pathlib.Path, list[str]] = {}
 
 
 def from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Download a repository's missing files, and return its folder in the cache.
+    """Download missing files of a repository, and return the cache folder.
 
-    All files belong to the same commit. Without a connection, the cached copy is used. These
-    environment variables of huggingface_hub have an effect: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_PROGRESS_BARS`. The download's size is logged, or printed
-    if logging is disabled. Failed downloads are retried. Large downloads can be resumed, also by
-    another process.
+    All files belong to the same commit. Without a connection, the cached copy is used. The
+    environment variables `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and
+    `HF_HUB_DISABLE_PROGRESS_BARS` of huggingface_hub are supported. The size of the download is
+    logged, or printed if logging is disabled. Failed downloads are retried. An interrupted download
+    can be continued by any process.
 
     Args:
-        address: String. `hf://organisation/name`, optionally with `@` and a branch, tag or commit.
+        address: String. `hf://organisation/name`, optionally followed by `@` and a branch, tag or
+            commit.
         verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
         max_bytes: Integer. Maximum total size of the files. Defaults to 2**63.
         weights: Boolean. Whether to download the weights. If False, only tokenizer files are
@@ -85,8 +86,8 @@ def from_hugging_face(
         wrong = find_missing_files(folder, hub_cache.find_linked_files(folder), verify)
         if wrong:
             raise ValueError(
-                f"{address}: {', '.join(sorted(wrong))} in the cache has a wrong checksum, and the "
-                f"hub cannot be reached: {error}. Load the preset again later."
+                f"{address}: the checksum of {', '.join(sorted(wrong))} in the cache is wrong, and "
+                f"the hub cannot be reached: {error}. Load the preset again later."
             ) from error
         return folder
     folder = get_cache_folder(repository) / "snapshots" / commit
@@ -105,18 +106,18 @@ def from_hugging_face(
 
 
 def list_not_downloaded(folder: pathlib.Path) -> list[str]:
-    """List the files in a repository that its cached folder does not contain.
+    """List files of a repository that were not downloaded to the cache.
 
     Args:
-        folder: Path. A folder from `from_hugging_face`. The result is empty for other folders, and
-            if this process has not listed the files on the hub.
+        folder: Path. Cache folder from `from_hugging_face`. For other folders, and if this process
+            has not listed the files on the hub, the result is [].
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]
 
 
 def parse_address(address: str) -> tuple[str, str | None]:
-    """Split an address into the repository and the revision, which is None when it is missing."""
+    """Split an address into the repository and the revision, which can be None."""
     matched = _ADDRESS.fullmatch(address)
     if matched is None:
         raise invalid(
@@ -131,15 +132,20 @@ def parse_address(address: str) -> tuple[str, str | None]:
 def list_files(
     address: str, max_bytes: int = 2**63, weights: bool = True
 ) -> tuple[dict[str, HubFile], str, list[str]]:
-    """List the files in a repository.
+    """List the files of a repository.
+
+    Args:
+        address: String. See `from_hugging_face`.
+        max_bytes: Integer. Maximum total size of the selected files. Defaults to 2**63.
+        weights: Boolean. Whether to select files with weights. Defaults to True.
 
     Returns:
-        A tuple of a dict {name: file} to download, the commit, and all file names.
+        A tuple of a dict {name: `HubFile`} of selected files, the commit, and all file names.
 
     Raises:
-        ValueError: If the hub denies the request or sends an invalid list of files, if the
-            repository has no weights, or if the files are larger than `max_bytes`.
-        Unreachable: If the hub does not respond.
+        ValueError: If the hub rejects the request or sends an invalid list of files, if the
+            repository has no weights, or if the files exceed `max_bytes`. Unreachable: If the hub
+            does not respond.
     """
     from huggingface_hub import HfApi
 
@@ -175,9 +181,9 @@ def list_files(
 
 
 def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
-    """Check the names, sizes and checksums in a list of files, which are used to build paths."""
+    """Validate names, sizes and checksums of files, because paths are built from them."""
     if not isinstance(info.sha, str) or not hub_cache.SHA1.fullmatch(info.sha):
-        raise ValueError(f"its commit is {quote(info.sha)}")
+        raise ValueError(f"the commit is {quote(info.sha)}")
     files = {}
     for file in info.siblings:
         name, size = file.rfilename, file.size or 0
@@ -192,7 +198,7 @@ def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
 
 
 def _find_conversion(repository: str) -> str:
-    """Return a sentence that mentions an open pull request with converted weights, or ""."""
+    """Create a sentence about an open pull request with converted weights, or return ""."""
     from huggingface_hub import HfApi
 
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
@@ -213,7 +219,7 @@ def _find_conversion(repository: str) -> str:
 
 
 def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> None:
-    """Log the size of the download. If logging is disabled, print it above the progress bars."""
+    """Log the size of the download, or print the size if logging is disabled."""
     from huggingface_hub.utils import are_progress_bars_disabled
 
     megabytes = sum(file.size for file in missing.values()) / 1e6
@@ -226,7 +232,7 @@ def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> 
 
 
 def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
-    """Return a repository's cached folder, or raise an error when files are missing."""
+    """Find the cache folder of a repository. Raise a ValueError for missing files."""
     from huggingface_hub import try_to_load_from_cache
 
     repository, revision = parse_address(address)
@@ -248,10 +254,10 @@ def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
 
 
 def _has_weights(folder: pathlib.Path) -> bool:
-    """Return whether a cached folder contains weights.
+    """Return whether a cache folder contains weights, not only tokenizer files.
 
-    If not, only tokenizer files were downloaded. An index of shards counts as weights even if
-    shards are missing, because a later error names the missing shard.
+    An index of shards counts as weights even if shards are missing, because a later error message
+    names the missing shard.
     """
     kinds = {name for f in WEIGHT_FORMATS for name in (f.file, f.index)}
     kinds |= {format.WEIGHTS for format in load_formats()}
@@ -261,10 +267,10 @@ def _has_weights(folder: pathlib.Path) -> bool:
 
 
 def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
-    """Select a preset's files in a repository, with weights in a single format.
+    """Select the files of a preset in a repository, with weights in one format.
 
     Args:
-        address: String. Repository's address, for error messages.
+        address: String. Address of the repository for error messages.
         names: List of strings. Names of all files.
         weights: Boolean. Whether to include the weights. If False, only tokenizer files are
             selected. Defaults to True.
@@ -301,7 +307,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
 
 
 def _select_weight_files(names: Collection[str]) -> list[str]:
-    """Return the files with weights, in the preferred format if there are several formats."""
+    """Select the files with weights in the preferred format."""
     for weights_format in WEIGHT_FORMATS:
         if weights_format.file in names:
             return [weights_format.file]
@@ -311,7 +317,7 @@ def _select_weight_files(names: Collection[str]) -> list[str]:
 
 
 def from_kaggle(address: str) -> pathlib.Path:
-    """Download a KerasHub preset if necessary, and return its folder in the kagglehub cache.
+    """Download a KerasHub preset if necessary, and return the folder in the kagglehub cache.
 
     Args:
         address: String. `kaggle://organisation/model/keras/variant[/version]`, as in KerasHub.

@@ -100,14 +100,8 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
     """Load a tokenizer from a folder. The folder does not need to contain a model.
 
     Args:
-        files: `FolderFiles` for the folder.
-        family: `Family` of the model that uses the tokenizer.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        ValueError: If the folder contains no tokenizer.
+        files: `FolderFiles` for the folder. family: `Family` of the model that uses the tokenizer.
+            Returns: A `Tokenizer`.  Raises: ValueError: If the folder does not contain a tokenizer.
     """
     stored = read_stored_tokenizer(files, {}, family.tokenizer)
     return _require_tokenizer(TokenizerPreset(files, {}, files.path / CONFIG, family, {}, stored))
@@ -142,13 +136,13 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
 def load_tasks(
     classes: Sequence[tuple[type[PresetTask], dict]], source: str | os.PathLike, **safeguards
 ) -> list[PresetTask]:
-    """Load several tasks with the same backbone and separate heads from one preset.
+    """Load several tasks from one preset. All tasks share one backbone.
 
     Args:
-        classes: List of (task class, dict of arguments for `from_preset`) tuples. Only the first
-            task can set backbone arguments.
-        source: String or path. Preset to load, as in `from_preset`. **safeguards: Keyword
-            arguments of `Safeguards`.
+        classes: List of tuples (task class, dict of arguments for `from_preset`). Backbone
+            arguments are only used for the first task.
+        source: String or path. Preset to load, as in `from_preset`.
+        **safeguards: Keyword arguments for `Safeguards`.
 
     Returns:
         A list of tasks in the order of `classes`.
@@ -164,12 +158,12 @@ def load_tasks(
 
 
 class Request(NamedTuple):
-    """The arguments of `Task.from_preset`, grouped by the object that they are passed to.
+    """Arguments of `Task.from_preset`, grouped by target.
 
     Attributes:
-        added_tokens: List of tokens to add to the tokenizer.
-        preprocessor: The caller's preprocessor, None for tasks with prepared inputs, or
-            `MADE_HERE` if it will be created.
+        added_tokens: List of strings or dicts. Tokens to add to the tokenizer.
+        preprocessor: Preprocessor from the caller, None for a task that only accepts preprocessed
+            inputs, or `MADE_HERE` to create a preprocessor.
         others: Dict of all arguments except `added_tokens` and `preprocessor`.
         backbone: Dict of arguments for the backbone.
         texts: Dict of arguments for the preprocessor.
@@ -185,11 +179,11 @@ class Request(NamedTuple):
 
 
 class RestoredBackbone(NamedTuple):
-    """A backbone with a checkpoint's weights.
+    """Backbone with the weights of a checkpoint.
 
     Attributes:
-        backbone: Backbone.
-        used: Set of strings. The names of all loaded tensors.
+        backbone: `Backbone`.
+        used: Set of strings. Names of all loaded tensors.
         pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no pooler.
     """
 
@@ -205,7 +199,7 @@ def _read_task(
     arguments: dict,
     backbone: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task from an open checkpoint, together with its backbone unless one is given."""
+    """Load a task from an open checkpoint. The backbone is loaded too, unless one is given."""
     request = divide_arguments(cls, checkpoint.family, arguments)
     other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
@@ -229,11 +223,11 @@ def _read_task(
 
 
 def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Request:
-    """Group the arguments of `from_preset` by the object that they are passed to.
+    """Group the arguments of `from_preset` by target.
 
     Raises:
-        TypeError: If arguments are unknown, if `backbone` is passed, or if the preprocessor belongs
-            to a different task.
+        TypeError: If an argument is unknown, if `backbone` is passed, or if the preprocessor is
+            for a different task.
     """
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
@@ -244,14 +238,13 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
 def read_task_tokenizer(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request
 ) -> Tokenizer | None:
-    """Load the tokenizer, and add the new tokens of the caller and the task.
+    """Load the tokenizer, and add the tokens from the caller and the task.
 
     Returns:
-        The tokenizer. If it is not found, a warning is logged and the result is None.
+        A `Tokenizer`, or None with a warning if the preset has no tokenizer.
 
     Raises:
-        FileNotFoundError: If the tokenizer files are missing, and the caller passed no
-            preprocessor.
+        FileNotFoundError: If the preset has no tokenizer and the caller passed no preprocessor.
     """
     try:
         tokenizer = _read_tokenizer(checkpoint, request.added_tokens)
@@ -262,7 +255,7 @@ def read_task_tokenizer(
     if tokenizer is None and request.preprocessor not in (MADE_HERE, None):
         tokenizer = request.preprocessor.tokenizer
     if tokenizer is None:
-        message = "%s has no tokenizer. This %s accepts prepared inputs only."
+        message = "%s has no tokenizer. This %s only accepts preprocessed inputs."
         logger.warning(message, checkpoint.folder.name, cls.__name__)
         return None
     needed = cls.record.folder.list_tokens_to_add(checkpoint, tokenizer, request.others)
@@ -272,7 +265,7 @@ def read_task_tokenizer(
 def make_preprocessor(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request, tokenizer: Tokenizer | None
 ) -> object:
-    """Create the preprocessor from stored and given settings, unless the caller passed one."""
+    """Return the preprocessor from the caller, or create a preprocessor from all settings."""
     if request.preprocessor is not MADE_HERE:
         _check_same_tokens(cls, request.preprocessor, tokenizer, request.texts)
         return request.preprocessor
@@ -288,7 +281,7 @@ def make_preprocessor(
 
 
 def add_missing_rows(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
-    """Add embeddings for the tokens that are not in the checkpoint."""
+    """Add embeddings for tokens that are missing in the checkpoint."""
     if tokenizer is None:
         return checkpoint
     rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
@@ -303,7 +296,7 @@ def restore_encoder(
     safeguards: Safeguards,
     shared: Backbone | None = None,
 ) -> RestoredBackbone:
-    """Load the backbone with the checkpoint's weights, or return the shared backbone."""
+    """Load the backbone and the weights, unless a shared backbone is given."""
     if shared is not None:
         return RestoredBackbone(shared, set(), False)
     arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **request.backbone}
@@ -315,7 +308,7 @@ def restore_encoder(
 def load_further_models(
     cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
 ) -> dict[str, object]:
-    """Replace each folder in the arguments with the model in it, for example a query encoder."""
+    """Load all further models, for example a query encoder, and replace their folders."""
     own = {"added_tokens": request.added_tokens, **request.backbone}
     models = {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
@@ -326,7 +319,7 @@ def load_further_models(
 
 
 def read_inference_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the inference settings saved with the preset, such as thresholds."""
+    """Get the inference settings of a preset, such as thresholds."""
     stored = _read_settings(cls, checkpoint.settings)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
@@ -334,15 +327,12 @@ def read_inference_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> di
 
 
 def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: dict) -> dict:
-    """Collect task constructor arguments from the checkpoint and the caller.
+    """Collect constructor arguments for a task from the checkpoint and the caller.
 
     Args:
-        cls: Task class.
-        checkpoint: Checkpoint after `settle_head`.
-        given: Dict of task arguments from the caller, which override the values in the checkpoint.
-
-    Returns:
-        A dict of arguments.
+        cls: Task class. checkpoint: `Checkpoint` after `settle_head`. given: Dict of task arguments
+            from the caller, which override values from the checkpoint.  Returns: A dict of
+            constructor arguments.
     """
     built_in = checkpoint.head_arguments.get(cls.record.head, {})
     from_files = cls.record.folder.arguments(checkpoint, given)
@@ -357,11 +347,11 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
     return {**built_in, **read_inference_settings(cls, checkpoint), **arguments}
 
 
-MADE_HERE = object()  # creates the preprocessor, because the caller does not pass any
+MADE_HERE = object()  # default: create the preprocessor
 
 
 def _pop_preprocessor(cls: type, arguments: dict) -> object:
-    """Remove `preprocessor` from the arguments and return it. If None, inputs are prepared."""
+    """Remove `preprocessor` from the arguments, and return the value after validation."""
     if arguments.pop("backbone", None) is not None:
         raise TypeError(
             f"{cls.__name__}.from_preset creates the backbone and does not accept `backbone`. Pass "
@@ -375,7 +365,7 @@ def _pop_preprocessor(cls: type, arguments: dict) -> object:
 
 
 def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> None:
-    """Check that a preprocessor is None or belongs to a task class.
+    """Check that a preprocessor is None or belongs to the given task class.
 
     Raises:
         TypeError: If the preprocessor belongs to a different task.
@@ -392,12 +382,12 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
 
 
 def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> None:
-    """Check that a given preprocessor uses the preset's tokens.
+    """Check that a preprocessor and a preset use the same tokens.
 
     Args:
         cls: Task class.
-        given: Optional preprocessor from the caller.
-        tokenizer: The preset's tokenizer, including the tokens that the task adds.
+        given: Optional preprocessor from the caller. tokenizer: Tokenizer from the preset,
+            including added tokens.
         others: Dict of preprocessor arguments from the caller.
 
     Raises:
@@ -409,23 +399,23 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
     if others:
         raise TypeError(
             f"{cls.__name__}.from_preset does not accept {', '.join(others)} together with "
-            "`preprocessor`. Pass it to the preprocessor instead."
+            "`preprocessor`. Pass these arguments to the preprocessor instead."
         )
     if tokenizer.get_vocabulary() != given.tokenizer.get_vocabulary():
         raise ValueError(
-            "The preprocessor and the preset have different tokens. Load the preprocessor from "
-            f"the same preset with {type(given).__name__}.from_preset(source)."
+            "`preprocessor` and the preset use different tokens. Load the preprocessor from the "
+            f"same preset with {type(given).__name__}.from_preset(source)."
         )
 
 
 def _require_tokenizer(
     preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
 ) -> Tokenizer:
-    """Load the tokenizer, or raise a ValueError when no tokenizer exists."""
+    """Load the tokenizer. Raise a ValueError if there is no tokenizer."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
         raise ValueError(
-            f"{preset.folder} contains a model without a tokenizer. Load the model with "
+            f"{preset.folder} does not contain a tokenizer. Load the model with "
             "Backbone.from_preset."
         )
     return tokenizer
@@ -434,7 +424,7 @@ def _require_tokenizer(
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | None:
-    """Load the tokenizer and check that it matches the model. Return None when none exists."""
+    """Load the tokenizer and compare it with the model. Return None if there is no tokenizer."""
     check_token_list(added_tokens)
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
@@ -454,7 +444,7 @@ def _read_tokenizer(
 
 
 def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the maximum sequence length of the model, or None when there is no model."""
+    """Return the maximum sequence length of the model, or None if there is no model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None
@@ -462,7 +452,7 @@ def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
 
 
 def _add_tokens(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:
-    """Add tokens to a tokenizer."""
+    """Return a tokenizer with additional tokens."""
     if not added_tokens:
         return tokenizer
     added = [*tokenizer.added_tokens, *added_tokens]
@@ -472,14 +462,13 @@ def _add_tokens(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> 
 def _check_vocabulary(
     checkpoint: Checkpoint | TokenizerPreset, kind: TokenizerClass, tokenizer: Tokenizer
 ) -> None:
-    """Check that the vocabulary size and the padding token match the model.
+    """Check that the vocabulary size and the padding id match the model.
 
-    The embeddings can have unused rows. For example, mDeBERTa has 251,000 rows, which is a rounded
-    number, and does not use 898 of them.
+    Embeddings can have unused rows. For example, 898 of the 251,000 rows in mDeBERTa are unused.
 
     Raises:
-        ValueError: If the vocabulary is incomplete or belongs to a different model, or if padding
-            ids differ.
+        ValueError: If the vocabulary is incomplete or belongs to a different model, or if the
+            padding ids differ.
     """
     file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
     rows = checkpoint.config[key]
@@ -487,14 +476,15 @@ def _check_vocabulary(
         raise invalid(f"{checkpoint.config_file}: {key}", rows, "an integer")
     missing = rows - tokenizer.vocabulary_size
     if missing < 0 or missing > min(max(128, rows // 100), rows // 4):
-        cause = "They are not" if missing < 0 else "The vocabulary is incomplete, or they are not"
+        incomplete = "" if missing < 0 else "is incomplete or "
         raise ValueError(
             f"{checkpoint.folder}: the vocabulary of the tokenizer has {tokenizer.vocabulary_size} "
-            f"tokens, but {key} in {file} is {rows}. {cause} from the same model."
+            f"tokens, but {key} in {file} is {rows}. The tokenizer {incomplete}belongs to a "
+            "different model."
         )
     padding = checkpoint.config.get("pad_token_id")
-    # The padding id is not used by models in which positions do not depend on padding. For such
-    # models, config.json may contain another tokenizer's padding id.
+    # If positions do not depend on padding, the model does not use the padding id. In this case,
+    # config.json can contain the padding id of a different tokenizer.
     counts = checkpoint.family.positions_skip_padding or kind == checkpoint.family.tokenizer
     if counts and padding is not None and padding != tokenizer.pad_token_id:
         raise ValueError(
@@ -505,7 +495,7 @@ def _check_vocabulary(
 
 
 def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return the preprocessor and inference settings saved for the same task, or {}."""
+    """Get the stored preprocessor and inference settings, or {} for a preset of another task."""
     record = cls.record
     if settings.get("task") != record.name:
         return {}
@@ -517,14 +507,14 @@ def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
 
 
 def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
-    """Check stored settings. Error messages contain the file's path."""
+    """Validate stored settings. Error messages contain the path."""
     rules = get_argument_rules(cls)
     for name in settings.keys() & rules.keys():
         check_argument(f"{path}: {name}", settings[name], rules[name])
 
 
 def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
-    """Divide arguments into those of the backbone, the preprocessor and the task."""
+    """Divide arguments into three dicts, for the backbone, the preprocessor and the task."""
     takers = (family.backbone, cls.record.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
     for name, value in arguments.items():

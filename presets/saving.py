@@ -106,8 +106,9 @@ def save_task(
 ) -> None:
     """Save a task to a folder. See `Task.save_to_preset`.
 
-    `beside` is a dict of additional files, {file name: content}. If `repository` is given, the
-    model card contains it.
+    Args: task: Task to save. folder, dtype, format, shard_bytes: See `Task.save_to_preset`.
+        repository: Optional string. Name of a repository to mention in the model card. Defaults to
+        None. beside: Dict {file name: content} of additional files. Defaults to {}.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
@@ -138,18 +139,18 @@ def save_task(
 
 
 def _name_own_class(backbone: Backbone) -> dict:
-    """Return the setting that stores the user-defined backbone class name."""
+    """Return the setting with the name of a user-defined backbone class, or {}."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
 class StoredModel(NamedTuple):
-    """A model to write to a folder.
+    """Model to write to a folder.
 
     Attributes:
-        config: Fields for config.json, in addition to the backbone's fields. If None, config.json
-            is not written.
-        weights: All weights in the backbone and the head.
+        config: Optional dict. Fields of config.json in addition to the fields for the backbone. If
+            None, config.json is not written.
+        weights: Dict with all weights of the backbone and the head.
         backbone: `Backbone`.
         tokenizer: Optional `Tokenizer`.
     """
@@ -161,7 +162,7 @@ class StoredModel(NamedTuple):
 
 
 def _store_model(task: PresetTask) -> StoredModel:
-    """Return config.json fields for a task, and all weights in its backbone and head."""
+    """Collect the config.json fields and all weights of a task."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
@@ -177,13 +178,13 @@ def _store_model(task: PresetTask) -> StoredModel:
 
 
 def _name_architecture(task: PresetTask) -> str:
-    """Return the class name of the model in transformers."""
+    """Return the class name of a task in transformers."""
     suffix = task.head_record.class_suffix or task.record.head
     return task.backbone.family.class_prefix + suffix
 
 
 def _make_usage(task: PresetTask) -> Usage:
-    """Describe how to open a preset with this package and with another library."""
+    """Describe for the model card how to load a preset with this package and another library."""
     suffix = task.record.head
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"
@@ -217,7 +218,7 @@ def _save(
 
 
 def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
-    """Return the dtype of every weight in the file, and the most frequent dtype."""
+    """Return the stored dtype of every weight, and the most frequent dtype."""
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
         for name, (weight, _) in weights.items()
@@ -229,7 +230,7 @@ def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], s
 def _write_model(
     new: pathlib.Path, model: StoredModel, dtype: str | None, shard_bytes: int
 ) -> None:
-    """Write a model's configuration, weights and tokenizer to a folder."""
+    """Write the configuration, weights and tokenizer of a model to a folder."""
     config, weights, backbone, tokenizer = model
     dtypes, main = _list_dtypes(weights, dtype)
     if config is not None:
@@ -240,9 +241,9 @@ def _write_model(
 
 
 def make_tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
-    """Create a tokenizer's files, including the maximum sequence length of the model.
+    """Create the files of a tokenizer, including the maximum sequence length of the model.
 
-    Without `model_max_length`, pipelines in transformers do not truncate long texts, and fail.
+    Without `model_max_length`, transformers pipelines fail for long texts.
     """
     files = tokenizer.to_files()
     if TOKENIZER_CONFIG not in files:  # static embeddings
@@ -260,7 +261,7 @@ def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
 
 
 def list_replaced_patterns() -> list[str]:
-    """Return patterns for the files and folders that saving replaces, except the model card."""
+    """List patterns of all files and folders that saving replaces, except the model card."""
     return [
         *list_replaced_preset_patterns(),
         *list_replaced_module_patterns(),
@@ -270,7 +271,7 @@ def list_replaced_patterns() -> list[str]:
 
 @contextlib.contextmanager
 def replace_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
-    """Replace a preset in a folder, and write the model card and the manifest."""
+    """Context manager that replaces a preset, and writes the model card and the manifest."""
     kind = Kind("a preset", _is_preset, read=[n for n in list_replaced_patterns() if n != MANIFEST])
     with replace_folder(folder, kind) as new:
         yield new
@@ -279,13 +280,13 @@ def replace_preset(folder, settings, about: Description) -> Iterator[pathlib.Pat
 
 
 def _is_preset(manifest: Mapping) -> bool:
-    """Check whether a manifest belongs to a preset instead of a tokenizer, index or backup."""
+    """Return whether a manifest belongs to a preset, not to a tokenizer, index or backup."""
     task = manifest["task"]
     return task != "tokenizer" and not task.endswith("_index") and "training" not in manifest
 
 
 def _make_head_config(task: PresetTask, head: Head) -> dict:
-    """Return the config.json fields for the head and a task's labels."""
+    """Create the config.json fields for the head and the labels of a task."""
     config = {}
     if task.num_classes:
         labels = task.labels or make_default_labels(task.num_classes)
@@ -304,7 +305,7 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 
 
 def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
-    """Map names in the file to tuples (weight, whether the file stores it transposed)."""
+    """Map tensor names to tuples (weight, whether the stored tensor is transposed)."""
     for path in layers:
         check_not_quantized(model, path)
     return {prefix + name: rest for name, *rest in list_named_weights(model, layers)}
@@ -313,15 +314,13 @@ def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str 
 def check_all_saved(
     model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
 ) -> None:
-    """Check that a checkpoint contains all model weights.
+    """Check that a checkpoint contains all weights of a model.
 
     Args:
         model: Backbone or task to save.
-        saved: Dict of all weights in the checkpoint.
-        elsewhere: Weights that are stored in separate files. Defaults to ().
-
-    Raises:
-        ValueError: If a weight would be lost. Low-rank updates are merged, so they are not lost.
+        saved: Dict of all weights in the checkpoint. elsewhere: Iterable of weights in separate
+            files. Defaults to ().  Raises: ValueError: If a weight would be lost. Low-rank updates
+            are merged, so their weights can be missing.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]
@@ -337,7 +336,7 @@ def check_all_saved(
 
 
 def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_bytes: int) -> None:
-    """Write the weights to one file, or to several shards if they exceed `shard_bytes`."""
+    """Write all weights to one file, or to several shards of up to `shard_bytes` bytes."""
     sizes = {
         name: int(np.prod(weight.shape)) * np.dtype(DTYPES[dtypes[name]]).itemsize
         for name, (weight, _) in weights.items()
@@ -357,7 +356,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
 
 
 def _split_into_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Divide names into shards in order. Only a shard with a single name can exceed the limit.
+    """Divide names into consecutive shards. Only a shard with a single name can exceed the limit.
 
     Example:
         >>> _split_into_shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)

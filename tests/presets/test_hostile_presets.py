@@ -196,7 +196,7 @@ def tf1(folder: pathlib.Path, tensors: dict, dtype: int = 1, size: int = 64) -> 
 @pytest.mark.slow
 def test_a_tensorflow_checkpoint_cannot_promise_arrays(tmp_path):
     folder = tf1(tmp_path / "promises", {"output_weights": (40_000_000, 4)})
-    assert "need 640000000 bytes, but the file only stores 64 bytes" in cheap_refusal(folder)
+    assert "need 640000000 bytes, but the file only contains 64 bytes" in cheap_refusal(folder)
     os.truncate(folder / "bert_model.ckpt.data-00000-of-00001", 640_000_000)  # holes
     assert "the head has 40000000 classes. Expected at most 1048576" in cheap_refusal(folder)
 
@@ -335,7 +335,7 @@ def test_added_tokens_have_the_vocabularys_ids(whole):
 def test_a_vocabulary_cut_short_is_noticed_by_the_configuration(bert):
     lines(bert / "vocab.txt", lambda tokens: tokens[:50])
     assert (
-        "has 50 tokens, but vocab_size in config.json is 79. The vocabulary is incomplete"
+        "has 50 tokens, but vocab_size in config.json is 79. The tokenizer is incomplete"
         in refusal(bert)
     )
 

@@ -149,7 +149,7 @@ def test_a_training_checkpoint_is_refused_with_its_keys(is_zip):
     assert "'optimizer' contains" in refusal(saved({**model, "optimizer": [{0: model}]}, is_zip))
     assert "dictionary of tensors" in refusal(saved(torch.ones(2), is_zip))
     assert "dictionary of tensors" in refusal(saved([model], is_zip))
-    assert "it contains no tensors" in refusal(saved({"epoch": 3}, is_zip))
+    assert "the file contains no tensors" in refusal(saved({"epoch": 3}, is_zip))
     assert "keys that are not strings" in refusal(saved({1: torch.ones(1)}, is_zip))
 
 
