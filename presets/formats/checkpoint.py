@@ -1,4 +1,4 @@
-"""Checkpoints with tensor names of the Hugging Face format, for loading and saving."""
+"""Load and save checkpoints with the tensor names of the Hugging Face format."""
 
 from __future__ import annotations
 
@@ -30,34 +30,31 @@ _WEIGHTS = {
     "bias": "bias",
 }
 MAX_CLASSES = 2**20
-# Trained weights are far below this limit. Products of larger values overflow.
+# Trained weights are much smaller. Products of larger values overflow.
 _LARGEST = 1e4
 # Buffers without information.
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
 class Checkpoint(ABC):
-    """Base class of checkpoints. Every format is converted to Hugging Face tensor names.
+    """Base class of checkpoints. All formats are converted to Hugging Face tensor names.
 
-    Use a checkpoint as a context manager. At the end, it closes all files, and raises an error if a
+    A checkpoint is a context manager, which closes all files at the end. An error is raised if a
     file has changed.
 
     Attributes:
         files: `FolderFiles` for the folder.
         family: `Family` of the model.
         config_file: Path of the file with the configuration.
-        config: Dict. The content of `config.json`, or the configuration converted to this format.
-        config_names: Dict {field in `config`: name in the file}, only for fields with other names.
-        weight_files: Frozen set of strings. Names of the files with tensors.
-        shapes: Dict {tensor name without family prefix: shape}. The shape of dense kernels is (out,
-            in).
-        settings: Dict. Content from `encoder_zoo.json`, or {} if this file is missing.
-        listed_settings: Dict. Settings of the entry in `list_presets()`. See
-            `registry.get_listed_settings`.
-        is_of_one_task: Boolean. Whether the files belong to a single task. In this case, the head
-            must be complete.
-        head_arguments: Dict {head in `Family.heads`: dict with task arguments that have no fields
-            in config.json}.
+        config: Dict. Content of `config.json`, or a configuration converted to this format.
+        config_names: Dict {field in `config`: name in the file} for renamed fields. weight_files:
+            Frozen set of strings. Names of all files with tensors. shapes: Dict {tensor name
+            without family prefix: shape}. Dense kernels have the shape (out, in). settings: Dict.
+            Content of `encoder_zoo.json`, or {} for a missing file. listed_settings: Dict. Settings
+            from `list_presets()`. See `registry.get_listed_settings`. is_of_one_task: Boolean.
+            Whether the files belong to a single task, which means that the head must be complete.
+            head_arguments: Dict {head in `Family.heads`: dict of task arguments that config.json
+            cannot store}.
     """
 
     files: FolderFiles
@@ -92,16 +89,16 @@ class Checkpoint(ABC):
         """Read a tensor by name."""
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the tokenizer in the folder, or None when the format allows this."""
+        """Read the tokenizer in the folder. Some formats return None for a missing tokenizer."""
         return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
         """Set the fields of `config` that describe a head and its labels.
 
         Args:
-            name: String. Head name in `Family.heads`.
-            labels: Optional list of strings. Labels of the outputs.
-            classes: Integer. Number of outputs, if there are no labels. Defaults to 0.
+            name: String. Name of the head in `Family.heads`. labels: Optional list of strings. One
+                label per output. classes: Integer. Number of outputs if `labels` is None. Defaults
+                to 0.
 
         Raises:
             ValueError: If `classes` is too large.
@@ -120,15 +117,15 @@ class Checkpoint(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerPreset:
-    """A tokenizer in a preset.
+    """Tokenizer in a preset.
 
     Attributes:
         files: Open `FolderFiles` for the preset.
-        config: Dict. Content from the configuration file, or {} if this file is missing.
-        config_file: Path of the configuration.
-        family: `Family` for this model, or None if unknown.
-        settings: Dict. Content from `encoder_zoo.json`.
-        stored: Optional `StoredTokenizer`. The tokenizer.
+        config: Dict. Content of the configuration file, or {} for a missing file.
+        config_file: Path of the configuration file.
+        family: Optional `Family` of the model. None for an unknown model.
+        settings: Dict. Content of `encoder_zoo.json`.
+        stored: Optional `StoredTokenizer`.
         listed_settings: Dict. See `Checkpoint`. Defaults to {}.
     """
 
@@ -146,23 +143,24 @@ class TokenizerPreset:
         return self.files.path
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the tokenizer, as in `Checkpoint`."""
+        """Return the stored tokenizer. See `Checkpoint.stored_tokenizer`."""
         return self.stored
 
 
 def make_default_labels(num_classes: int) -> list[str]:
-    """Return LABEL_0, LABEL_1, ..., the names of unnamed classes in transformers."""
+    """Return the default class names of transformers, LABEL_0, LABEL_1, and so on."""
     return [f"LABEL_{i}" for i in range(num_classes)]
 
 
 class ChangedCheckpoint(Checkpoint):
-    """A checkpoint with other values for some tensors.
+    """Checkpoint with new values for some tensors.
 
     Args:
-        checkpoint: The original `Checkpoint`.
-        shapes: Dict from the names of changed tensors to their new shapes.
-        change: Function of a name and the original value that returns the new value.
-        config: Optional dict. Changed fields of config.json.
+        checkpoint: Original `Checkpoint`.
+        shapes: Dict {name of a changed tensor: new shape}.
+        change: Function that takes the name and the original value of a tensor, and returns the new
+            value.
+        config: Dict. Changed fields of config.json. Defaults to {}.
     """
 
     def __init__(
@@ -186,11 +184,11 @@ class ChangedCheckpoint(Checkpoint):
 
 
 def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoint:
-    """Add embeddings for new tokens to a checkpoint. They are the mean of all old embeddings.
+    """Add embeddings for new tokens to a checkpoint. Each embedding is the mean of the old ones.
 
     Args:
         checkpoint: `Checkpoint` with fewer tokens.
-        vocabulary_size: Integer. The new number of tokens.
+        vocabulary_size: Integer. New number of tokens.
 
     Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. The mean
     has the smallest effect on the outputs for other tokens.
@@ -221,13 +219,13 @@ def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoi
 
 
 def select_rows(checkpoint: Checkpoint, output: str, rows: Sequence[int | None]) -> Checkpoint:
-    """Rearrange the output layer of a checkpoint for new labels.
+    """Rearrange the rows of an output layer for new labels.
 
     Args:
-        checkpoint: `Checkpoint` with rows for its own labels.
-        output: String. Output layer name.
-        rows: List of optional integers. For each new label, the index of its row in the checkpoint.
-            None stands for an unknown label, whose weights are set to 0.
+        checkpoint: `Checkpoint` with one row per old label.
+        output: String. Name of the output layer.
+        rows: Sequence of optional integers. Row index in the checkpoint for each new label. None
+            stands for an unknown label, whose weights are set to 0.
     """
     names = {f"{output}.weight", f"{output}.bias"} & set(checkpoint.shapes)
     shapes = {name: (len(rows), *checkpoint.shapes[name][1:]) for name in names}
@@ -243,16 +241,16 @@ def select_rows(checkpoint: Checkpoint, output: str, rows: Sequence[int | None])
 
 
 def map_backbone_layers(backbone: Backbone) -> dict[str, str]:
-    """Map the attribute path of each backbone layer to its name in the checkpoint."""
+    """Map the attribute paths of all backbone layers to names in the checkpoint."""
     family = backbone.family
     layers = number_block_names(family.tensors, map_block_indices(backbone))
     return {**layers, **({"pooler_dense": family.pooler} if backbone.pooler else {})}
 
 
 def map_block_indices(backbone: Backbone) -> dict[str, list[int]]:
-    """Return a dict {attribute with a list of blocks: index of each distinct block}.
+    """Return a dict {attribute with a list of blocks: indices of distinct blocks}.
 
-    If a block occurs several times, its first index is used.
+    For a block that occurs several times, the first index is used.
     """
     encoder = list(backbone.blocks[: backbone.num_layers])
     return {
@@ -264,12 +262,12 @@ def map_block_indices(backbone: Backbone) -> dict[str, list[int]]:
 def number_block_names(
     names: Mapping[str, str], indices: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Replace {} in names with the indices of blocks.
+    """Replace {} in layer names by block indices.
 
     Args:
         names: Dict {attribute path in the backbone: name in the checkpoint}.
-        indices: Dict {attribute with a list of blocks: block indices}. The position of an index in
-            the list is the index in the checkpoint.
+        indices: Dict {attribute with a list of blocks: block indices in the backbone}. In the
+            checkpoint, the blocks are numbered consecutively.
 
     Example:
         >>> names = {"norm": "LayerNorm", "blocks.{}.dense": "layer.{}.fc"}
@@ -290,14 +288,14 @@ def number_block_names(
 def list_named_weights(
     model: keras.Model, layers: Mapping[str, str]
 ) -> Iterator[tuple[str, keras.Variable, bool]]:
-    """Yield the weights of layers with their names in the checkpoint.
+    """Yield the weights of layers together with the names in the checkpoint.
 
     Args:
         model: Model that contains the layers.
         layers: Dict {attribute path: name in the checkpoint}.
 
     Yields:
-        Tuples (name in the checkpoint, weight, whether the checkpoint stores it transposed).
+        Tuples (name in the checkpoint, weight, whether the stored tensor is transposed).
     """
     for path, name in layers.items():
         target = find_layer(model, path)
@@ -322,7 +320,7 @@ def find_layer(model: keras.Model, path: str) -> object:
 
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
-    """Raise a ValueError when a layer contains quantized weights."""
+    """Raise a ValueError if a layer is quantized."""
     mode = getattr(find_layer(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
@@ -343,8 +341,9 @@ def match(
         layers: Dict {attribute path: name in the checkpoint}.
 
     Returns:
-        matched: Dict {tensor name: (weight, whether the tensor is transposed)}.
-        misfits: Dict {tensor name: "missing" or "is (2, 8), expected (3, 8)"}.
+        A tuple of two dicts. The first dict maps the names of matching tensors to tuples (weight,
+        whether the tensor is transposed). The second dict maps the names of other tensors to
+        descriptions, such as "missing" or "is (2, 8), expected (3, 8)".
     """
     fitting, misfits = {}, {}
     for name, weight, transposed in list_named_weights(model, layers):
@@ -368,7 +367,7 @@ def copy(
     Raises:
         ValueError: If a value is NaN, infinite or too large.
     """
-    advice = "Pass allow_nonfinite=True to load it anyway."
+    advice = "Pass allow_nonfinite=True to load the weights anyway."
     for name, (weight, transposed) in matched.items():
         value = convert_to_float32(checkpoint.tensor(name))
         if not allow_nonfinite:
@@ -377,23 +376,23 @@ def copy(
 
 
 def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
-    """Convert a weight to an array in the form in which a file stores it."""
+    """Convert a weight to the array that is stored in a file."""
     value = gather_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 
 
 def convert_to_float32(tensor: np.ndarray) -> np.ndarray:
-    """Convert a tensor to float32. Values that are too large become infinite."""
+    """Convert a tensor to float32. Larger values become infinite."""
     with np.errstate(over="ignore"):
         return tensor.astype("float32")
 
 
 def check_weights(value: np.ndarray, name: str, advice: str) -> None:
-    """Raise a ValueError when a tensor contains NaN, infinite or very large values.
+    """Raise a ValueError if a tensor contains NaN, infinite or very large values.
 
     Args:
-        value: Array. Values of a tensor.
-        name: String. File and the name of the tensor, for the error message.
+        value: Array with the values of the tensor.
+        name: String. File name and tensor name for the error message.
         advice: String. Last sentence of the error message.
 
     Example:
@@ -411,7 +410,7 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
 
 
 def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """Return the sorted names of unused tensors, without tensors that contain no information."""
+    """List the names of unused tensors, except for tensors without information."""
     return [
         name
         for name in sorted(set(checkpoint.shapes) - set(used))
@@ -420,7 +419,7 @@ def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
 
 
 def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
-    """Check whether a tensor is an equal copy of the tensor it is tied to."""
+    """Return whether a tensor is a copy of the tensor to which it is tied."""
     twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
         checkpoint.tensor(name), checkpoint.tensor(twin)

@@ -1,4 +1,4 @@
-"""Read Pooling, Dense and Normalize modules of sentence-transformers, and write Dense modules."""
+"""Read modules of sentence-transformers such as Pooling and Dense, and write Dense modules."""
 
 from __future__ import annotations
 
@@ -47,26 +47,22 @@ TORCH_ACTIVATIONS = {
     "silu": "torch.nn.modules.activation.SiLU",
 }
 _ACTIVATION = re.compile(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)")
-# Input tensor names for modules: one vector per text, or one vector per token.
+# Names of the input tensor of a module: one vector per text, or one vector per token.
 SENTENCE, TOKEN_OUTPUTS = "sentence_embedding", "token_embeddings"
 
 
 def read_pooling(
     files: FolderFiles, module: Module, width: int | None
 ) -> tuple[str | list[str], bool]:
-    """Read a Pooling module's configuration.
+    """Read the configuration of a Pooling module.
 
     Args:
         files: `FolderFiles` for the whole folder.
         module: Pooling `Module` to read.
-        width: Optional integer. Encoder's output dimension. If None, dimensions are not
-            checked.
-
-    Returns:
-        A tuple of the `pooling` argument for `TextEmbedder`, and whether to pool prompts.
-
-    Raises:
-        ValueError: If field values are invalid, or if a dimension differs from `width`.
+        width: Optional integer. Output dimension of the encoder. If None, the dimensions are not
+            checked.  Returns: A tuple of the `pooling` argument of `TextEmbedder`, and a boolean
+            whether to pool prompts.  Raises: ValueError: If the value of a field is invalid, or if
+            a dimension differs from `width`.
     """
     config, path = _read_module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -74,7 +70,7 @@ def read_pooling(
     for field in own[:2]:
         if width is not None and config.get(field, width) != width:
             raise invalid(
-                f"{path}: {field}", config[field], f"{width}, the dimension of the encoder"
+                f"{path}: {field}", config[field], f"{width}, the output dimension of the encoder"
             )
     _check_flags(config, ("include_prompt", *POOLING_FLAGS), path)
     flagged = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
@@ -85,7 +81,7 @@ def read_pooling(
         raise invalid(
             f"{path}: pooling_mode",
             config["pooling_mode"],
-            f"one of {', '.join(known)}, or a list of them",
+            f"one of {', '.join(known)}, or a list of these",
         )
     return modes[0] if len(modes) == 1 else modes, config.get("include_prompt", True)
 
@@ -93,7 +89,7 @@ def read_pooling(
 def read_dense(
     files: FolderFiles, module: Module, width: int, embedding: str = SENTENCE
 ) -> dict[str, object]:
-    """Read a Dense module's configuration.
+    """Read the configuration of a Dense module.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -103,10 +99,8 @@ def read_dense(
             `SENTENCE`.
 
     Returns:
-        A dict, one entry of the `dense` argument of `TextEmbedder`.
-
-    Raises:
-        ValueError: If field values are invalid, or if `in_features` differs from `width`.
+        A dict for the `dense` argument of `TextEmbedder`.  Raises: ValueError: If the value of a
+        field is invalid, or if `in_features` differs from `width`.
     """
     config, path = _read_module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
@@ -136,16 +130,15 @@ def read_dense(
 def read_dense_layers(
     files: FolderFiles, modules: Sequence[Module], width: int, embedding: str = SENTENCE
 ) -> list[dict[str, object]]:
-    """Read all Dense module configurations and check the shapes of their weights.
+    """Read the configurations of all Dense modules, and check the shapes of the weights.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        modules: List of `Module`. Each module's output is the input of the next module.
+        modules: Sequence of `Module` objects. The output of each module is the input of the next
+            module.
         width: Integer. Input dimension of the first module.
-        embedding: String. Input tensor name. See `read_dense`. Defaults to `SENTENCE`.
-
-    Returns:
-        A list of dicts, the `dense` argument of `TextEmbedder`.
+        embedding: String. See `read_dense`. Defaults to `SENTENCE`.  Returns: A list of dicts for
+            the `dense` argument of `TextEmbedder`.
     """
     found = []
     for module in select_modules(modules, "Dense"):
@@ -156,22 +149,20 @@ def read_dense_layers(
 
 
 def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
-    """Read a SpladePooling module's configuration.
+    """Read the configuration of a SpladePooling module.
 
     Args:
         files: `FolderFiles` for the whole folder.
         module: SpladePooling `Module` to read.
 
     Returns:
-        A tuple with `pooling` and `activation` for `SparseEncoder`.
-
-    Raises:
-        ValueError: If field values are not implemented.
+        A tuple of the arguments `pooling` and `activation` of `SparseEncoder`.  Raises: ValueError:
+        If the value of a field is not supported.
 
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
     config, path = _read_module_config(files, module)
-    # Sizes are read from the weights.
+    # The weights determine these sizes.
     sizes = ("embedding_dimension", "word_embedding_dimension")
     _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
     pooling = config.get("pooling_strategy", "max")
@@ -182,12 +173,12 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
 
 
 def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
-    """Check a Normalize module's configuration, if it has one.
+    """Check the configuration of a Normalize module, which can be missing.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        module: Normalize `Module` to read.
-        embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
+        module: Normalize `Module` to check. embedding: String. See `read_dense`. Defaults to
+            `SENTENCE`.
 
     Raises:
         ValueError: If the module reads or writes a different tensor.
@@ -200,16 +191,16 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
-    """Convert an activation class name in PyTorch to its Keras name.
+    """Convert the class name of a PyTorch activation to the Keras name.
 
     Args:
-        name: The value in the file.
-        field: The file name and the field, for error messages.
-        expected: Tuple of strings. Allowed activations, by Keras name. If empty, all
+        name: Class name from a file, such as "torch.nn.modules.activation.Tanh".
+        field: File name and field for error messages.
+        expected: Tuple of strings. Keras names of the allowed activations. If empty, all
             activations in `TORCH_ACTIVATIONS` are allowed. Defaults to ().
 
     Raises:
-        ValueError: If this activation is not implemented.
+        ValueError: If the activation is not supported.
 
     Example:
         >>> read_activation("torch.nn.modules.activation.Tanh", "config.json")
@@ -229,10 +220,10 @@ def _read_module_config(files: FolderFiles, module: Module) -> tuple[dict, objec
 
 
 def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
-    """Raise a ValueError for unknown fields, because they could change the outputs."""
+    """Raise a ValueError for an unknown field, which could change the outputs."""
     if unknown := [name for name in config if name not in known]:
         raise ValueError(
-            f"{path} has the unknown field {quote(unknown[0])}. Expected {', '.join(known)}."
+            f"{path} contains the unknown field {quote(unknown[0])}. Expected {', '.join(known)}."
         )
 
 
@@ -242,22 +233,22 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
-    """Raise a ValueError when a module does not read and write the expected tensors."""
+    """Raise a ValueError if a module reads or writes an unexpected tensor."""
     for name in names:
         read_field(config, name, one_of(embedding), path)
 
 
 PT = {"format": "pt"}  # metadata that transformers expects in safetensors files
-# {projection attribute: name in its weights}
+# {attribute of a projection: name of the weights in the file}
 _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
 class ModuleCheckpoint(Checkpoint):
-    """A module's weights in a subfolder.
+    """Weights of a module in a subfolder.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        module: `Module` with weights.
+        module: `Module` to open.
     """
 
     def __init__(self, files: FolderFiles, module: Module):
@@ -273,12 +264,11 @@ class ModuleCheckpoint(Checkpoint):
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check the shapes of the weights in a Dense module, before creating the layer.
+    """Check the weight shapes of a Dense module before creating the layer.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        module: Dense `Module` to read.
-        dense: Dict. The settings from `read_dense`.
+        module: Dense `Module` to check. dense: Dict. Result of `read_dense`.
         width: Integer. Dimension of the input vectors.
     """
     units = dense["units"]
@@ -290,28 +280,28 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
     found = ModuleCheckpoint(files, module).shapes
     if found != expected:
         raise ValueError(
-            f"{files.path / module.path}: the weights are {quote(found)}. Expected {expected} "
-            f"according to {CONFIG}."
+            f"{files.path / module.path}: the weights have the shapes {quote(found)}. Expected "
+            f"{expected} according to {CONFIG}."
         )
 
 
 def load_dense(
     layer: keras.layers.Layer, files: FolderFiles, module: Module, allow_nonfinite: bool
 ) -> None:
-    """Load a Dense module's weights.
+    """Load the weights of a Dense module.
 
     Args:
-        layer: `Projection` layer.
+        layer: `Projection` layer to assign the weights to.
         files: `FolderFiles` for the whole folder.
         module: Dense `Module` to read.
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If weight shapes differ.
+        ValueError: If a weight has a different shape.
     """
     advice = (
-        " The `pooling` argument does not match the dense layers of the preset. Remove it, or "
-        "also pass dense=()."
+        " The `pooling` argument does not match the dense layers of the preset. Remove this "
+        "argument, or also pass dense=()."
     )
     _load(layer, ModuleCheckpoint(files, module), allow_nonfinite, advice)
 
@@ -319,7 +309,7 @@ def load_dense(
 def _load(
     layer: keras.layers.Layer, weights: Checkpoint, allow_nonfinite: bool, advice: str = ""
 ) -> None:
-    """Assign weights to a `Projection`. Error messages end with the advice."""
+    """Assign weights to a `Projection`. The advice is added to error messages."""
     matched, misfits = match(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
@@ -330,17 +320,14 @@ def _load(
 def make_dense_files(
     layers: Sequence[keras.layers.Layer], paths: Sequence[str], width: int, name: str, dtype: object
 ) -> dict[str, object]:
-    """Create the files of consecutive Dense modules.
+    """Create the files for a sequence of Dense modules.
 
     Args:
-        layers: List of `Projection` layers.
-        paths: List of strings. Subfolder for each layer.
+        layers: Sequence of `Projection` layers.
+        paths: Sequence of strings. Subfolder of each layer.
         width: Integer. Input dimension of the first layer.
-        name: String. Name of the argument that contains the layers, for error messages.
-        dtype: Dtype to use for stored weights, or None to keep each dtype.
-
-    Returns:
-        A dict from file paths to their contents.
+        name: String. Argument with the layers, for error messages. dtype: Dtype of the stored
+            weights. If None, every weight keeps its dtype.  Returns: A dict {file path: content}.
 
     Raises:
         ValueError: If sentence-transformers does not support an activation.
@@ -354,7 +341,7 @@ def make_dense_files(
 
 
 def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
-    """Create a Dense module's configuration. Error messages contain the name."""
+    """Create the configuration of a Dense module. The name is used in error messages."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in TORCH_ACTIVATIONS:
         raise invalid(
@@ -372,7 +359,7 @@ def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict
 
 
 def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
-    """Return `Projection` weights by their names in files."""
+    """Map names in a file to the weights of a `Projection`."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
     return {
@@ -382,11 +369,11 @@ def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarr
 
 
 class LinearFile(Checkpoint):
-    """Linear layer weights in a separate file, as in BGE-M3.
+    """Weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
         files: `FolderFiles` for the folder.
-        name: String. Name of a PyTorch file that contains "weight" and optionally "bias".
+        name: String. Name of a PyTorch file with the tensors "weight" and optionally "bias".
 
     Raises:
         ValueError: If the file contains unexpected tensors or shapes.
@@ -402,15 +389,15 @@ class LinearFile(Checkpoint):
         biases = {"bias": (units,)} if "bias" in found else {}
         if not width or found != {"weight": (units, width), **biases}:
             raise ValueError(
-                f"{self._file.path}: the tensors are {quote(found)}. Expected a weight of shape "
-                "(units, width), and optionally a bias of shape (units,)."
+                f"{self._file.path}: the tensors have the shapes {quote(found)}. Expected a weight "
+                "of shape (units, width), and optionally a bias of shape (units,)."
             )
         self.units, self.width, self.use_bias = units, width, "bias" in found
         self.shapes = {f"linear.{name}": shape for name, shape in found.items()}
 
     @property
     def folder(self) -> pathlib.Path:
-        """Path of the file, for error messages."""
+        """Path of the file for error messages."""
         return self.files.path / self._name
 
     def tensor(self, name: str) -> np.ndarray:
@@ -419,27 +406,27 @@ class LinearFile(Checkpoint):
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
-        """Raise a ValueError when the layer's input dimension is not that of the encoder.
+        """Raise a ValueError if the layer and the encoder have different dimensions.
 
         Args:
-            width: Integer. Dimension of the encoder's vectors.
+            width: Integer. Output dimension of the encoder.
         """
         if self.width != width:
             raise ValueError(
                 f"{self._file.path}: the weight has input dimension {self.width}. Expected "
-                f"{width}, the dimension of the encoder."
+                f"{width}, the output dimension of the encoder."
             )
 
     def load(self, layer: keras.layers.Layer, allow_nonfinite: bool) -> None:
         """Assign the weights to a `Projection`.
 
         Raises:
-            ValueError: If weight shapes differ.
+            ValueError: If a weight has a different shape.
         """
         _load(layer, self, allow_nonfinite)
 
 
 def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:
-    """Create a PyTorch file with linear layer weights from a `Projection`."""
+    """Encode the weights of a `Projection` as a PyTorch file with a linear layer."""
     arrays = _make_arrays(layer, dtype)
     return encode_pytorch_file({name.removeprefix("linear."): a for name, a in arrays.items()})

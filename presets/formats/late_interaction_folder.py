@@ -1,9 +1,9 @@
-"""Read and write the folders of late interaction models.
+"""Read and write folders of late interaction models.
 
-Four layouts can be read: ColBERT, PyLate, sentence-transformers since version 6, and BGE-M3. Models
-are saved in the PyLate layout, which sentence-transformers can also read, or in the BGE-M3 layout
-if the first token has no vector. With a new projection, any encoder or text embedding model can
-become a late interaction model.
+The layouts of ColBERT, PyLate, BGE-M3 and sentence-transformers since version 6 can be read. Models
+are saved in the PyLate layout, which sentence-transformers can also read. Models without a vector
+for the first token are saved in the BGE-M3 layout. With a new projection, any encoder or text
+embedding model can be used as a late interaction model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Default markers for models without markers, as in PyLate. Each marker with its space is a single
-# token.
+# Default markers, as in PyLate. Each marker and the space after it are a single token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
 _BGE_M3 = "BGE-M3"
@@ -66,7 +65,7 @@ _PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
 
 def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
-    """Return the layout of the files in a preset."""
+    """Find the library whose layout a preset uses."""
     settings = theirs.read_model_settings(preset.files.root)
     if _STANFORD in (preset.config.get("architectures") or []):
         return _STANFORD
@@ -125,11 +124,10 @@ class LateInteractionFolder(FolderFormat):
             return arguments
         width = projections[-1]["units"]
         if given.get("dim") not in (None, width):
-            raise invalid(
-                "dim",
-                given["dim"],
-                f"{width}, the dimension of the projections in {checkpoint.folder}. Remove this "
-                "argument, or also pass projections=[] to create a new projection",
+            raise ValueError(
+                f"`dim` is {quote(given['dim'])}, but the projections in {checkpoint.folder} have "
+                f"dimension {width}. Remove this argument, or also pass projections=[] to create a "
+                "new projection."
             )
         return {"projections": projections, **arguments}
 
@@ -162,7 +160,10 @@ class LateInteractionFolder(FolderFormat):
 
     def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         if not task.normalize:
-            raise invalid("normalize", False, "True, because PyLate always normalizes vectors")
+            raise ValueError(
+                "A model with normalize=False cannot be saved, because PyLate always normalizes "
+                "vectors. Pass normalize=True."
+            )
         if task.preprocessor is not None and not task.preprocessor.score_first:
             return _make_bge_m3_files(task, dtype)
         layers = task.projection_layers
@@ -180,7 +181,7 @@ class LateInteractionFolder(FolderFormat):
 
 
 def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return a preset's preprocessor settings, such as markers and lengths."""
+    """Read the preprocessor settings of a preset, such as markers and lengths."""
     form, files = _find_layout(preset), preset.files
     if form == _STANFORD:
         return read_stanford(files)
@@ -193,7 +194,7 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
 
 
 def _read_similarity(files: FolderFiles, form: str) -> str:
-    """Return the token similarity that is specified in a folder."""
+    """Read the similarity between token vectors."""
     found = theirs.read_model_settings(files).get("similarity_fn_name")
     if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
         return "meanmaxsim" if form == _BGE_M3 else "maxsim"
@@ -221,14 +222,14 @@ def _read_stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def _make_projection_settings(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
-    """Create an entry of the `projections` argument, without default values."""
+    """Create an entry for the `projections` argument, without default values."""
     chosen = {"activation": activation, "use_bias": use_bias, "residual": residual}
     defaults = {"activation": "linear", "use_bias": False, "residual": False}
     return {"units": units, **{n: v for n, v in chosen.items() if v != defaults[n]}}
 
 
 def _read_modules(files: FolderFiles, form: str) -> list[Module]:
-    """Read and check the modules in a folder."""
+    """Read and validate the modules in a folder."""
     modules = theirs.read_modules(files)
     kinds = [module.kind for module in modules]
     allowed = {
@@ -249,27 +250,22 @@ def _read_modules(files: FolderFiles, form: str) -> list[Module]:
 def make_hybrid_files(
     dense: keras.Model, terms: keras.Model, tokens: keras.Model, dtype: object
 ) -> dict[str, bytes]:
-    """Create the BGE-M3 files to save in addition to `TextEmbedder` files.
+    """Create the files of BGE-M3 that are saved next to the files of `TextEmbedder`.
 
     Args:
-        dense: `TextEmbedder`.
-        terms: `SparseEncoder` with token weights.
+        dense: `TextEmbedder` to save. terms: `SparseEncoder` with token weights.
         tokens: `LateInteraction`.
-        dtype: Dtype for the weights of the heads. If None, every weight keeps its dtype.
-
-    Returns:
-        A dict from file names to contents.
-
-    Raises:
-        ValueError: If BGE-M3 files cannot store a setting.
+        dtype: Dtype of the stored weights. If None, every weight keeps its dtype.  Returns: A dict
+            {file name: content}.  Raises: ValueError: If the files of BGE-M3 cannot store a
+            setting.
     """
     found = (terms.pooling, terms.similarity_function), tokens.similarity_function
     expected = ("token_weights", "dot"), "meanmaxsim"
     if found != expected:
-        raise invalid(
-            "(terms.pooling, terms.similarity_function, tokens.similarity_function)",
-            found,
-            f"{expected}, as in BGE-M3. To keep these settings, save the models separately",
+        raise ValueError(
+            "The files of BGE-M3 cannot store (terms.pooling, terms.similarity_function), "
+            f"tokens.similarity_function = {found}. Expected {expected}. To keep other settings, "
+            "save the models separately."
         )
     files = _make_bge_m3_files(tokens, dtype)
     settings = make_embedder_settings(dense)
@@ -283,7 +279,7 @@ def make_hybrid_files(
 
 
 def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
-    """Create the BGE-M3 files for token vectors."""
+    """Create the files of BGE-M3 for a `LateInteraction`."""
     preprocessor, [first, *others] = task.preprocessor, task.projection_layers
     plain = {"expand_queries": False, "skiplist": [], "query_marker": None, "document_marker": None}
     found = {name: getattr(preprocessor, name) for name in plain}
@@ -292,11 +288,9 @@ def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
     found |= {name: getattr(first, name) for name in ("activation", "residual")}
     for name, expected in plain.items():
         if found[name] != expected:
-            raise invalid(
-                name,
-                found[name],
-                f"{expected!r}, because files of BGE-M3 (score_first=False) cannot store other "
-                "values",
+            raise ValueError(
+                f"`{name}` is {quote(found[name])}, but the files of BGE-M3 (score_first=False) "
+                f"can only store {expected!r}."
             )
     settings = {
         "prompts": dict(preprocessor.prompts),
@@ -310,7 +304,7 @@ def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
 
 
 def _make_pylate_settings(task: keras.Model) -> dict[str, object]:
-    """Create the model settings of PyLate. Without a preprocessor, PyLate defaults are used."""
+    """Create the model settings of PyLate, with the defaults if there is no preprocessor."""
     preprocessor, longest = task.preprocessor, task.backbone.max_sequence_length
     settings = {"model_type": _PYLATE, "default_prompt_name": None}
     settings["similarity_fn_name"] = _SIMILARITIES[task.similarity_function]
@@ -328,7 +322,7 @@ def _make_pylate_settings(task: keras.Model) -> dict[str, object]:
         "skiplist_words": list(preprocessor.skiplist),
     }
     if 0 < preprocessor.expanded_length < preprocessor.longest("query"):
-        # This field only affects sentence-transformers. PyLate always expands to the full length.
+        # Only sentence-transformers reads this field. PyLate always expands to the full length.
         settings["query_expansion"] = {
             "strategy": "min",
             "attend": preprocessor.attend_to_expansion,

@@ -1,7 +1,7 @@
-"""Read folders of all sentence-transformers versions, and write the files that all models have.
+"""Read and write the files that all models of sentence-transformers have in common.
 
-`modules.json` lists a model's modules, for example an encoder, pooling, dense layers and
-normalization. A module's files are in the root or in a subfolder. Classes named in
+The file `modules.json` lists the modules of a model, for example an encoder, pooling, dense layers
+and normalization. The files of a module are in the root or in a subfolder. Classes in
 `modules.json` are never imported.
 """
 
@@ -87,11 +87,11 @@ _OLD_NAMES = {
 
 
 class Module(NamedTuple):
-    """An entry in `modules.json`.
+    """Entry of `modules.json`.
 
     Attributes:
         kind: String. Class name without the package.
-        path: String. Subfolder's path, or "" for the root.
+        path: String. Path of the subfolder, or "" for the root.
     """
 
     kind: str
@@ -99,15 +99,15 @@ class Module(NamedTuple):
 
 
 def find_encoder_files(files: FolderFiles) -> FolderFiles:
-    """Return the encoder's files, in the root or in a subfolder such as `0_Transformer`.
+    """Find the encoder files, in the root or in a subfolder such as `0_Transformer`.
 
-    If a Router has several encoders, the files of the document encoder are returned.
+    If a Router has several encoders, the document encoder is used.
 
     Args:
-        files: `FolderFiles` for a preset. Its other modules do not need to be supported.
+        files: `FolderFiles` for a preset. Unsupported modules are allowed.
 
     Returns:
-        A `FolderFiles`.
+        `FolderFiles` for the encoder.
 
     Raises:
         ValueError: If router_config.json is invalid. See `read_routes`.
@@ -124,19 +124,18 @@ def find_encoder_files(files: FolderFiles) -> FolderFiles:
 
 
 def read_first_module(files: FolderFiles) -> Mapping:
-    """Return the first entry in `modules.json` without checks, or {} when the file is missing."""
+    """Return the first entry of `modules.json` without validation, or {} for a missing file."""
     entries = files.read_json_array(MODULES) if MODULES in files else []
     return entries[0] if entries and isinstance(entries[0], dict) else {}
 
 
 class Routes(NamedTuple):
-    """Router modules, with separate routes for queries and documents.
+    """Modules of a Router, with separate routes for queries and documents.
 
     Attributes:
-        query: List of `Module` for queries.
-        document: List of `Module` for documents. The first module is an encoder.
-        default: String, "query" or "document". The route for texts that are not declared as queries
-            or documents.
+        query: List of `Module` objects for queries. document: List of `Module` objects for
+            documents. The first module is an encoder. default: String. Route for other texts,
+            "query" or "document".
     """
 
     query: Sequence[Module]
@@ -145,13 +144,16 @@ class Routes(NamedTuple):
 
 
 def read_routes(files: FolderFiles) -> Routes | None:
-    """Read `router_config.json`. Return None for models without a Router.
+    """Read the routes of a Router from `router_config.json`.
 
     Args:
         files: `FolderFiles` for the whole folder.
 
+    Returns:
+        A `Routes` object, or None for a model without a Router.
+
     Raises:
-        ValueError: If routes are missing or malformed, or if modules are not implemented.
+        ValueError: If a route is missing or malformed, or if a module is not supported.
 
     Source: sentence-transformers 6.2, `base/modules/router.py`.
     """
@@ -161,10 +163,9 @@ def read_routes(files: FolderFiles) -> Routes | None:
         return None
     count = len(files.read_json_array(MODULES))
     if count != 1 or first.get("path") != "":
-        raise invalid(
-            f"{files.path / MODULES} has {count} modules, and the path of the Router",
-            first.get("path"),
-            "a single module, a Router with the path ''",
+        raise ValueError(
+            f"{files.path / MODULES} contains {count} modules and a Router with the path "
+            f"{quote(first.get('path'))}. Expected only a Router with the path ''."
         )
     in_config = ROUTER not in files and CONFIG in files and "structure" in files.read_json(CONFIG)
     name = CONFIG if in_config else ROUTER
@@ -179,7 +180,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
     ):
         raise ValueError(
             f"{path}: route_mappings is {quote(mappings)} and default_route is {quote(default)}. "
-            "Expected an object whose values are route names, and the name of a route."
+            "Expected an object that maps to route names, and a route name."
         )
     routes = {role: _route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:
@@ -194,14 +195,15 @@ def read_routes(files: FolderFiles) -> Routes | None:
 
 
 def _get_route_name(config: Mapping, role: str, path: object) -> str:
-    """Return the route name for a role, "query" or "document"."""
+    """Find the route name for a role, which is "query" or "document"."""
     structure, mappings = config.get("structure", {}), {}
     for key, route in (config.get("parameters", {}).get("route_mappings") or {}).items():
         try:
             mappings[ast.literal_eval(key)] = route
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise invalid(
-                f"{path}: a key of route_mappings", key, "a pair such as \"('query', 'text')\""
+            raise ValueError(
+                f"{path}: route_mappings contains the key {quote(key)}. Expected a pair such as "
+                "\"('query', 'text')\"."
             ) from None
     for key in ((role, "text"), (role, None), (None, "text"), (None, None)):
         if key in mappings:
@@ -218,7 +220,7 @@ def _get_route_name(config: Mapping, role: str, path: object) -> str:
 
 
 def _route(config: Mapping, role: str, path: object) -> list[Module]:
-    """Check the modules on the route for a role, and return them."""
+    """Validate and return the modules on the route for a role."""
     name, modules = _get_route_name(config, role, path), []
     ids = config["structure"][name]
     if not isinstance(ids, list) or not ids:
@@ -235,29 +237,27 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
 
 
 def _check_kind(given: object, known: Sequence[str], what: str) -> str:
-    """Check that a module class is known, and return its name without the package."""
+    """Validate a module class, and return the class name without the package."""
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
-        raise invalid(
-            what,
-            given,
-            f"one of {', '.join(known)} in sentence_transformers, because code in a folder is "
-            "never run",
+        raise ValueError(
+            f"{what} is {quote(given)}, but code in a folder is never run. Expected one of "
+            f"{', '.join(known)} in sentence_transformers."
         )
     return matched[1]
 
 
 def read_modules(files: FolderFiles) -> list[Module]:
-    """Read `modules.json`.
+    """Read and validate `modules.json`.
 
     Args:
         files: `FolderFiles` for the whole folder.
 
     Returns:
-        A list of `Module`.
+        A list of `Module` objects.
 
     Raises:
-        ValueError: If modules are malformed or not implemented.
+        ValueError: If a module is malformed or not supported.
     """
     modules = []
     for i, entry in enumerate(files.read_json_array(MODULES)):
@@ -276,17 +276,17 @@ def read_modules(files: FolderFiles) -> list[Module]:
 
 
 def read_embedding_modules(files: FolderFiles) -> list[Module]:
-    """Read `modules.json` for a text embedding model.
+    """Read and validate `modules.json` of a text embedding model.
 
     Args:
         files: `FolderFiles` for the whole folder.
 
     Returns:
-        A list of `Module`.
+        A list of `Module` objects.
 
     Raises:
-        ValueError: If the modules or their order are not supported for text embeddings. See also
-            `read_modules`.
+        ValueError: If the modules or the order of the modules are not supported for text
+            embeddings. See also `read_modules`.
     """
     modules = read_modules(files)
     kinds = [module.kind for module in modules]
@@ -301,16 +301,13 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
 
 
 def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) -> None:
-    """Check that this package implements all Transformer module settings.
+    """Check that all settings of a Transformer module are supported.
 
     Args:
         files: `FolderFiles` for the encoder.
         task: String. Name of a task in transformers, such as "feature-extraction".
-        has_roles: Boolean. Whether the model has settings for queries and documents. Defaults to
-            False.
-
-    Raises:
-        ValueError: If field values are not implemented.
+        has_roles: Boolean. Whether the model has separate settings for queries and documents.
+            Defaults to False.  Raises: ValueError: If the value of a field is not supported.
     """
     name, settings = read_transformer_settings(files)
     modalities = settings.get("modality_config") or {}
@@ -331,17 +328,16 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
     for field, name_today, value in _flatten_settings(settings):
         decided = name_today in known or name_today in IRRELEVANT
         if not decided and value not in (None, False, [], {}):
-            raise invalid(
-                f"{files.path / name}: {field}",
-                value,
-                "null, because other values are not implemented",
+            raise ValueError(
+                f"{files.path / name}: {field} is {quote(value)}, which is not supported. Expected "
+                "null."
             )
 
 
 def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
-    """Yield the name, current name and value of each field in `sentence_bert_config.json`.
+    """Yield the name, current name and value of all fields in `sentence_bert_config.json`.
 
-    Fields inside `..._kwargs` are also yielded one by one.
+    The fields inside of `..._kwargs` are yielded separately.
     """
     for name, value in settings.items():
         name_today = _OLD_NAMES.get(name, name)
@@ -353,7 +349,9 @@ def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
 
 
 def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
-    """Return the name and content for `sentence_bert_config.json`. Missing files are read as {}.
+    """Read `sentence_bert_config.json`, and return the file name and the content.
+
+    The content of a missing file is {}.
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -363,13 +361,13 @@ def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
 
 
 def read_length(files: FolderFiles) -> int | None:
-    """Return the maximum sequence length, or None if no file defines it.
+    """Return the maximum sequence length of an encoder, or None if no file contains a length.
 
     Args:
         files: `FolderFiles` for the encoder.
 
     Raises:
-        ValueError: If `max_seq_length` is not an integer greater than 2.
+        ValueError: If the length is not an integer greater than 2.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`; before 5.4
     `models/Transformer.py`.
@@ -385,7 +383,7 @@ def read_length(files: FolderFiles) -> int | None:
 
 
 def read_tokenizer_length(files: FolderFiles) -> int | None:
-    """Return the maximum length in `tokenizer_config.json`, or None when this is not set.
+    """Return the maximum length in `tokenizer_config.json`, or None for a missing length.
 
     Args:
         files: `FolderFiles` for the encoder or the static table.
@@ -397,34 +395,32 @@ def read_tokenizer_length(files: FolderFiles) -> int | None:
 
 
 def check_case(files: FolderFiles, tokenizer) -> None:
-    """Check that a tokenizer converts texts to lower case if `do_lower_case` is true.
+    """Check that a tokenizer lowercases texts if `do_lower_case` is true.
 
     Args:
         files: `FolderFiles` for the encoder.
-        tokenizer: Tokenizer from the same files.
-
-    Raises:
-        ValueError: If `do_lower_case` is set, but the tokenizer keeps upper case.
+        tokenizer: Tokenizer from the same files.  Raises: ValueError: If `do_lower_case` is true,
+            but the tokenizer keeps uppercase letters.
     """
     name, settings = read_transformer_settings(files)
     if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):
-        cure = "set it to false, and convert texts to lower case before you pass them"
+        cure = "Set do_lower_case to false, and lowercase all texts before passing them"
         if hasattr(tokenizer, "strip_accents"):
-            cure = 'write "do_lower_case": true, "strip_accents": false into tokenizer_config.json'
+            cure = 'Write "do_lower_case": true, "strip_accents": false into tokenizer_config.json'
         raise ValueError(
-            f"{files.path / name}: do_lower_case is true, but the tokenizer keeps upper case. To "
-            f"resolve the contradiction, {cure}."
+            f"{files.path / name}: do_lower_case is true, but the tokenizer keeps uppercase "
+            f"letters. {cure}."
         )
 
 
 def read_prompts(files: FolderFiles) -> dict[str, object]:
-    """Return the preprocessor arguments in `config_sentence_transformers.json`.
+    """Read the prompts in `config_sentence_transformers.json`.
 
     Args:
         files: `FolderFiles` for the whole folder.
 
     Returns:
-        A dict with `prompts` and `default_prompt`. Empty values are left out.
+        A dict of the preprocessor arguments `prompts` and `default_prompt`, without empty values.
 
     Raises:
         ValueError: If `prompts` is not an object with strings, or if the default prompt is missing.
@@ -439,20 +435,17 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     empty = {n for n, text in prompts.items() if not text and n in ("query", "document")}
     prompts = {n: text or "" for n, text in prompts.items() if n not in empty or n == default}
     if default is not None and not (isinstance(default, str) and default in prompts):
-        raise invalid(
-            f"{path}: default_prompt_name",
-            default,
-            f"one of {', '.join(prompts)}" if prompts else "null, because the model has no prompts",
-        )
+        names = f"one of the prompts {', '.join(prompts)}" if prompts else "null without prompts"
+        raise invalid(f"{path}: default_prompt_name", default, names)
     found = {"prompts": prompts, "default_prompt": default}
     return {name: value for name, value in found.items() if value}
 
 
 def read_model_settings(files: FolderFiles) -> dict:
-    """Read `config_sentence_transformers.json`. If the file is missing, return {}.
+    """Read `config_sentence_transformers.json`. Return {} for a missing file.
 
     Raises:
-        ValueError: If unknown fields are set, because they could change the vectors.
+        ValueError: If an unknown field is set, because this could change the vectors.
     """
     settings = files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
     for name, value in settings.items():
@@ -465,12 +458,11 @@ def read_model_settings(files: FolderFiles) -> dict:
 
 
 def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
-    """Return the similarity in `config_sentence_transformers.json`.
+    """Read the similarity in `config_sentence_transformers.json`.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        known: List of strings. Similarities that the model supports. The first similarity is
-            the default.
+        known: Sequence of strings. Supported similarities. The first similarity is the default.
 
     Raises:
         ValueError: If the similarity is not in `known`.
@@ -482,11 +474,11 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
 
 
 def read_count(files: FolderFiles, field: str) -> int | None:
-    """Read an integer from `config_sentence_transformers.json`. Missing fields return None.
+    """Read an integer from `config_sentence_transformers.json`. Return None for a missing field.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        field: String, "truncate_dim" or "max_active_dims".
+        field: String. "truncate_dim" or "max_active_dims".
 
     Raises:
         ValueError: If the field is not a positive integer.
@@ -495,7 +487,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
 
 
 def select_modules(modules: Sequence[Module], kind: str) -> list[Module]:
-    """Select the modules of the given kind."""
+    """Select all modules of one kind."""
     return [module for module in modules if module.kind == kind]
 
 
@@ -503,7 +495,7 @@ def make_modules_json(modules: Sequence[tuple[str, str]]) -> list[dict[str, obje
     """Create the content of `modules.json`.
 
     Args:
-        modules: List of tuples (path, class name).
+        modules: Sequence of tuples (path, class name).
     """
     return [
         {"idx": i, "name": str(i), "path": path, "type": kind}
@@ -524,7 +516,7 @@ def make_settings_json(
     Args:
         task: Task with a `similarity_function`.
         model_type: String. Class name in sentence-transformers.
-        **counts: Optional integers that `read_count` reads. If a value is None, the field is
+        **counts: Optional integers for the fields of `read_count`. Fields with the value None are
             omitted.
     """
     preprocessor = task.preprocessor

@@ -1,9 +1,8 @@
-"""Read and write the folders of SparseEncoder models from sentence-transformers.
+"""Read and write folders of SparseEncoder models from sentence-transformers.
 
 Folders are written in the layout of versions 5.0 to 5.3, which later versions can also read. Token
-weights are stored in `sparse_linear.pt`, as in BGE-M3. If queries use a second encoder, it is
-written to a subfolder, and the document encoder is written to the root, so that transformers can
-find it.
+weights are stored in `sparse_linear.pt`, as in BGE-M3. The document encoder is stored in the root,
+so that transformers can load it. A separate query encoder is stored in a subfolder.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ logger = logging.getLogger("encoder_zoo")
 
 SPARSE_SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
-# Similarities for text and token vectors, which BGE-M3 has in addition to token weights.
+# Similarities of text vectors and token vectors, which BGE-M3 computes in addition.
 THEIRS_OF_VECTORS = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
 _TYPES = "sentence_transformers.sparse_encoder.models."
 _ROUTER = "sentence_transformers.models.Router"
@@ -68,8 +67,8 @@ class SparseFolder(FolderFormat):
     """Folder format of `SparseEncoder`: sentence-transformers or BGE-M3.
 
     Args:
-        load_table_class: Function that imports the layer class for a table of query term weights.
-        read_tokenizer: Function that takes table files and a family, and returns the
+        load_table_class: Function that imports the layer class of query term weights.
+            read_tokenizer: Function that takes the files of the table and a family, and returns the
             tokenizer.
     """
 
@@ -103,10 +102,10 @@ class SparseFolder(FolderFormat):
         return arguments
 
     def _read_own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
-        """Return all task arguments except the query encoder.
+        """Return all task arguments except `query_encoder`.
 
-        A folder without `SpladePooling` contains an encoder or a masked language model. In this
-        case, no arguments are needed.
+        A folder without `SpladePooling` contains an encoder or a masked language model, which does
+        not need any arguments.
         """
         files = checkpoint.files.root
         modules = _list_modules(checkpoint)
@@ -190,7 +189,7 @@ class SparseFolder(FolderFormat):
 
 
 def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
-    """Return a folder's modules. If it has a Router, return the route of this checkpoint."""
+    """Return the modules of a folder, or the modules on the route of a Router."""
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
         same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
@@ -199,12 +198,12 @@ def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
 
 
 class QueryTable(NamedTuple):
-    """A table of query term weights in a preset.
+    """Table of query term weights in a preset.
 
     Attributes:
-        files: `FolderFiles` for the table's folder.
-        module: The `Module` of the table, or None for an `idf.json` file without modules.
-        is_trained: Boolean. Whether `fit` updates the table.
+        files: `FolderFiles` for the folder of the table.
+        module: Optional `Module`. None for the file `idf.json` without modules.
+        is_trained: Boolean. Whether `fit` updates the weights.
     """
 
     files: FolderFiles
@@ -213,14 +212,13 @@ class QueryTable(NamedTuple):
 
 
 def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
-    """Return the table of query term weights in a preset, or None when there is no table.
+    """Find the table of query term weights in a preset, or return None without a table.
 
     Args:
         checkpoint: Open `Checkpoint` to load from.
 
     Raises:
-        ValueError: If the query route is neither a table nor an encoder, or if field values are
-            invalid.
+        ValueError: If the query route is neither a table nor an encoder, or if a field is invalid.
     """
     files, routes = checkpoint.files.root, theirs.read_routes(checkpoint.files.root)
     if routes is None:
@@ -244,7 +242,7 @@ def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
 
 
 def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
-    """Return files for a separate query encoder, or None when the preset has one encoder.
+    """Find the files of a separate query encoder, or return None without a query encoder.
 
     Args:
         checkpoint: Open `Checkpoint` to load from.
@@ -262,16 +260,16 @@ def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
 def _restore_query_table(
     weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
 ) -> None:
-    """Load query table weights.
+    """Load the weights of a query table.
 
     Args:
         weight: Variable of shape (vocabulary,) to assign the weights to.
-        tokenizer: The tokenizer of queries.
+        tokenizer: Tokenizer for queries.
         checkpoint: Open `Checkpoint` to load from.
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If the weight shape is unexpected, or if tokens are not in the vocabulary.
+        ValueError: If the weights have an unexpected shape, or if a token is not in the vocabulary.
     """
     table = _read_query_table(checkpoint)
     files = table.files
@@ -286,21 +284,21 @@ def _restore_query_table(
             raise invalid(path, found, f"{tuple(weight.shape)}, one weight per term")
         values = convert_to_float32(weights.tensor("weight"))
     if not allow_nonfinite:
-        check_weights(values, path, "Pass allow_nonfinite=True to load it anyway.")
-    # Embeddings can have extra rows that are not used for tokens. They do not occur in queries.
+        check_weights(values, path, "Pass allow_nonfinite=True to load the weights anyway.")
+    # Embeddings can have additional rows without tokens, which do not occur in queries.
     weight.assign(np.pad(values, (0, weight.shape[0] - len(values))))
 
 
 def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, str]:
-    """Read weights by token from a JSON file.
+    """Read a JSON file that maps tokens to weights.
 
     Args:
-        given: String. Path in the configuration, of which only the file name is used.
+        given: String. Path from the configuration. Only the file name is used.
         files: `FolderFiles` for the table.
-        tokenizer: The tokenizer of queries.
+        tokenizer: Tokenizer for queries.
 
     Returns:
-        A tuple of the weights, with shape (vocabulary,), and the file's path.
+        A tuple of a float array of shape (vocabulary,), and the path of the file.
     """
     name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
     where = next((part for part in (files, files.root) if name in part), None)
@@ -340,7 +338,7 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
 
 
 def _open_token_weights(checkpoint: Checkpoint) -> LinearFile:
-    """Open the layer of token weights and check its shape."""
+    """Open the layer that computes token weights, and check the shape."""
     layer = LinearFile(checkpoint.files, SPARSE_LINEAR)
     if layer.units != 1:
         raise ValueError(
@@ -352,7 +350,7 @@ def _open_token_weights(checkpoint: Checkpoint) -> LinearFile:
 
 
 def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
-    """Check that the modules are a masked language model followed by pooling."""
+    """Check that the modules are a masked language model and a pooling."""
     kinds = [module.kind for module in modules]
     if kinds not in _OF_ENCODERS:
         raise ValueError(
@@ -377,12 +375,12 @@ def _make_pooling_config(task: keras.Model) -> dict[str, object]:
 
 
 def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
-    """Create the files of the modules for queries.
+    """Create the files of the query modules.
 
-    This does not include configuration, weights and tokenizer for a second encoder.
+    The configuration, weights and tokenizer of a query encoder are not included.
 
     Returns:
-        A tuple of the list of module folders, and a dict from file paths to contents.
+        A tuple of a list of module folders, and a dict {file path: content}.
     """
     queries = task.query_encoder
     if isinstance(queries, keras.Model):

@@ -297,7 +297,7 @@ class TestRefused:
         (folder / "tokenizer.json").unlink()
         edit(folder / "tokenizer_config.json", do_lower_case=False)
         edit(folder / "sentence_bert_config.json", do_lower_case=True)
-        assert "do_lower_case is true, but the tokenizer keeps upper case" in refusal(folder)
+        assert "do_lower_case is true, but the tokenizer keeps uppercase" in refusal(folder)
 
 
 class TestLengths:
