@@ -1,9 +1,9 @@
-"""Download files to the cache of huggingface_hub, without letting the server choose paths.
+"""Download files to the cache of huggingface_hub, without paths from the server.
 
 `snapshot_download` in huggingface_hub 2.4 builds paths from response headers. With an ETag such as
-"../../../x", a server can make it write outside of the cache. This module only builds paths from
-the list of files, which `presets/hub.py` checks. Another process can resume an interrupted
-download.
+"../../../x", a server can write files outside of the cache. This module only builds paths from the
+list of files, which is validated in `presets/hub.py`. An interrupted download can be continued by
+any process.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ CHECKSUM_PATTERN = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
 class HubFile(NamedTuple):
-    """A file to download from a repository.
+    """File to download from a repository.
 
     Attributes:
-        size: Integer. Number of bytes.
-        checksum: Optional string. The SHA-256 of a large file, or the git SHA-1 of other files. It
-            is also the file name in the cache. None when the hub does not send any checksum.
+        size: Integer. Size in bytes.
+        checksum: Optional string. SHA-256 checksum of a large file, or git SHA-1 checksum of any
+            other file, which is also the file name in the cache. None if the hub sends no
+            checksum.
     """
 
     size: int
     checksum: str | None
 
     def is_at(self, path: pathlib.Path, verify: bool = True) -> bool:
-        """Return whether the file at a path has the contents of this file.
+        """Return whether a local file has the expected contents.
 
         Args:
             path: Path to check.
@@ -51,7 +52,8 @@ class HubFile(NamedTuple):
             return False
         if not path.is_file():
             raise ValueError(
-                f"{path.resolve()} is not a regular file. Delete it and load the preset again."
+                f"{path.resolve()} is not a regular file. Delete this path, and load the preset "
+                "again."
             )
         if self.checksum is None or not verify:
             return True
@@ -62,7 +64,7 @@ class HubFile(NamedTuple):
 
 
 def get_cache_folder(repository: str) -> pathlib.Path:
-    """Return a repository's folder in the cache of huggingface_hub."""
+    """Return the folder of a repository in the cache of huggingface_hub."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -73,12 +75,12 @@ def get_cache_folder(repository: str) -> pathlib.Path:
 def find_missing_files(
     folder: pathlib.Path, files: Mapping[str, HubFile], verify: bool
 ) -> dict[str, HubFile]:
-    """Return the files that are missing in a folder, or also damaged if `verify` is True."""
+    """Find missing files in a folder, and damaged files if `verify` is True."""
     return {name: file for name, file in files.items() if not file.is_at(folder / name, verify)}
 
 
 def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
-    """Return cached commit files that are links to files named by checksum."""
+    """Find all links in the folder of a commit that point to files named by checksum."""
     links = (path for path in folder.rglob("*") if path.is_symlink() and path.exists())
     targets = ((path, pathlib.PurePath(os.readlink(path)).name) for path in links)
     return {
@@ -91,17 +93,17 @@ def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
 def download_files(
     address: str, repository: str, commit: str, files: Mapping[str, HubFile], verify: bool
 ) -> None:
-    """Download a commit's missing files to the cache. Other processes wait until it ends.
+    """Download the missing files of a commit to the cache. A lock file makes other processes wait.
 
     Args:
-        address: String. Address passed by the user, for error messages.
+        address: String. Address from the user for error messages.
         repository: String. "organisation/name".
-        commit: String. 40 hexadecimal digits.
+        commit: String. Hash of 40 hexadecimal digits.
         files: Dict {path in the folder of the commit: `HubFile`}.
-        verify: Boolean. Whether to replace existing files whose contents differ.
+        verify: Boolean. Whether to replace existing files with different contents.
 
     Raises:
-        Unreachable: If downloads fail, or if checksums still differ after several attempts.
+        Unreachable: If a download fails, or if a checksum is wrong after several attempts.
         ValueError: If a path in the cache is a link or not a regular file.
     """
     from huggingface_hub import hf_hub_url
@@ -112,8 +114,8 @@ def download_files(
     for path in (folder, folder / "blobs", folder / "snapshots", snapshot, lock.parent):
         if path.is_symlink():
             raise ValueError(
-                f"{path} is a link. For safety, links are not followed. Delete it and "
-                "load the preset again."
+                f"{path} is a link. For safety, links are not followed. Delete the link, and load "
+                "the preset again."
             )
         path.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(lock):  # another process may have downloaded them
@@ -129,14 +131,14 @@ def download_files(
 
 
 def write_reference(folder: pathlib.Path, revision: str, commit: str) -> None:
-    """Store which commit a branch or tag refers to, so that it is found without a connection."""
+    """Store the commit of a branch or tag, for loading without a connection."""
     path = folder / "refs" / revision
     if not path.is_file() or path.read_text("utf-8") != commit:
         _replace(path, lambda new: new.write_text(commit, encoding="utf-8"))
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Write a file in a single step, by writing a temporary file and moving it to the path."""
+    """Write a temporary file, and move it to the path in a single step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{secrets.token_hex(8)}")
     write(new)
@@ -151,7 +153,7 @@ def _link(blob: pathlib.Path, folder: pathlib.Path, new: pathlib.Path) -> None:
 
 
 class _Part(io.FileIO):
-    """File to download to. This raises an error when the server sends too many bytes."""
+    """Partially downloaded file. Writing more than the expected bytes raises an error."""
 
     def __init__(self, path: pathlib.Path, size: int):
         super().__init__(path, "ab")
@@ -167,14 +169,14 @@ class _Part(io.FileIO):
 
 
 def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
-    """Download a file to its path in the cache, or complete a partial download."""
+    """Download a file to the cache, or complete a partial download."""
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
     blob.parent.mkdir(parents=True, exist_ok=True)  # any folder, for files without checksum
     part = blob.with_name(f"{blob.name}.part")
     if part.is_symlink() or (part.exists() and not part.is_file()):
-        raise ValueError(f"{part} is not a regular file. Delete it and load the preset again.")
+        raise ValueError(f"{part} is not a regular file. Delete it, and load the preset again.")
     try:
         with _Part(part, file.size) as target:
 

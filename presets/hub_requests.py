@@ -32,19 +32,22 @@ T = TypeVar("T")
 
 
 class Unreachable(Exception):
-    """Raised when the hub is busy or does not respond. The caller can then use cached files."""
+    """Raised if the hub is busy or does not respond. The caller can use cached files instead."""
 
 
 def run_with_timeout(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
-    """Return a request's result, or raise an error when it makes no progress for a minute.
+    """Run a request, and raise an error after a minute without progress.
 
     Without this limit, a server could make the client wait forever, for example by sending one byte
     from time to time.
 
     Args:
-        function: Function that sends the request. It runs in a thread, which is abandoned after a
-            timeout.
+        function: Function that sends the request. The function runs in a thread, which is abandoned
+            after a timeout.
         received: Function that returns the number of received bytes. Defaults to a constant.
+
+    Returns:
+        The result of the function.
 
     Raises:
         Unreachable: If no response arrives in time.
@@ -76,17 +79,20 @@ def run_with_retries(
     any_error: bool = False,
     refusals: Mapping[int, str] = REFUSALS,
 ) -> T:
-    """Return a request's result, which is repeated while the hub is busy.
+    """Run a request, and repeat the request while the hub is busy.
 
     Args:
-        address: String. Preset's address, for error messages.
+        address: String. Address of the preset for error messages.
         function: Function that sends the request.
         any_error: Boolean. Whether to repeat the request after any error. Defaults to False.
         refusals: Dict {HTTP status: error message}. Defaults to `REFUSALS`.
 
+    Returns:
+        The result of the function.
+
     Raises:
-        ValueError: If the hub denies the request.
-        Unreachable: If the hub does not respond. The message is the last error.
+        ValueError: If the hub rejects the request.
+        Unreachable: If the hub does not respond. The message contains the last error.
     """
     for pause in _PAUSES:
         try:
@@ -100,7 +106,7 @@ def run_with_retries(
                     f"{address}: {_describe_refusal(error, refusals[status])}."
                 ) from error
             if pause is None or not (any_error or status in _BUSY):
-                answer = f"it answered {status}: " if status else ""
+                answer = f"the hub answered {status}: " if status else ""
                 raise Unreachable(answer + read_first_line(error)) from error
             logger.debug("%s: %s. Retry in %s s", address, error, pause)
             time.sleep(pause)
@@ -108,16 +114,16 @@ def run_with_retries(
 
 
 def _describe_refusal(error: Exception, words: str) -> str:
-    """Return the error message for a request that the hub denied."""
+    """Create the error message for a request that was rejected by the hub."""
     names = (kind.__name__ for kind in type(error).__mro__)
     return next((_KINDS[name] for name in names if name in _KINDS), words)
 
 
 def read_first_line(error: Exception) -> str:
-    """Return the first line in an error message, or the error type for empty messages."""
+    """Return the first line of an error message, or the error type for an empty message."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def get_endpoint() -> str | None:
-    """Return the current value of HF_ENDPOINT. huggingface_hub only reads it when imported."""
+    """Return the current value of HF_ENDPOINT, which huggingface_hub only reads at import time."""
     return os.environ.get("HF_ENDPOINT")

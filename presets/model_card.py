@@ -14,20 +14,20 @@ from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.origin import Origin
 from encoder_zoo.presets.registry import REPOSITORY
 
-# This line marks generated cards. Cards without it were written by users and will be kept.
+# This line marks generated cards. Cards without this line were written by users and are kept.
 CARD_MARK = (
     "<!-- Written by encoder_zoo. Delete this line to keep your own version of this file. -->"
 )
 
 
 class Library(NamedTuple):
-    """Another library that can open a preset.
+    """Library that can also open a preset.
 
     Attributes:
         name: String. Name of the library.
         opens: String. Code that opens the preset, after `cls` was imported.
         imports: String. Code that imports `cls`.
-        platform: String. Library's framework. Defaults to "PyTorch".
+        platform: String. Framework of the library. Defaults to "PyTorch".
     """
 
     name: str
@@ -56,7 +56,7 @@ EXAMPLES = {
 
 
 class Usage(NamedTuple):
-    """Classes and example code to open and use a preset.
+    """Classes and example code to load and use a preset.
 
     Attributes:
         pipeline: String. Name of the task on the hub.
@@ -74,12 +74,12 @@ class Usage(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The information in a model card.
+    """Information in a model card.
 
     Attributes:
-        backbone: The model's backbone.
+        backbone: `Backbone` of the model.
         usage: `Usage` of the preset.
-        results: Dict {metric name: value}. The results of the last `evaluate`. Defaults to {}.
+        results: Dict {metric name: value}. Results of the last `evaluate`. Defaults to {}.
         repository: Optional string. Repository on the hub, or None for a local folder. Defaults
             to None.
         labels: Tuple of strings. Class names. Defaults to ().
@@ -95,12 +95,12 @@ class Description(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """The origin of the weights, if it is known."""
+        """`Origin` of the weights. All fields are empty for an unknown origin."""
         return self.backbone.origin or Origin()
 
 
 def make_example_call(method: str | None, mask_token: str = "") -> str:
-    """Create example code that calls a task with raw text, or "" for an unknown method.
+    """Create example code that calls a task with raw text. Return "" for an unknown method.
 
     Example:
         >>> make_example_call("extract_entities")
@@ -110,13 +110,13 @@ def make_example_call(method: str | None, mask_token: str = "") -> str:
 
 
 def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description) -> None:
-    """Write a model card, or copy the previous card when it was written by a user.
+    """Write a model card, or copy the previous card if it was written by a user.
 
     Symbolic links are replaced, because they could point to private files.
 
     Args:
-        new: Path. The folder to write to.
-        folder: Path. The folder that will be replaced. It can contain a previous card.
+        new: Path. Folder to write to.
+        folder: Path. Folder to be replaced, which can contain a previous card.
         description: `Description` with the information in the card.
     """
     path, earlier = new / CARD, folder / CARD
@@ -156,7 +156,7 @@ weights in {description.dtype}."""
 
 
 def _format_front_matter(description: Description) -> str:
-    """Create the YAML fields at the start of the card, which the hub reads."""
+    """Create the YAML fields for the hub at the start of the card."""
     usage, origin = description.usage, description.origin
     more_tags = []
     if usage.library is SENTENCE_TRANSFORMERS:
@@ -176,7 +176,7 @@ def _format_front_matter(description: Description) -> str:
 
 
 def _format_yaml(name: str, value: str | list[str]) -> str:
-    """Format a field as YAML. Values are quoted unless they are plain words.
+    """Format a YAML field. Values that are not plain words are quoted.
 
     Example:
         >>> print(_format_yaml("language", ["en", "no"]), end="")
@@ -214,7 +214,7 @@ def _describe_results(results: Mapping[str, float]) -> str:
 
 
 def _describe_usage(name: str, description: Description) -> str:
-    """Create the section with code that opens the preset, also with another library."""
+    """Create the section with code to load the preset with this package and another library."""
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
     code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"

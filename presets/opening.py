@@ -1,4 +1,4 @@
-"""Open presets by name, path or address, and check their files."""
+"""Open presets by name, path or address, and validate all files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *list_tokenizer_files()]
 
 @dataclasses.dataclass(frozen=True)
 class Safeguards:
-    """Safety options that every `from_preset` accepts as keyword arguments.
+    """Safety options for `from_preset`, passed as keyword arguments.
 
     Attributes:
         verify: Boolean. Whether to verify all file checksums. Defaults to True.
@@ -55,7 +55,7 @@ class Safeguards:
 
     @classmethod
     def pop_from_arguments(cls, arguments: dict) -> Safeguards:
-        """Remove safety options from `from_preset` arguments and return them.
+        """Remove all safety options from the arguments of `from_preset`, and return the options.
 
         Example:
             >>> arguments = {"verify": False, "dropout": 0.0}
@@ -67,18 +67,18 @@ class Safeguards:
 
 
 def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint:
-    """Open and check a preset in any format.
+    """Open and validate a preset in any format.
 
     Args:
         source: String or path. Preset to load, as in `from_preset`.
-        safeguards: `Safeguards` to apply.
+        safeguards: `Safeguards` to use.
 
     Returns:
-        A `Checkpoint`, whose weights are not read yet. Use it as a context manager to close the
-        files.
+        A `Checkpoint`, which is a context manager that closes all files. The weights are not read
+        yet.
 
     Raises:
-        ValueError: If files are missing, damaged or invalid.
+        ValueError: If a file is missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     others = [name for format in load_formats() for name in format.files()]
@@ -88,8 +88,8 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     checkpoint.listed_settings = get_listed_settings(source)
     if adapters.ADAPTER_CONFIG in checkpoint.files.listed:
         logger.warning(
-            "%s: the adapters in %s are not applied. To apply them, call load_adapters(%r) of a "
-            "task.",
+            "%s: the adapters in %s are not loaded. To load the adapters, call load_adapters(%r) "
+            "of a task.",
             checkpoint.folder.name,
             adapters.ADAPTER_CONFIG,
             os.fspath(folder),
@@ -98,17 +98,17 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
 
 
 def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
-    """Open and check the checkpoint in a folder.
+    """Open and validate the checkpoint in a folder.
 
     Args:
-        files: `FolderFiles` for a local or remote folder. It is closed if an error occurs.
-        safeguards: `Safeguards` to apply.
+        files: `FolderFiles` for a local or remote folder, which is closed after an error.
+        safeguards: `Safeguards` to use.
 
     Returns:
         A `Checkpoint`. See `open_preset`.
 
     Raises:
-        ValueError: If files are missing, damaged or invalid.
+        ValueError: If a file is missing, damaged or invalid.
     """
     try:
         checkpoint = _open(files, safeguards.verify)
@@ -123,18 +123,17 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open a preset in any format to load only its tokenizer.
+    """Open the tokenizer of a preset in any format.
 
     Args:
-        source: String or path. Preset to load, as in `from_preset`. Files of the model can be
-            missing.
-        safeguards: `Safeguards` to apply.
+        source: String or path. Preset to load, as in `from_preset`. The model files can be missing.
+        safeguards: `Safeguards` to use.
 
     Yields:
         A `TokenizerPreset` with open files.
 
     Raises:
-        ValueError: If files are missing, damaged or invalid.
+        ValueError: If a file is missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
     others = [name for format in load_formats() for name in format.tokenizer_file_names()]
@@ -165,7 +164,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
 
 
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
-    """Open the checkpoint in a folder. The files determine the format."""
+    """Open the checkpoint in a folder. The format is detected from the files."""
     settings = read_manifest(files, verify)
     if module := find_static_module(files):
         _check_files(files, [CONFIG, MANIFEST, SAFETENSORS.file])
@@ -183,7 +182,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 @contextlib.contextmanager
 def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
-    """Open the encoder that a gliner folder only names. For complete folders, yield None."""
+    """Download and open the encoder of an incomplete gliner folder. Otherwise, yield None."""
     if (address := find_encoder_address(files)) is None:
         yield None
         return
@@ -191,14 +190,14 @@ def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFile
         folder = resolve(address, verify, weights=False)
     except ValueError as error:
         raise ValueError(
-            f"{files.path / GLINER} names an encoder that cannot be opened. {error}"
+            f"The encoder in {files.path / GLINER} cannot be opened. {error}"
         ) from None
     with OpenFolder(folder, _TOKENIZER_FILES) as encoder:
         yield encoder
 
 
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:
-    """Check the files in a preset before using them."""
+    """Open all files that match a pattern, and parse JSON files, to detect errors early."""
     for name in files.listed:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             files.read_json(name) if name.endswith(".json") else files.file(name)

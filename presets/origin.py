@@ -1,4 +1,4 @@
-"""Find where backbone weights come from: the model on the hub and its vocabulary."""
+"""Find the origin of backbone weights: the model on the hub, and the vocabulary."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-\w+)?|code|multilingual")
-_MAX_BYTES = 2**16  # read from a card, which starts with its fields
+_MAX_BYTES = 2**16  # read from the start of a card, which contains the fields
 
 
 class Origin(NamedTuple):
-    """The model from which the weights were loaded.
+    """Model from which the weights were loaded.
 
     Attributes:
-        base_model: Optional string. Repository on the hub, or the name in `list_presets()`.
-            None when it is unknown.
-        licence: Optional string. Licence as written on the hub, such as "apache-2.0". None if
-            it is unknown.
-        languages: Tuple of strings. ISO 639 codes, or "multilingual".
+        base_model: Optional string. Repository on the hub, or name in `list_presets()`. Defaults to
+            None, which means unknown.
+        licence: Optional string. Licence identifier on the hub, such as "apache-2.0". Defaults to
+            None, which means unknown.
+        languages: Tuple of strings. ISO 639 codes, or "multilingual". Defaults to ().
     """
 
     base_model: str | None = None
@@ -39,11 +39,11 @@ class Origin(NamedTuple):
 
 
 def find_origin(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
-    """Find where preset weights come from, using the list of presets or the model card.
+    """Find the origin of a preset in the list of presets or the model card.
 
     Args:
-        source: String or path. The argument of `from_preset`.
-        folder: Path. The folder with the preset's files.
+        source: String or path. Argument of `from_preset`.
+        folder: Path. Folder with the files of the preset.
 
     Example:
         >>> find_origin("bert_base_en_uncased", pathlib.Path("none"))
@@ -69,10 +69,10 @@ def _read_listed(name: str, entry: dict) -> Origin:
 
 
 def read_card(path: pathlib.Path) -> Origin:
-    """Read the origin from YAML fields in a model card. Invalid fields are ignored.
+    """Read the origin from the YAML fields of a model card. Invalid fields are ignored.
 
     Args:
-        path: Path of a README.md file, which does not need to exist.
+        path: Path of the file README.md, which does not need to exist.
     """
     if not path.is_file():
         return Origin()
@@ -87,7 +87,7 @@ def read_card(path: pathlib.Path) -> Origin:
 
 
 def _read_values(front: str, field: str) -> list[str]:
-    r"""Return all values in a YAML field, which can contain a single value or a list.
+    r"""Parse all values of a YAML field, which can be a single value or a list.
 
     Example:
         >>> _read_values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
@@ -99,13 +99,12 @@ def _read_values(front: str, field: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class OriginVocabulary:
-    """The vocabulary for which the weights were trained.
+    """Vocabulary with which the weights were trained.
 
     Attributes:
-        kind: String. Class name of the tokenizer.
-        size: Optional integer. Number of tokens.
-            None if the tokens were not read.
-        sha256: Optional string. Checksum of the tokens. None if the tokens were not read.
+        kind: String. Class name of the tokenizer. size: Optional integer. Number of tokens. None if
+            the tokens were not read. sha256: Optional string. Checksum of the tokens. None if the
+            tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -123,12 +122,12 @@ class OriginVocabulary:
 
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> OriginVocabulary:
-        """Describe a tokenizer's vocabulary."""
+        """Describe the vocabulary of a tokenizer."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _compute_digest(tokens))
 
     def matches(self, tokenizer: Tokenizer) -> bool:
-        """Return whether a tokenizer has this vocabulary. Added tokens at the end are allowed."""
+        """Return whether a tokenizer has this vocabulary, optionally followed by added tokens."""
         if self.kind not in {cls.__name__ for cls in type(tokenizer).__mro__}:
             return False
         first = tokenizer.get_vocabulary()[: self.size]
@@ -141,7 +140,7 @@ def _compute_digest(tokens: list[str]) -> str:
 
 
 def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
-    """Check that a tokenizer uses the vocabulary for which a backbone was trained.
+    """Check that a tokenizer uses the vocabulary with which a backbone was trained.
 
     Raises:
         ValueError: If the tokens differ.

@@ -56,11 +56,10 @@ def push(
 
 
 def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
-    """Download the model card, which must be kept if a user wrote it.
+    """Download the model card, and keep the card if it was written by a user.
 
     Returns:
-        All file names in the repository. The list is empty if the repository does not
-        exist.
+        List of all file names in the repository, or [] if the repository does not exist.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 
@@ -85,12 +84,12 @@ def _make_commit(
     private: bool | None,
     message: str,
 ) -> str:
-    """Create the repository if necessary, and replace the preset in it with a single commit.
+    """Replace the preset in a repository with one commit. Create the repository if necessary.
 
     All other files are kept, as in `save_to_preset`.
 
     Returns:
-        The hash of the commit.
+        Hash of the commit.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
@@ -106,7 +105,7 @@ def _make_commit(
 
 
 def _is_replaced(name: str) -> bool:
-    """Check for each file in a repository whether saving a preset replaces it.
+    """Return whether a file in a repository is replaced by saving a preset.
 
     Example:
         >>> [_is_replaced(n) for n in ("vocab.txt", "1_Pooling/config.json", "onnx/config.json")]

@@ -1,4 +1,4 @@
-"""List the presets, and find the local folder for a name or an address."""
+"""List all known presets, and find the local folder for a preset name or address."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 
 
 class PresetInfo(NamedTuple):
-    """A row in the table of `list_presets()`.
+    """Row in the table of `list_presets()`.
 
     Attributes:
         name: String. Name to pass to `from_preset`.
         family: String. Encoder family, such as "bert" or "xlm-roberta".
-        task: String. The class whose weights the checkpoint contains, such as "TextEmbedder", or
-            "Backbone" if it contains no head. If the checkpoint is loaded as a different task, the
-            head starts from random weights.
+        task: String. Class whose weights the checkpoint contains, such as "TextEmbedder", or
+            "Backbone" for a checkpoint without a head. If the checkpoint is loaded as a different
+            task, the head starts from random weights.
         parameters: Integer. Number of weights in the encoder and the pooler.
         languages: String. ISO 639 codes, or "multi" and the number of languages. "zxx" stands for
             sequences without a language, such as proteins.
         licence: String. Licence of the weights according to the publisher.
-        source: String. "bundled", or a repository's address.
-        description: String. A short description of the model.
-        verified: Boolean. Whether the layout of the files was checked on the page of the
-            repository. If False, it was assumed from similar checkpoints. If the assumption is
-            wrong, loading raises an error that names the file and the key.
+        source: String. "bundled", or the address of a repository. description: String. Short
+            description of the model. verified: Boolean. Whether the layout of the files was checked
+            on the page of the repository. If False, the layout was assumed from similar
+            checkpoints. If the assumption is wrong, loading raises an error that names the file and
+            the key. Defaults to True.
     """
 
     name: str
@@ -53,7 +53,7 @@ class PresetInfo(NamedTuple):
 
 
 class PresetTable(Sequence[PresetInfo]):
-    """The sequence of rows in `list_presets()`. It is displayed as a table, also in notebooks."""
+    """Sequence of `PresetInfo` that is displayed as a table in terminals and notebooks."""
 
     def __init__(self, rows: list[PresetInfo]):
         self._rows = rows
@@ -85,7 +85,7 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
     """Format rows as lines of text with aligned columns.
 
     Args:
-        rows: List of lists of strings. The cells.
+        rows: List of lists of strings. Cells of the table.
         right: Integer. Index of the column to align to the right.
 
     Example:
@@ -103,9 +103,9 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
 
 
 def list_presets() -> PresetTable:
-    """List the presets that have a name: bundled presets and well-known models on the hub.
+    """List all presets with a name: bundled presets and well-known models on the hub.
 
-    Other checkpoints of a supported family can be loaded by folder or address.
+    Other checkpoints of a supported family can be loaded from a folder or an address.
 
     Returns:
         A sequence of `PresetInfo`, displayed as a table. Bundled presets come first.
@@ -125,16 +125,16 @@ def list_presets() -> PresetTable:
 
 @functools.cache
 def _read_entries() -> dict[str, dict]:
-    """Return a dict {name: file content}. The result is cached and should not be modified."""
+    """Read all entries as a dict {name: entry}. The result is cached and must not be modified."""
     paths = sorted(KNOWN.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
-    """Return embedding settings from the list of presets that the repository itself lacks.
+    """Return embedding settings that are missing in the repository of a listed preset.
 
     Args:
-        source: String or path, as in `resolve`. Any revision of a listed repository is accepted.
+        source: String or path, as in `resolve`. The revision of a repository is ignored.
 
     Returns:
         A dict that can contain `prompts`, `default_prompt`, `pooling` and `normalize`.
@@ -147,10 +147,10 @@ def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def get_listed_entry(name: str) -> dict:
-    """Return a preset's entry in the list, or {} when it is not listed.
+    """Return the entry of a preset in the list, or {} for an unlisted preset.
 
     Args:
-        name: String. Name in the list, or the repository's address with any revision.
+        name: String. Name in the list, or address of the repository with any revision.
 
     Example:
         >>> get_listed_entry("hf://google-bert/bert-base-uncased")["licence"]
@@ -169,7 +169,7 @@ def get_listed_entry(name: str) -> dict:
 def resolve(
     source: FilePath, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Return a preset's local folder. Missing files are downloaded.
+    """Return the local folder of a preset, and download missing files.
 
     Args:
         source: String or path. A name in `list_presets()`, a folder,
@@ -177,7 +177,7 @@ def resolve(
             `kaggle://organisation/model/keras/variant[/version]`. `hf://` can be omitted if no
             folder has the same path.
         verify: Boolean. Whether to verify the checksums of downloaded files. Defaults to True.
-        max_bytes: Integer. A download's maximum size. Defaults to 2**63.
+        max_bytes: Integer. Maximum size of the download in bytes. Defaults to 2**63.
         weights: Boolean. Whether to download the weights from the Hugging Face Hub. Defaults to
             True.
 
@@ -220,7 +220,7 @@ def resolve(
 
 
 def _suggest_presets(name: str, presets: Mapping[str, PresetInfo]) -> str:
-    """Suggest presets of the same repository or with a similar name, for error messages."""
+    """Suggest presets of the same repository or with a similar name in an error message."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     begun = [known for known in presets if known.startswith(own)]

@@ -1,4 +1,4 @@
-"""Load a backbone's weights from an open checkpoint, and check that all tensors are used."""
+"""Load a backbone from an open checkpoint, and check that all tensors are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import keras
 
 from encoder_zoo.common.context import use_context
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -24,14 +24,14 @@ from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
 
-# 128 MB in float32. Reading them takes about as long as garbage collection.
+# 128 MB in float32. Reading this number of weights takes as long as garbage collection.
 MAX_WEIGHTS = 2**25
 
-# Arguments that can differ from the checkpoint.
+# Arguments whose values can differ from the checkpoint.
 EXTENDED = {"max_sequence_length", "trained_length"}
 NEW_POOLERS = {"pooler_activation", "summary_activation"}
 GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
-# Explanations for arguments that mean something else in other libraries.
+# Explanations of arguments with a different meaning in other libraries.
 MEANINGS = {
     "activation": (
         ". This is the activation function of the encoder blocks. In KerasHub, it is the "
@@ -52,15 +52,16 @@ def restore_backbone(
 ) -> tuple[Backbone, set[str], bool]:
     """Load a backbone from a checkpoint.
 
-    If a subclass has additional weights, they keep their initial values, and a warning is logged.
+    Additional weights of a subclass keep their initial values, with a warning.
 
     Args:
         checkpoint: Open `Checkpoint`.
         overrides: Dict of backbone arguments from the caller.
-        safeguards: `Safeguards` to apply.
+        safeguards: `Safeguards` to use.
         new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
             error. Defaults to False.
-        kind: Class of the backbone. If None, the family's class is used. Defaults to None.
+        kind: Optional class of the backbone. If None, the class of the family is used. Defaults to
+            None.
 
     Returns:
         A tuple of the backbone, the names of the loaded tensors, and whether the pooler is new.
@@ -92,7 +93,11 @@ def restore_backbone(
 def match_backbone(
     checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool, kind: type[Backbone]
 ) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
-    """Build a backbone, and match its weights to the tensors in a checkpoint.
+    """Build a backbone, and match the weights to tensors in a checkpoint.
+
+    Args:
+        checkpoint, overrides, new_pooler_allowed: See `restore_backbone`.
+        kind: Class of the backbone.
 
     Returns:
         A tuple of the backbone, the result of `match`, and whether the pooler is new.
@@ -118,7 +123,7 @@ def match_backbone(
 
 
 def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
-    """Log all weights in user-defined subclasses that are not part of any checkpoint."""
+    """Log the weights of a user-defined subclass that are missing in the checkpoint."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
@@ -134,13 +139,12 @@ def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoin
 def check_overrides(
     trained: Mapping, overrides: Mapping, checkpoint: Checkpoint, has_pooler: bool
 ) -> None:
-    """Raise a ValueError for arguments with which the pretrained weights would not work.
+    """Check that arguments from the caller are compatible with the pretrained weights.
 
     Args:
-        trained: Dict of backbone arguments from the checkpoint's configuration.
+        trained: Dict of backbone arguments from the configuration of the checkpoint.
         overrides: Dict of backbone arguments from the caller.
-        checkpoint: Open `Checkpoint`, for
-            the error message.
+        checkpoint: Open `Checkpoint` for error messages.
         has_pooler: Boolean. Whether the checkpoint has a pooler. If False, the caller can choose
             the activation of the new pooler.
 
@@ -155,23 +159,21 @@ def check_overrides(
         if {str(value), str(trained[name])} <= GELUS or (name in NEW_POOLERS and not has_pooler):
             continue
         meaning = MEANINGS.get(name, "")
-        raise invalid(
-            name,
-            value,
-            f"{trained[name]!r}, with which {checkpoint.folder.name} was trained. Remove this "
-            f"argument{meaning}",
+        raise ValueError(
+            f"`{name}` is {quote(value)}, but {checkpoint.folder.name} was trained with "
+            f"{quote(trained[name])}. Remove this argument{meaning}."
         )
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    """Log the tensors that are not used, or raise a ValueError if they belong to the encoder."""
+    """Log unused tensors. Raise a ValueError if an unused tensor belongs to the encoder."""
     check_all_used(checkpoint, used)
     if left := find_unexpected(checkpoint, used):
         logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
 
 
 def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
-    """Raise a ValueError when weights of the encoder are not used."""
+    """Raise a ValueError if a tensor of the encoder is not used."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)
@@ -183,16 +185,16 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
     inside = [f"+ {name}{untied.get(name, '')}" for name in found]
     if inside:
         raise ValueError(
-            f"{checkpoint.folder}: weights that do not belong to the architecture in "
+            f"{checkpoint.folder} contains weights that do not belong to the architecture in "
             f"{checkpoint.config_file.name}:\n" + "\n".join(inside)
         )
 
 
 def collect_dropped_models() -> None:
-    """Collect garbage when models loaded since the last call have more than `MAX_WEIGHTS` weights.
+    """Collect garbage if all models loaded since the last call exceed `MAX_WEIGHTS` weights.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects
-    garbage. Python does this depending on the number of objects, and ignores their size. Without
+    garbage. The garbage collector of Python counts objects and ignores the size of objects. Without
     this function, a process that loads many models would keep about a dozen models in memory.
     """
     if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:

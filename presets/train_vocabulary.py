@@ -22,7 +22,7 @@ MISSING = "training this vocabulary needs the package {0}: pip install {0}"
 tokenizers = LazyModule("tokenizers", MISSING.format("tokenizers"))
 sentencepiece = LazyModule("sentencepiece", MISSING.format("sentencepiece"))
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer will split words further
+BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer splits words further
 # Repetitions of a word per text, limited because the trainer copies texts.
 REPETITIONS_AT_ONCE = 1000
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
@@ -39,12 +39,12 @@ def train_vocabulary(
     """Train a vocabulary for a family.
 
     Args:
-        texts: Iterable of strings. It is only read once, so it can be a generator.
+        texts: Iterable of strings, which can be a generator.
         vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
         family: String. "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
             "xlm-roberta" or "albert" (unigram model of SentencePiece). Defaults to "bert".
-        **options: `lowercase` for WordPiece and ALBERT, and `character_coverage` for unigram
-            models. See `train_wordpiece` and `train_unigram`.
+        **options: Further arguments: `lowercase` for WordPiece and ALBERT, and `character_coverage`
+            for unigram models. See `train_wordpiece` and `train_unigram`.
 
     Returns:
         A tokenizer for this family, such as `BertTokenizer`.
@@ -102,8 +102,8 @@ def train_wordpiece(
         learner.train_from_iterator(texts, trainer)
         return learner.get_vocab()
 
-    # The trainer orders letters within words by a hash table that differs between processes. This
-    # order affects merges with equal frequency, so letters are passed in sorted order.
+    # The trainer orders letters by a hash table that differs between processes. The order affects
+    # merges with equal frequency, so letters are passed in sorted order.
     words = Counter(word for text in _check_texts(texts) for word in BERT_WHITE_SPACE.split(text))
     letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
     repeated = (
@@ -120,8 +120,8 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
 
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
-        vocabulary_size: Integer of 261 or more. The maximum number of tokens, including 256 bytes
-            and 5 special tokens.
+        vocabulary_size: Integer of 261 or more. Maximum number of tokens, including 256 bytes and 5
+            special tokens.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
@@ -166,16 +166,15 @@ def train_unigram(
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
         vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
-        character_coverage: Float between 0 and 1. The fraction of all characters in the texts that
-            the vocabulary should cover. Defaults to 0.9995.
+        character_coverage: Float between 0 and 1. Fraction of the characters in the texts to cover
+            by the vocabulary. Defaults to 0.9995.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
 
     Raises:
-        ValueError: If `texts` is a single string, or if SentencePiece cannot be trained on the
-            texts, for example because they contain more different characters than
-            `vocabulary_size`.
+        ValueError: If `texts` is a single string, or if SentencePiece raises an error, for example
+            because the texts contain more different characters than `vocabulary_size`.
         ImportError: If sentencepiece is not installed.
 
     Source: Kudo, "Subword Regularization" (2018), section 3.2.
@@ -241,7 +240,7 @@ def train_albert_unigram(
 def _sentencepiece_model(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
-    """Train a SentencePiece model and return its file as bytes."""
+    """Train a SentencePiece model, and return the model file as bytes."""
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -261,14 +260,14 @@ def _sentencepiece_model(
 
 
 def _check_texts(texts: Iterable[str]) -> Iterable[str]:
-    """Return an iterator that checks texts, or raise a ValueError for a single string."""
+    """Create an iterator that validates texts. Raise a ValueError for a single string."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise invalid("texts", texts, "an iterable of strings")
     return _check_each(texts)
 
 
 def _check_each(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts after checking them.
+    """Validate and yield all texts.
 
     Raises:
         ValueError: If a text is not a string, or if no text contains a word.
@@ -281,7 +280,7 @@ def _check_each(texts: Iterable[str]) -> Iterator[str]:
         yield text
     if not has_words:
         raise ValueError(
-            "`texts` contain no words. Pass texts from which a vocabulary can be learned."
+            "`texts` does not contain any words. Pass texts to learn a vocabulary from."
         )
 
 

@@ -1,6 +1,6 @@
-"""Read the settings of late interaction models in the formats of four libraries.
+"""Convert settings of late interaction models from the formats of four libraries.
 
-The functions convert markers, lengths, query expansion and skiplists to arguments of
+The markers, lengths, query expansion and skiplists become arguments of
 `LateInteractionPreprocessor`.
 """
 
@@ -20,7 +20,7 @@ from encoder_zoo.presets.formats.sentence_transformers import Module
 MARKERS = ("query_marker", "document_marker")
 PUNCTUATION = list(string.punctuation)
 ROLE_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
-# Fields to read from `artifact.metadata`, and implemented values for other fields.
+# Supported fields of `artifact.metadata`, and the supported values of other fields.
 STANFORD_FIELDS = ("similarity", "mask_punctuation", "query_token_id", "doc_token_id", "dim")
 STANFORD_FIELDS += ("query_maxlen", "doc_maxlen", "attend_to_mask_tokens")
 STANFORD_BUILT_IN = {"interaction": "colbert", "relu": False, "similarity": "cosine"}
@@ -56,7 +56,7 @@ STANFORD_IRRELEVANT = {
 }
 LENGTH = Rule(lambda v: type(v) is int and v >= 3, "an integer of 3 or more")
 WORDS = Rule(
-    lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "a list of texts"
+    lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "a list of strings"
 )
 _MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 _PROBE = "a b"  # an arbitrary text with two words
@@ -67,12 +67,9 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
 
     Args:
         files: `FolderFiles` for the encoder.
-        tokenizer: Tokenizer used by the encoder.
-
-    Raises:
-        ValueError: If field values are invalid.
-
-    Source: PyLate 1.6, `models/colbert.py`, for the defaults. sentence-transformers 6.2,
+        tokenizer: Tokenizer of the encoder.  Raises: ValueError: If the value of a field is
+            invalid.  Source: PyLate 1.6, `models/colbert.py`, for the defaults.
+            sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`.
     """
     settings, path = theirs.read_model_settings(files.root), files.root.path / MODEL_SETTINGS
@@ -100,7 +97,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If fields are unknown or not implemented.
+        ValueError: If a field is unknown or not supported.
 
     Source: Santhanam et al. 2022, ColBERTv2, released code, `infra/config/settings.py`.
     """
@@ -113,7 +110,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
         known = (*STANFORD_FIELDS, *STANFORD_BUILT_IN, *STANFORD_IRRELEVANT)
         if name not in known and value not in (None, False, [], {}):
             raise ValueError(
-                f"{path} has the unknown field {quote(name)}, which could change the vectors. "
+                f"{path} contains the unknown field {quote(name)}, which could change the vectors. "
                 f"Expected {', '.join((*STANFORD_FIELDS, *STANFORD_BUILT_IN))}."
             )
     skips = read_field(settings, "mask_punctuation", JSON_FLAG, path, True)
@@ -132,17 +129,15 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
 def read_sentence_transformers(
     files: FolderFiles, masks: list[Module], tokenizer
 ) -> dict[str, object]:
-    """Read the settings of a MultiVectorEncoder from its Transformer, mask and prompts.
+    """Read the settings of a MultiVectorEncoder in sentence-transformers.
 
-    Prompts with a single token become markers.
+    The settings are in the files of the modules and in the prompts. A prompt with a single token
+    becomes a marker.
 
     Args:
         files: `FolderFiles` for the encoder.
-        masks: List of `Module`. The MultiVectorMask modules.
-        tokenizer: Tokenizer used by the encoder.
-
-    Raises:
-        ValueError: If fields are unknown or invalid.
+        masks: List of `Module` objects of the class MultiVectorMask. tokenizer: Tokenizer of the
+            encoder.  Raises: ValueError: If a field is unknown or invalid.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
@@ -155,7 +150,8 @@ def read_sentence_transformers(
     }
     expansion = settings.get("query_expansion")
     if expansion is not None and not masks:
-        raise invalid(f"{path}: query_expansion", expansion, "null without a MultiVectorMask")
+        expected = "null for a model without MultiVectorMask"
+        raise invalid(f"{path}: query_expansion", expansion, expected)
     found |= _read_expansion(expansion, tokenizer, path)
     prompts, markers = _read_prompts(files.root), {}
     for role, marker in zip(ROLE_PROMPTS, MARKERS, strict=True):
@@ -166,7 +162,7 @@ def read_sentence_transformers(
 
 
 def read_bge_m3(files: FolderFiles) -> dict[str, object]:
-    """Read the settings of BGE-M3, which has no markers and no query expansion.
+    """Read the settings of BGE-M3, which does not use markers and query expansion.
 
     The first token does not have a vector.
 
@@ -174,10 +170,10 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the encoder.
 
     Raises:
-        ValueError: If field values are invalid.
+        ValueError: If the value of a field is invalid.
 
-    Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. Its default length
-    is 512 tokens. Here, the default is the length in the folder.
+    Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. The original code
+        uses 512 tokens by default. This function uses the length in the folder.
     """
     settings, path = theirs.read_model_settings(files.root), files.root.path / MODEL_SETTINGS
     longest = theirs.read_length(files)
@@ -214,14 +210,14 @@ def _read_expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[st
 
 
 def _read_skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
-    """Read the words to skip in documents from the MultiVectorMask modules."""
+    """Read the skiplist for documents from the MultiVectorMask modules."""
     words: list[str] = []
     for module in masks:
         path = files.path / module.path / CONFIG
         config = files.read_json(CONFIG, module.path) if f"{module.path}/{CONFIG}" in files else {}
         if unknown := [name for name in config if name not in _MASK_FIELDS]:
             raise ValueError(
-                f"{path} has the unknown field {quote(unknown[0])}. Expected "
+                f"{path} contains the unknown field {quote(unknown[0])}. Expected "
                 f"{', '.join(_MASK_FIELDS)}."
             )
         if config.get("keep_only_token_ids"):
@@ -235,7 +231,7 @@ def _read_skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
 
 
 def _read_prompts(files: FolderFiles) -> dict[str, str]:
-    """Return the non-empty prompts of queries and documents."""
+    """Read the prompts for queries and documents, except for empty prompts."""
     prompts = theirs.read_prompts(files).get("prompts", {})
     found = {
         role: next((prompts[name] for name in names if name in prompts), "")

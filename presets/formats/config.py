@@ -1,4 +1,4 @@
-"""Check, read and write `config.json`, as described in the model family."""
+"""Validate, convert and create `config.json` for a model family."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _COUNT = Rule(
     lambda v: v is None or (type(v) is int and 0 <= v <= MAX_CLASSES),
     f"a number of classes up to {MAX_CLASSES}, or null",
 )
-# config.json fields for all families.
+# Rules for config.json fields that all families have.
 COMMON = {
     "architectures": _NAMES,
     "id2label": _LABELS,
@@ -54,16 +54,12 @@ COMMON = {
 def check_config(
     config: Mapping, family: Family, path: pathlib.Path, names: Mapping[str, str] | None = None
 ) -> None:
-    """Check all fields of a configuration that are used.
+    """Validate all supported fields of a configuration.
 
     Args:
-        config: Dict. The content of config.json.
-        family: `Family` with `config_keys` for this configuration.
-        path: Path of the file for error messages.
-        names: Dict {field: name in the file} for fields with another name. Defaults to None.
-
-    Raises:
-        ValueError: If fields are missing or invalid.
+        config: Dict. Content of config.json. family: `Family` of the model. path: Path of the file
+            for error messages. names: Optional dict {field: name in the file} for renamed fields.
+            Defaults to None.  Raises: ValueError: If a field is missing or invalid.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -83,15 +79,15 @@ def check_config(
         key = keys[argument]
         if config.get(key) is None:
             raise ValueError(
-                f"{path} has no {names.get(key, key)}. Add the field with the correct "
-                "value for this model."
+                f"{path} does not contain {names.get(key, key)}. Add this field with the correct "
+                "value for the model."
             )
     for key, rule in _make_rules(family).items():
         if key in config:
             expect(rule.holds(config[key]), key, rule.words)
     for key, other in family.repeated_keys.items():
         if key in config:
-            expect(config[key] == config[other], key, f"that of {other}, {config[other]}")
+            expect(config[key] == config[other], key, f"the value of {other}, {config[other]}")
     _check_labels(config, expect)
     hidden, heads = config[keys["hidden_dim"]], config[keys["num_heads"]]
     expect(hidden % heads == 0, keys["hidden_dim"], f"a multiple of {heads} heads")
@@ -104,7 +100,7 @@ def check_config(
 
 
 def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> None:
-    """Check that `label2id` is the inverse of `id2label`.
+    """Check that `label2id` and `id2label` match.
 
     If `id2label` is missing, `label2id` must map labels to consecutive ids.
     """
@@ -129,7 +125,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _make_rules(family: Family) -> dict[str, Rule]:
-    """Return rules for all config.json fields in a family."""
+    """Create the rules for all config.json fields of a family."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = get_argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -137,12 +133,12 @@ def _make_rules(family: Family) -> dict[str, Rule]:
 
 
 def convert_config(config: Mapping, family: Family) -> dict:
-    """Convert a checked configuration to backbone arguments.
+    """Convert a validated configuration to backbone arguments.
 
-    The result does not contain `pooler`, which depends on the weights.
+    The argument `pooler` is not included, because it depends on the weights.
 
     Args:
-        config: Dict. The content of config.json.
+        config: Dict. Content of config.json.
         family: `Family` of the backbone.
     """
     arguments = {
@@ -160,8 +156,7 @@ def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
     """Create the content of config.json for a backbone.
 
     Args:
-        backbone: Backbone. The encoder.
-        tokenizer: Optional tokenizer to save with the backbone.
+        backbone: `Backbone` to save. tokenizer: Optional tokenizer to save with the backbone.
 
     Raises:
         ValueError: If config.json cannot store a setting of the backbone.
@@ -183,20 +178,19 @@ def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
 
 
 def _check_representable(backbone: Backbone) -> None:
-    """Check that config.json can store all backbone settings."""
+    """Check that config.json can store all arguments of a backbone."""
     family = backbone.family
     for name, default in get_argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
         # The pooler is inferred from the weights.
         if name not in family.config_keys and name != "pooler" and value != default:
-            raise invalid(
-                name,
-                value,
-                f"{default!r}, because config.json of {family.name} cannot store other values",
+            raise ValueError(
+                f"`{name}` is {quote(value)}, but config.json of {family.name} can only store "
+                f"{default!r}. Save the model with .save('model.keras') instead."
             )
 
 
-# {backbone argument: (attribute path to a layer, weight axis that has this size)}
+# {backbone argument: (attribute path of a layer, weight axis of this size)}
 _SIZES = {
     "vocabulary_size": ("embeddings.token_embedding", 0),
     "embedding_dim": ("embeddings.token_embedding", 1),
@@ -214,19 +208,17 @@ def check_sizes(
     path: pathlib.Path,
     max_bytes: int,
 ) -> None:
-    """Check that sizes in config.json match the weights, and that the model is not too large.
+    """Compare the sizes in config.json with the weights, and check the size of the model.
 
     This function is called before allocating memory for the model.
 
     Args:
-        config: Dict. The checked content of config.json.
-        family: `Family` with `config_keys` for this configuration.
-        shapes: Dict {tensor name: shape}. Shapes of the weights.
+        config: Dict. Validated content of config.json.
+        family: `Family` of the model.
+        shapes: Dict {tensor name: shape}.
         path: Path of config.json for error messages.
-        max_bytes: Integer. Maximum size of the weights in float32.
-
-    Raises:
-        ValueError: If sizes differ from weight shapes, or if the model needs more than `max_bytes`.
+        max_bytes: Integer. Maximum size of the weights in float32.  Raises: ValueError: If a size
+            differs from a weight shape, or if the weights exceed `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():
         key = family.config_keys.get(argument)
@@ -241,13 +233,12 @@ def check_sizes(
     if needed > max_bytes:
         raise ValueError(
             f"{path}: the model needs {needed / 1e9:.1f} GB, but the limit is "
-            f"{max_bytes / 1e9:.1f} GB. If you trust the preset, pass max_bytes={needed} to load "
-            "it."
+            f"{max_bytes / 1e9:.1f} GB. If you trust the preset, pass max_bytes={needed}."
         )
 
 
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
-    """Check that the weights contain as many blocks as the configuration."""
+    """Check that the weights contain all blocks in the configuration."""
     for key, blocks, wanted in _list_own_blocks(config, family):
         first = f"{blocks}.{{}}."
         name = next(name for ours, name in family.tensors.items() if ours.startswith(first))
@@ -264,14 +255,14 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
 
 
 def _list_own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
-    """Return (key in config.json, name of a list of blocks, number of distinct blocks) tuples."""
+    """List tuples (key in config.json, attribute with a list of blocks, number of blocks)."""
     lists = {family.blocks: "blocks", "num_decoder_layers": "decoder_blocks"}
     keys = {family.config_keys[n]: blocks for n, blocks in lists.items() if n in family.config_keys}
     return [(key, blocks, config.get(key, 1)) for key, blocks in keys.items()]
 
 
 def _estimate(config: Mapping, family: Family) -> int:
-    """Estimate the number of weights in large matrices."""
+    """Estimate the number of parameters in all large matrices."""
     arguments = convert_config(config, family)
     hidden, vocabulary = arguments["hidden_dim"], arguments["vocabulary_size"]
     rows = vocabulary + arguments.get("max_sequence_length", 512)

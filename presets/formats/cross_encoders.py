@@ -1,7 +1,7 @@
-"""Read and write cross-encoders of sentence-transformers.
+"""Read and write folders of cross-encoders from sentence-transformers.
 
 Up to version 5.3, a folder contains a classifier of transformers with an additional field in
-config.json. Later versions write a `modules.json` file with one module.
+config.json. Later versions also write `modules.json` with one module.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.wording import invalid, quote
+from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, make_default_labels
@@ -35,14 +35,14 @@ _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_func
 
 
 def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
-    """Return the output activation for cross-encoders, "sigmoid" or "linear".
+    """Read the output activation of a cross-encoder, "sigmoid" or "linear".
 
     Args:
         files: `FolderFiles` for the encoder.
-        config: Dict. The content of config.json.
+        config: Dict. Content of config.json.
 
     Raises:
-        ValueError: If the activation is not implemented.
+        ValueError: If the activation is not supported.
 
     Source: sentence-transformers 6.2, `cross_encoder/model.py`.
     """
@@ -59,7 +59,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
 
 
 class CrossEncoderFolder(FolderFormat):
-    """Folder format of `Reranker`: a CrossEncoder of sentence-transformers."""
+    """Folder format of `Reranker`, as in CrossEncoder of sentence-transformers."""
 
     opened_by = "CrossEncoder"
 
@@ -73,9 +73,10 @@ class CrossEncoderFolder(FolderFormat):
         names = [*found.values()] if found else make_default_labels(2)  # as in transformers
         if len(names) > 1:
             raise ValueError(
-                f"The checkpoint is a classifier with {len(names)} labels, {', '.join(names[:5])}, "
-                "but a Reranker only has one output. Use SequenceClassifier.from_preset, or "
-                "create a new head with Reranker(Backbone.from_preset(source), preprocessor)."
+                f"The checkpoint contains a classifier with {len(names)} labels "
+                f"({', '.join(names[:5])}), but a Reranker only has one output. Use "
+                "SequenceClassifier.from_preset, or create a new head with "
+                "Reranker(Backbone.from_preset(source), preprocessor)."
             )
         if "activation" in given:
             return {}
@@ -92,11 +93,10 @@ class CrossEncoderFolder(FolderFormat):
         )
         prompt, is_own = settings.get("default_prompt_name"), "activation_fn" in settings
         if is_own and prompt is not None and (settings.get("prompts") or {}).get(prompt):
-            raise invalid(
-                f"{path}: default_prompt_name",
-                prompt,
-                "null, because prompts are not supported for cross-encoders. Add the prompt to "
-                "the queries yourself",
+            raise ValueError(
+                f"{path}: default_prompt_name is {quote(prompt)}, but prompts are not supported "
+                "for cross-encoders. Set default_prompt_name to null, and add the prompt to all "
+                "queries."
             )
         return {"max_length": read_length(preset.files)}
 
@@ -112,7 +112,7 @@ class CrossEncoderFolder(FolderFormat):
 
 
 def _check_modules(checkpoint: Checkpoint) -> None:
-    """Check that a cross-encoder only has a Transformer module. Other models are not checked."""
+    """Check that a cross-encoder only has a Transformer module. Ignore other model types."""
     files = checkpoint.files.root
     is_other = read_model_settings(files).get("model_type", "CrossEncoder") != "CrossEncoder"
     if MODULES not in files or is_other:
@@ -129,7 +129,7 @@ def _check_modules(checkpoint: Checkpoint) -> None:
 
 
 def make_cross_encoder_config(activation: str) -> dict[str, object]:
-    """Return the config.json fields that store an activation for versions 2 to 6.
+    """Create the config.json fields for an activation, for sentence-transformers 2 to 6.
 
     Example:
         >>> make_cross_encoder_config("linear")["sbert_ce_default_activation_function"]

@@ -41,10 +41,10 @@ _TYPES = "sentence_transformers.models."
 
 
 class EmbeddingFolder(FolderFormat):
-    """Folder format of `TextEmbedder`: a SentenceTransformer of sentence-transformers.
+    """Folder format of `TextEmbedder`, as in SentenceTransformer of sentence-transformers.
 
-    A folder without `modules.json` only contains an encoder. In this case, the default pooling is
-    used, and a warning is logged.
+    A folder without `modules.json` only contains an encoder. For such a folder, the default pooling
+    is used with a warning.
     """
 
     opened_by = "SentenceTransformer"
@@ -154,10 +154,11 @@ def make_embedder_settings(task: keras.Model) -> dict[str, object]:
 
 
 def _make_pooling_config(task: keras.Model) -> dict[str, object]:
-    """Create a Pooling module's configuration, in a form that old versions can also read.
+    """Create the configuration of a Pooling module that old versions can read if possible.
 
-    Version 2.2 rejects the fields of later versions, so they are only written if necessary. To
-    concatenate vectors in an unusual order, a list is written, which versions before 5.4 reject.
+    Version 2.2 rejects the fields of later versions, which are only written if necessary. If
+    vectors are concatenated in an unusual order, a list is written, which versions before 5.4
+    reject.
     """
     modes, width = _wrap_in_list(task.pooling), task.backbone.hidden_dim
     if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:

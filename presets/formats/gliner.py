@@ -1,9 +1,9 @@
-"""Read and write folders of gliner, which extracts entities of arbitrary types.
+"""Read and write folders of gliner, a library to extract entities of arbitrary types.
 
-A folder contains `gliner_config.json`, the weights and a tokenizer. The configuration of the
-encoder is part of `gliner_config.json`, and the names of encoder tensors have a prefix. Older
-versions only store the encoder name. In this case, the configuration and tokenizer of the
-encoder are downloaded from the hub.
+A folder contains `gliner_config.json`, the weights and a tokenizer. The file `gliner_config.json`
+contains the configuration of the encoder. All encoder tensors have the same prefix. Older versions
+of gliner only store the name of the encoder. For their folders, the configuration and the tokenizer
+are downloaded from the hub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LABEL_MARKER, SEPARATOR = "<<ENT>>", "<<SEP>>"
 SPAN_MODES = ("markerV0", "markerV1", "marker")
 GLINER_POOLINGS = ("first", "last", "mean", "max")
 _SPANS = "span_rep_layer.span_rep_layer"
-# Number of words in an entity. Every width adds to the graph and the memory of the model.
+# Maximum number of words in an entity. Larger values need more memory.
 SpanWidth = Annotated[
     int, Rule(lambda v: type(v) is int and 1 <= v <= 256, "an integer from 1 to 256")
 ]
@@ -67,7 +67,7 @@ _DEFAULTS = {
 }
 # organisation/name, as allowed on the hub.
 GLINER_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-# {field of another architecture: description}
+# {field for an unsupported architecture: description}
 _OTHERS = {
     "labels_encoder": "a separate encoder for labels (bi-encoder)",
     "labels_decoder": "a decoder that generates labels",
@@ -83,11 +83,11 @@ _OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class SpanHeadRecord(Head):
-    """Head record for the layers after the encoder in a gliner folder.
+    """Describes the layers after the encoder in a gliner folder.
 
     Attributes:
-        span_mode: String. Method that computes span vectors from word vectors.
-        num_rnn_layers: Integer. Number of LSTM layers.
+        span_mode: String. Method to compute span vectors from word vectors. Defaults to "markerV0".
+            num_rnn_layers: Integer. Number of LSTM layers. Defaults to 1.
 
     Example:
         >>> SpanHeadRecord(num_rnn_layers=0).tensors["head.label.outer"]
@@ -118,24 +118,23 @@ class SpanHeadRecord(Head):
 
 
 def read_config(files: FolderFiles) -> dict:
-    """Read and check `gliner_config.json`. Missing fields have the defaults of gliner.
+    """Read and validate `gliner_config.json`, and add the gliner defaults for missing fields.
 
     Raises:
-        ValueError: If field values are invalid or not implemented.
+        ValueError: If the value of a field is invalid or not supported.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():
         if config.get(field):
-            raise invalid(
-                f"{path}: {field}", config[field], f"null, because {what} is not implemented"
+            raise ValueError(
+                f"{path}: {field} is {quote(config[field])}, but {what} is not supported. Expected "
+                "null."
             )
     mode = config.get("span_mode", "markerV0")
     if mode == "token_level":
-        raise invalid(
-            f"{path}: span_mode",
-            mode,
-            f"one of {', '.join(SPAN_MODES)}, because models that score single words are not "
-            "implemented",
+        raise ValueError(
+            f"{path}: span_mode is {mode!r}, but models that score single words are not supported. "
+            f"Expected one of {', '.join(SPAN_MODES)}."
         )
     if mode not in SPAN_MODES:
         raise invalid(f"{path}: span_mode", mode, f"one of {', '.join(SPAN_MODES)}")
@@ -149,7 +148,7 @@ def read_config(files: FolderFiles) -> dict:
 
 
 def find_encoder_address(files: FolderFiles) -> str | None:
-    """Return the address from which to download missing encoder files, or None when complete.
+    """Return the address of missing encoder files, or None for a complete folder.
 
     Versions before 0.2.7 do not store the configuration and tokenizer of the encoder.
 
@@ -157,8 +156,7 @@ def find_encoder_address(files: FolderFiles) -> str | None:
         files: `FolderFiles` for the folder.
 
     Raises:
-        ValueError: If the configuration or tokenizer of the encoder is missing, and `model_name` is
-            not a repository.
+        ValueError: If encoder files are missing, but `model_name` is not a repository.
     """
     config = read_config(files)
     if config["encoder_config"] is not None and any(n in files for n in list_tokenizer_files()):
@@ -166,9 +164,9 @@ def find_encoder_address(files: FolderFiles) -> str | None:
     name = config.get("model_name")
     if not isinstance(name, str) or GLINER_REPOSITORY.fullmatch(name) is None:
         raise ValueError(
-            f"{files.path / GLINER}: encoder_config or the tokenizer is missing, and model_name, "
-            f"{quote(name)}, is not a repository from which to download it. Open the folder with "
-            "gliner and save it again: GLiNER.from_pretrained(...).save_pretrained(folder)."
+            f"{files.path / GLINER}: encoder_config or the tokenizer is missing, and model_name is "
+            f"{quote(name)} instead of a repository to download from. Open the folder with gliner "
+            "and save it again: GLiNER.from_pretrained(...).save_pretrained(folder)."
         )
     return f"hf://{name}"
 
@@ -180,11 +178,8 @@ def read_encoder(
 
     Args:
         files: `FolderFiles` for a gliner folder.
-        encoder: Optional `FolderFiles`. Encoder files on the hub, for folders that are not
-            complete.
-
-    Returns:
-        A tuple (config.json content, tokenizer).
+        encoder: Optional `FolderFiles`. Encoder files from the hub, for incomplete folders.
+            Returns: A tuple of a dict with the content of config.json, and a `StoredTokenizer`.
     """
     config = read_config(files)
     own = config["encoder_config"]
@@ -199,18 +194,14 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """The checkpoint in a gliner folder, with an encoder and the layers after it.
+    """Checkpoint in a gliner folder, with an encoder and further layers.
 
-    Tensors of the other layers have the same names as in gliner.
+    The tensors of the further layers have the same names as in gliner.
 
     Args:
         files: `FolderFiles` for the folder.
-        settings: Dict. Content from `encoder_zoo.json`.
-        encoder: Optional `FolderFiles`. See `read_encoder`. Defaults to None.
-
-    Attributes:
-        gliner: Dict. Content of `gliner_config.json`, with the defaults of gliner for missing
-            fields.
+        settings: Dict. Content of `encoder_zoo.json`. encoder: Optional `FolderFiles`. See
+            `read_encoder`. Defaults to None.  Attributes: gliner: Dict. Result of `read_config`.
     """
 
     is_of_one_task = True
@@ -229,7 +220,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
 
 
 class GlinerFolder(FolderFormat):
-    """Folder format of `EntityExtractor`: a folder of gliner."""
+    """Folder format of `EntityExtractor`, as in gliner."""
 
     opened_by = "GLiNER"
     settings = ("max_words", "label_marker", "separator")

@@ -24,13 +24,13 @@ from encoder_zoo.presets.formats.preset_files import CONFIG, PYTORCH, SAFETENSOR
 _READERS = {SAFETENSORS: SafetensorsFile, PYTORCH: PyTorchFile}
 # {old name of a LayerNorm weight: current name}
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}
-# Prefixes of models in DataParallel, of compiled models, and of Lightning modules.
+# Prefixes in checkpoints of DataParallel, compiled models and Lightning.
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """Location of a tensor: in a file, or slice `part` of its rows in `parts` slices."""
+    """Location of a tensor: a whole tensor in a file, or slice `part` of `parts` equal slices."""
 
     file: SafetensorsFile | PyTorchFile
     name: str
@@ -49,16 +49,17 @@ class _Stored:
 
 
 class HuggingFaceCheckpoint(Checkpoint):
-    """A folder with `config.json` and `model.safetensors` or `pytorch_model.bin`, or shards.
+    """Checkpoint in the Hugging Face format, with safetensors or PyTorch files.
+
+    The weights are in a single file or in shards.
 
     Args:
         files: `FolderFiles` for the folder.
-        settings: Dict. Content from `encoder_zoo.json`.
-        config_name: String. Configuration file name. Defaults to "config.json".
-        config: Optional dict. Encoder configuration, when it is only part of the file. Defaults to
-            None, which means the whole file.
-        wrapper: Optional string. Prefix of encoder tensors. If None, the prefix is detected
-            with `_find_wrapper`.
+        settings: Dict. Content of `encoder_zoo.json`. config_name: String. Name of the
+            configuration file. Defaults to "config.json". config: Optional dict. Configuration of
+            the encoder. If None, the whole content of the file is used. Defaults to None. wrapper:
+            Optional string. Prefix of all encoder tensors. If None, the prefix is detected with
+            `_find_wrapper`. Defaults to None.
 
     Raises:
         ValueError: If files are missing, damaged or invalid.
@@ -94,7 +95,7 @@ class HuggingFaceCheckpoint(Checkpoint):
                             "again."
                         )
                     self._tensors[name] = stored
-        # `save_model` of safetensors writes shared tensors once, with any of their names.
+        # `save_model` of safetensors writes shared tensors only once, under any name.
         is_tied = self.config.get("tie_word_embeddings", True)
         for name, twin in self.family.tied.items():
             if name in self._tensors and (is_tied or name.endswith(".bias")):
@@ -106,7 +107,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         return self._tensors[name].read()
 
     def _read_alias(self) -> None:
-        """Convert head aliases in the configuration. See `Family.aliases`."""
+        """Replace a head alias in the configuration. See `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
                 output = self.family.heads[alias.head].output
@@ -121,7 +122,7 @@ class HuggingFaceCheckpoint(Checkpoint):
 
 
 def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
-    """Open the files with weights. safetensors files are preferred to PyTorch files.
+    """Open all files with weights, in the safetensors format if available.
 
     Raises:
         ValueError: If weights are missing, or if a file is damaged.
@@ -140,7 +141,7 @@ def _open_shards(files: FolderFiles, index: str) -> list[BinaryIO]:
     names = files.read_json(index).get("weight_map")
     field = f"{files.path / index}: weight_map"
     if not isinstance(names, dict) or not names:
-        raise invalid(field, names, "an object of tensor names and file names")
+        raise invalid(field, names, "an object that maps tensor names to file names")
     shards = {str(name): name for name in names.values()}
     return [files.file(shards[name], field) for name in sorted(shards)]
 
@@ -151,13 +152,13 @@ def describe_missing_weights(source: object, names: Iterable[str]) -> str:
     found = f", only {', '.join(others)}" if others else ""
     return (
         f"{source}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. Expected one of these "
-        "files, or shards and their index. To convert other files, open them with the library that "
-        "wrote them, and save the model with save_pretrained(folder) of transformers."
+        "files, or shards with an index. To convert other files, open them with the original "
+        "library, and save the model with save_pretrained(folder) of transformers."
     )
 
 
 def _find_family(config: dict, path: pathlib.Path) -> Family:
-    """Return the family for `model_type` in config.json."""
+    """Find the family by the field `model_type` in config.json."""
     name = config["model_type"]
     if (family := find_family(name)) is None:
         raise invalid(f"{path}: model_type", name, f"one of {', '.join(FAMILIES)}")
@@ -188,13 +189,13 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
 
 
 def _has_blocks(family: Family, raw_names: list[str]) -> bool:
-    """Check whether tensor names match a family's blocks."""
+    """Return whether tensor names match the blocks of a family."""
     stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
 def _find_wrapper(raw_names: list[str], family: Family) -> str:
-    """Return the prefix that all tensors share because the model is inside a module, or "".
+    """Find the common prefix of all tensors, if the model was saved inside of another module.
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
@@ -212,7 +213,7 @@ def _find_wrapper(raw_names: list[str], family: Family) -> str:
 
 
 def _normalize(name: str, family: Family) -> str:
-    """Convert an old tensor name to the current name, and remove prefixes.
+    """Convert a tensor name to the current name without prefixes.
 
     Example:
         >>> _normalize("module.bert.embeddings.LayerNorm.gamma", find_family("bert"))
@@ -227,7 +228,7 @@ def _normalize(name: str, family: Family) -> str:
 
 
 def _replace_prefix(name: str, other: str, ours: str) -> str:
-    """Replace a name's prefix. {} matches a number, which is copied to the new prefix.
+    """Replace the prefix of a name. {} stands for a number, which is kept.
 
     Example:
         >>> _replace_prefix("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
@@ -243,7 +244,7 @@ def _replace_prefix(name: str, other: str, ours: str) -> str:
 def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
-    """Yield the name and place of each tensor. Fused tensors are split. See `Family.fused`."""
+    """Yield (name, `_Stored`) of a tensor, or of all parts of a fused tensor in `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_replace_prefix(name, fused, part) for part in parts]

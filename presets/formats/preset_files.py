@@ -1,4 +1,4 @@
-"""The names of the files in a preset."""
+"""Define the file names in a preset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRANSFORMER_SETTINGS = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-# Additional files: first for presets without weights, then for presets with weights.
+# Additional files without weights, and additional files with weights.
 MODULE_SETTINGS = (MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS, ROUTER, IDF)
 LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
 _MODULE_FOLDER = "[0-9]*_*"  # such as 1_Pooling
@@ -36,14 +36,13 @@ _ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
 
 class WeightFormat(NamedTuple):
-    """The names of files with weights: either a single file, or shards with an index.
+    """File names of a weight format: a single file, or shards with an index.
 
     Attributes:
         file: String. Name of a file with all weights.
-        index: String. Name of the index of shards.
-        shards: String. Regular expression that matches the names of shards.
-        patterns: Tuple of strings. Patterns for all of these names, including names that other
-            programs use.
+        index: String. Name of the shard index.
+        shards: String. Regular expression for the names of shards.
+        patterns: Tuple of strings. Patterns for all names, including names from other programs.
     """
 
     file: str
@@ -52,7 +51,7 @@ class WeightFormat(NamedTuple):
     patterns: tuple[str, ...]
 
     def is_index_or_shard(self, name: str) -> bool:
-        """Check whether a file is a shard or an index of shards.
+        """Return whether a file is a shard or a shard index.
 
         Example:
             >>> WEIGHT_FORMATS[0].is_index_or_shard("model-00001-of-00002.safetensors")
@@ -84,7 +83,7 @@ TOKENIZER_JSON = (
 
 
 def list_preset_patterns() -> list[str]:
-    """Return patterns for all preset files except the model card.
+    """List patterns for all preset files except the model card.
 
     Example:
         >>> {"config.json", "*.safetensors", "vocab.txt"} <= set(list_preset_patterns())
@@ -94,7 +93,7 @@ def list_preset_patterns() -> list[str]:
 
 
 def list_replaced_preset_patterns() -> list[str]:
-    """Return patterns for the files in `list_preset_patterns` that saving replaces.
+    """List patterns for the preset files that are replaced during saving.
 
     Adapters and other additional weights are kept.
     """
@@ -104,7 +103,7 @@ def list_replaced_preset_patterns() -> list[str]:
 
 
 def list_module_patterns() -> list[str]:
-    """Return patterns for the files that sentence-transformers adds to those of the encoder.
+    """List patterns for all additional files of sentence-transformers.
 
     Example:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(list_module_patterns())
@@ -122,7 +121,7 @@ def list_module_patterns() -> list[str]:
 
 
 def list_replaced_module_patterns() -> list[str]:
-    """Return patterns for the files and folders in `list_module_patterns` that saving replaces."""
+    """List patterns for the additional files and folders that are replaced during saving."""
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
     kinds += ("Classifier", "MultiVectorMask", "StaticEmbedding")
     routed = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "IDF")
@@ -132,6 +131,6 @@ def list_replaced_module_patterns() -> list[str]:
 
 
 def list_tokenizer_files() -> list[str]:
-    """Return the file names of all tokenizer classes."""
+    """List the file names of all tokenizer classes."""
     vocabularies = [file for kind in TOKENIZERS for file in kind.files]
     return list(dict.fromkeys([*TOKENIZER_JSON, *vocabularies]))

@@ -1,4 +1,4 @@
-"""Task records, folder formats, and the protocol of tasks in presets."""
+"""Define task records, folder formats, and the protocol for tasks in presets."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 
 
 class FolderFormat:
-    """Files to write for a task, in addition to config.json, weights and tokenizer.
+    """Folder format of a task: files in addition to config.json, weights and tokenizer.
 
-    The base class adds no files, as in transformers. Subclasses implement the layouts of other
+    This base class adds no files, as in transformers. Subclasses implement the formats of other
     libraries.
 
     Attributes:
-        opened_by: Optional string. Class in sentence-transformers or gliner that opens the folder.
-            If None, a class of transformers opens it.
-        settings: Tuple of strings. Task and preprocessor arguments that are stored in these files.
-            `from_preset` does not pass them to the backbone, and `encoder_zoo.json` does not
-            contain them.
-        encoder_prefix: Optional string. Prefix of encoder tensors, if the files contain the
-            configuration instead of config.json. If None, tensors have the same names as in
-            transformers.
+        opened_by: Optional string. Class in sentence-transformers or gliner to open the folder. If
+            None, the folder can be opened with transformers. settings: Tuple of strings. Task and
+            preprocessor arguments that are stored in these files. They are not passed to the
+            backbone, and not stored in `encoder_zoo.json`. encoder_prefix: Optional string. Prefix
+            of all encoder tensors, for formats without config.json. If None, tensors are named as
+            in transformers.
     """
 
     opened_by: str | None = None
@@ -38,85 +36,82 @@ class FolderFormat:
     encoder_prefix: str | None = None
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
-        """Read task arguments from the files.
+        """Get the task arguments that are stored in the files.
 
         Args:
             checkpoint: Open `Checkpoint` to load from.
             given: Dict of arguments from the caller, which override values from the files.
 
         Returns:
-            A dict of task arguments. If a value is a `FolderFiles`, it is opened as a model of the
-            same class.
-
-        Raises:
-            ValueError: If a file is invalid. The message contains its path.
+            A dict of task arguments. A `FolderFiles` stands for another model of the same class.
+            Raises: ValueError: If a file is invalid. The message contains the path.
         """
         return {}
 
     def read_text_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
     ) -> dict[str, object]:
-        """Read preprocessor arguments from the files.
+        """Get the preprocessor arguments that are stored in the files.
 
         Args:
-            preset: The open preset.
-            tokenizer: The preset's tokenizer.
+            preset: Open `Checkpoint` or `TokenizerPreset`.
+            tokenizer: Tokenizer loaded from the preset.
 
         Returns:
-            A dict from names of arguments to values.
+            A dict {argument name: value}.
 
         Raises:
-            ValueError: If field values are invalid.
+            ValueError: If the value of a field is invalid.
         """
         return {}
 
     def list_tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
-        """Return tokens that are needed for the task but missing from the tokenizer.
+        """List tokens that the task needs and the tokenizer does not contain.
 
         Args:
-            preset: The open preset.
+            preset: Open `Checkpoint`.
             tokenizer: Tokenizer loaded from the preset.
-            given: Dict with arguments from the caller.
+            given: Dict of arguments from the caller.
         """
         return ()
 
     def restore(
         self, task: PresetTask, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
-        """Load the weights of layers after the backbone that do not belong to `Family.heads`.
+        """Load the weights of task layers that do not belong to `Family.heads`.
 
         Args:
             task: Task created with `arguments`.
             checkpoint: Open `Checkpoint` to load from.
-            given: Dict with arguments from the caller.
+            given: Dict of arguments from the caller.
             allow_nonfinite: Boolean. See `presets.opening.Safeguards`.
 
         Returns:
-            The set of loaded tensors, by name in the checkpoint. It does not include tensors in
-            separate files.
+            Set of strings. Checkpoint names of all loaded tensors, except for tensors in separate
+            files.
         """
         return set()
 
     def weights(self, task: PresetTask) -> list[keras.Variable]:
-        """Return all weights stored in `files`, and all weights that are only used in training."""
+        """List all weights that are stored in `files` or only used during training."""
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
-        """Create a preset's additional files.
+        """Create the additional files of a preset.
 
         Args:
             task: Task to save.
-            dtype: Dtype of the stored weights. Defaults to None, which means that every weight
-                keeps its dtype.
+            dtype: Dtype of the stored weights. If None, every weight keeps its dtype. Defaults to
+                None.
 
         Returns:
-            A dict from paths in the folder to bytes. The files replace tokenizer files with the
-            same name. To save a model in a subfolder, use the model instead of bytes.
+            A dict {path in the folder: bytes}. The files override tokenizer files of the same name.
+            A value can also be a model to save in a subfolder.
         """
         return {}
 
     def config_fields(self, task: PresetTask) -> dict[str, object]:
-        """Return the config.json fields for the head's settings.
+        """Create the config.json fields for the settings of the head.
 
         Raises:
             ValueError: If a setting cannot be stored.
@@ -129,66 +124,61 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """Task class properties to be used in other modules.
+    """Description of a task class for other modules.
 
-    A subclass changes properties with `record = dataclasses.replace(Base.record, ...)`.
+    In a subclass, fields can be changed with `record = dataclasses.replace(Base.record, ...)`.
 
     Args:
         name: String. Name of the task in `TASKS` and `encoder_zoo.json`.
-        preprocessor_class: The preprocessor's class.
-        head: String. Name of the head in `Family.heads`, which is also the suffix of class
-            names in transformers. Defaults to "Model", which means that the task has no head.
-        default_head: Optional `Head`. The head for families that do not have `head` in
-            `Family.heads`. If None, such families are not supported. Defaults to None.
+        preprocessor_class: Class of the preprocessor. head: String. Name of the head in
+            `Family.heads`, which is also the suffix of class names in transformers. Defaults to
+            "Model", which means that the task has no head. default_head: Optional `Head` for
+            families without `head` in `Family.heads`. If None, these families are not supported.
+            Defaults to None.
         pipeline_tag: String. Name of the task on the Hugging Face Hub. Defaults to
             "feature-extraction".
         peft_type: Optional string. Name of the task in peft. If None, adapters cannot be saved.
             Defaults to None.
         text_method: Optional string. Name of the method for inference on raw text, such as
             "classify". Defaults to None.
-        answer_type: Optional TypedDict. Type of results, if results can be empty lists.
-            Defaults to None.
-        answer_settings: Tuple of strings. Constructor arguments that only affect inference. They
-            are saved in `encoder_zoo.json` together with preprocessor arguments.
-        tuned_settings: Dict of settings that depend on the weights, such as thresholds. Each value
-            is a tuple of the initial value, which `fit` restores, and the method name that
-            tunes the setting.
-        compile_settings: Tuple of strings. Additional arguments for `compile`, which are stored as
-            task attributes.
-        distilled_settings: Tuple of strings. Task and preprocessor arguments that a student copies
-            from its teacher.
-        instead_of_predict: Optional string. Advice for users who pass raw texts to `predict`, if it
-            only accepts prepared inputs. Defaults to None.
-        only_saved_model: Optional string. Computation that only a SavedModel supports, such as
-            "an LSTM". For such a task, `for_cpu` only converts the backbone, with the output
-            "sequence_output". Defaults to None.
-        file_advice: String. End of the error message for users who pass a path instead of
-            texts.
-        folder: The `FolderFormat` of presets. Defaults to the format of transformers.
+        answer_type: Optional TypedDict. Type of the results, for tasks with lists of results that
+            can be empty. Defaults to None. answer_settings: Tuple of strings. Constructor arguments
+            that only affect inference. They are stored in `encoder_zoo.json` together with
+            preprocessor arguments. Defaults to (). tuned_settings: Dict {setting: (initial value,
+            method)} of settings that depend on the weights, such as thresholds. The method tunes
+            the setting, and `fit` restores the initial value. Defaults to {}. compile_settings:
+            Tuple of strings. Additional arguments of `compile`, which are stored as task
+            attributes. Defaults to (). distilled_settings: Tuple of strings. Task and preprocessor
+            arguments that a student copies from the teacher. Defaults to (). instead_of_predict:
+            Optional string. Advice for users who pass raw texts to `predict`, for tasks that only
+            accept preprocessed inputs. Defaults to None.
+        only_saved_model: Optional string. Operation that can only be exported as a SavedModel, such
+            as "an LSTM". For these tasks, `for_cpu` only converts the backbone with the output
+            "sequence_output". Defaults to None. file_advice: String. Last sentence of the error
+            message for a path instead of texts. folder: `FolderFormat` of presets. Defaults to the
+            format of transformers.
         learning_rate: Optional float. Default peak learning rate. If None, the value of the
             family is used. Defaults to None.
         warmup: Optional float. Fraction of steps in which the learning rate increases. If None,
             the usual value is used. Defaults to None.
-        of_pairs: Optional boolean. Whether the head classifies pairs of segments, for families in
-            which a single name stands for both kinds of heads. Defaults to None.
+        of_pairs: Optional boolean. Whether the head classifies pairs of segments, for families that
+            use the same name for heads for single segments and pairs. Defaults to None.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
             Defaults to False.
         labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.
         pretrains: Boolean. Whether the labels are computed from the texts. Defaults to False.
-        learns_soft_labels: Boolean. Whether `Distillation` can train the task on teacher outputs.
-            Defaults to False.
-        predicts_lists: Boolean. Whether `predict` returns a list with the outputs for each text.
-            Defaults to False.
+            learns_soft_labels: Boolean. Whether `Distillation` can train the task on teacher
+            outputs. Defaults to False. predicts_lists: Boolean. Whether `predict` returns a list
+            with one array per text. Defaults to False.
         predicts_tokens: Boolean. Whether the task uses the prediction stream, in families with two
             streams. Defaults to False.
         group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
             Defaults to True.
         packs_batches: Boolean. Whether texts in a batch can be packed on JAX. See
             `choose_sequence_counts`. Packing requires that `logits_of` computes outputs from
-            `encoded`, and that the loss is a mean over examples which does not depend on the batch.
-            Defaults to False.
-        goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM".
-            TensorFlow trains such a task without XLA, which requires a fixed number of steps.
+            `encoded`, and that the loss is a mean over independent examples. Defaults to False.
+            goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM". On
+            TensorFlow, the task is trained without XLA, which requires a fixed number of steps.
             Defaults to None.
 
     Example:
@@ -229,23 +219,20 @@ class TaskRecord:
 
 
 class PresetTask(Protocol):
-    """Task attributes that are required for loading and saving presets.
+    """Protocol with the task attributes to load and save presets.
 
     Attributes:
-        record: The `TaskRecord` of the task class.
-        head_record: The `Head` of the backbone's family.
-        problem_type: String. Problem type in config.json. None for tasks without problem types.
+        record: `TaskRecord` of the task class. head_record: `Head` of the task in the family of the
+            backbone. problem_type: Optional string. Problem type in config.json.
         labels: Optional list of strings. Class names.
         num_classes: Optional integer. Number of classes.
-        new_head: Optional tuple of arrays. Initial weights of a new head. None if the
-            checkpoint contains a head.
-        kept_weights: Dict from tensor names to values in the checkpoint, for heads that `fit`
-            builds.
-        given_head: Optional layer. Layer that a user passed to replace the family's head.
-        weights_before_adapters: Dict of arrays. See `adapters.weights_before_adapters`.
-        head: Optional layer that is applied to the backbone's outputs.
-        backbone: Backbone. The encoder.
-        preprocessor: Instance of `record.preprocessor_class`, or None.
+        new_head: Optional tuple of arrays. Initial weights of a new head, or None if the checkpoint
+            contains a head. kept_weights: Dict {tensor name: value in the checkpoint}, for heads
+            that `fit` builds. given_head: Optional layer from the user that replaces the head of
+            the family. weights_before_adapters: Dict of arrays. See
+            `adapters.get_weights_before_adapters`. head: Optional layer that is applied to the
+            outputs of the backbone. backbone: `Backbone`. preprocessor: Optional instance of
+            `record.preprocessor_class`.
         learning_rate: Float. Recommended peak learning rate for further training.
         default_learning_rate: Float. Peak learning rate of the family.
         last_evaluation: Dict of floats. Results of the last `evaluate` with the current
@@ -270,20 +257,20 @@ class PresetTask(Protocol):
 
     @classmethod
     def head_of(cls, family: Family) -> Head:
-        """Return a family's head for this task."""
+        """Return the head for this task in a family."""
 
     @classmethod
     def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return constructor arguments from config.json. Arguments of the caller override them."""
+        """Get constructor arguments from config.json, unless the caller overrides them."""
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why a checkpoint head cannot be loaded. Return None when it can be loaded."""
+        """Explain why the head of a checkpoint cannot be loaded, or return None if it can."""
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return each label's row in a checkpoint's head, if some labels are new.
+        """Map each label to a row of the head in a checkpoint, if only some labels are new.
 
-        The row of a new label is None. The result is None if all rows or no rows of the head are
-        used.
+        A new label is mapped to None. If the labels use all rows or no rows of the head, the result
+        is None.
         """
 
     def train_pooler(self) -> None:

@@ -1,10 +1,9 @@
 """Read and write folders of static embeddings from sentence-transformers and model2vec.
 
-A table has one row per token. In a compressed table, several tokens share a row: a mapping selects
-each token's row, and a weight scales it. Folders are written such that both libraries can read
-them.
-
-Comments use these letters for shapes: V vocabulary, R rows, D vector size.
+The table of vectors has one row per token. In a compressed table, tokens can share a row: a mapping
+selects the row of each token, and a weight scales the row. Both libraries can read the folders that
+this module writes.  Shapes in comments: V is the vocabulary size, R the number of rows, D the
+vector size.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ COUNT_OR_NULL = Rule(
 )
 MAX_LENGTH = 512  # default of model2vec
 # Maximum size of an uncompressed table in float32: in bytes, or relative to the stored table. The
-# largest known table has 500,000 tokens and 512 MB. 30 tokens per row are common.
+# largest known table has 500,000 tokens and 512 MB. A row is typically shared by 30 tokens.
 TABLE_BYTES, TABLE_RATIO = 2**29, 16
 
 
 class StoredFile(NamedTuple):
-    """A tokenizer.json file that is read later, when the tokenizer is needed.
+    """Content of tokenizer.json to create a tokenizer later.
 
     This class has the same methods as `StoredTokenizer`.
     """
@@ -62,7 +61,7 @@ class StoredFile(NamedTuple):
 
     @property
     def kind(self) -> StoredFile:
-        """An object whose method `load` returns the tokenizer class."""
+        """This object, whose method `load` returns the tokenizer class."""
         return self
 
     def load(self) -> type[FileTokenizer]:
@@ -74,12 +73,12 @@ class StoredFile(NamedTuple):
         return {}
 
     def list_special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
-        """Return the special tokens in the files that the tokenizer does not have."""
+        """List special tokens in the files that are missing in the tokenizer."""
         return []
 
 
 def find_static_module(files: FolderFiles) -> Module | None:
-    """Return the table's module in a folder of static embeddings, or None in other folders.
+    """Find the module with the table of static embeddings, or return None for other folders.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -93,21 +92,21 @@ def find_static_module(files: FolderFiles) -> Module | None:
 
 
 class StaticCheckpoint(Checkpoint):
-    """The checkpoint in a folder of static embeddings.
+    """Checkpoint in a folder of static embeddings.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        settings: Dict. Content from `encoder_zoo.json`.
+        settings: Dict. Content of `encoder_zoo.json`.
         module: `Module` of the table.
 
     Raises:
-        ValueError: If tokenizer.json is missing, if weight names or shapes are unexpected, or if
-            the mapping contains rows outside of the table.
+        ValueError: If tokenizer.json is missing, if the name or shape of a weight is unexpected, or
+            if the mapping contains rows outside of the table.
     """
 
     @property
     def family(self) -> Family:
-        """Return the family of `TokenTable`."""
+        """Family of `TokenTable`."""
         from encoder_zoo.encoders.families.token_table import TokenTable  # needs Keras
 
         return TokenTable.family
@@ -119,7 +118,7 @@ class StaticCheckpoint(Checkpoint):
         self.config_file = files.path / (CONFIG if CONFIG in files else MODULES)
         if TOKENIZER not in self.files:
             raise ValueError(
-                f"{self.files.path} has no {TOKENIZER}. Static embeddings require this file."
+                f"{self.files.path} does not contain {TOKENIZER}, which static embeddings require."
             )
         [file] = open_weights(self.files)
         self._file, names = file, set(file.shapes)
@@ -130,9 +129,9 @@ class StaticCheckpoint(Checkpoint):
         flat = all(len(shapes[n]) == 1 for n in names & {MAPPING, STATIC_WEIGHTS})
         if len(table) != 2 or not all(table) or not known or not flat:
             raise ValueError(
-                f"{file.path}: the weights are {quote(shapes)}. Expected {THEIRS} or {MODEL2VEC} "
-                f"of shape (tokens, width), optionally with {MAPPING} and "
-                f"{STATIC_WEIGHTS} (tokens,)."
+                f"{file.path}: the weights have the shapes {quote(shapes)}. Expected {THEIRS} or "
+                f"{MODEL2VEC} of shape (tokens, width), and optionally {MAPPING} and "
+                f"{STATIC_WEIGHTS} of shape (tokens,)."
             )
         count = shapes.get(MAPPING, table)[0]
         if shapes.get(STATIC_WEIGHTS, (count,)) != (count,):
@@ -152,7 +151,7 @@ class StaticCheckpoint(Checkpoint):
         self.weight_files = frozenset([SAFETENSORS.file])
 
     def tensor(self, name: str) -> np.ndarray:
-        """Return the table with one row per token, (V, D) float32."""
+        """Return the table of shape (V, D) as float32, with one row per token."""
         if self._file.dtype(self._table) != np.int8:  # quantized tables of model2vec
             check_floats(self._file.dtype(self._table), self._file.path, self._table)
         table = np.asarray(self._file.read(self._table)).astype("float32")  # (R, D)
@@ -160,8 +159,8 @@ class StaticCheckpoint(Checkpoint):
             rows = np.asarray(self._file.read(MAPPING))
             if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(table):
                 raise ValueError(
-                    f"{self._file.path}: {MAPPING} contains a row that {self._table} does not "
-                    f"have. Expected integers from 0 to {len(table) - 1}."
+                    f"{self._file.path}: {MAPPING} contains an invalid row of {self._table}. "
+                    f"Expected integers from 0 to {len(table) - 1}."
                 )
             table = table[rows]
         if STATIC_WEIGHTS in self._file.shapes:
@@ -176,14 +175,14 @@ class StaticCheckpoint(Checkpoint):
         return StoredFile({"tokenizer_json": text, "keeps_unknown": keeps})
 
     def read_own_arguments(self) -> dict[str, object]:
-        """Read the arguments for `TextEmbedder` in the config.json of model2vec."""
+        """Get the arguments for `TextEmbedder` from config.json of model2vec."""
         if "normalize" not in self.own:
             return {}
         check_argument(f"{self.config_file}: normalize", self.own["normalize"], JSON_FLAG)
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
-        """Return the maximum number of tokens that are used per text."""
+        """Return the maximum number of tokens per text, or None for no limit."""
         default = MAX_LENGTH if self._table == MODEL2VEC else None
         length = self.own.get("max_length", default)
         check_argument(f"{self.config_file}: max_length", length, COUNT_OR_NULL)
@@ -191,7 +190,7 @@ class StaticCheckpoint(Checkpoint):
 
 
 def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
-    """Create the files with settings and vectors of a `TextEmbedder` with a `TokenTable`.
+    """Create config.json and the safetensors file for a `TextEmbedder` with a `TokenTable`.
 
     Args:
         task: `TextEmbedder` to save.

@@ -1,4 +1,4 @@
-"""Read a preset's tokenizer files as plain data."""
+"""Read the tokenizer files of a preset as plain data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 _BINARY = (".model", ".spm")  # SentencePiece models
-# Fields for special tokens without a role in transformers versions 4 and 5.
+# Fields of transformers 4 and 5 for special tokens without a role.
 _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _FURTHER_TOKENS += ("model_specific_special_tokens",)
 # Classes of transformers 5 that return segment ids by default.
@@ -28,12 +28,13 @@ _LONGEST = 2**20  # in tokens. Tokenizers without a limit have 1e30
 
 
 class StoredTokenizer(NamedTuple):
-    """Tokenizer class and files for creating a tokenizer later.
+    """Class and files to create a tokenizer later.
 
     Attributes:
-        kind: `TokenizerClass`. The tokenizer's class.
-        files: `TokenizerFiles`. The contents of the files.
-        added: Tuple of strings. Special tokens that the model needs but the files do not contain.
+        kind: `TokenizerClass` of the tokenizer.
+        files: `TokenizerFiles` with the contents of the files.
+        added: Tuple of strings. Special tokens of the model that are missing in the files. Defaults
+            to ().
     """
 
     kind: TokenizerClass
@@ -41,16 +42,17 @@ class StoredTokenizer(NamedTuple):
     added: tuple[str, ...] = ()
 
     def arguments(self, family: Family | None) -> dict[str, object]:
-        """Read constructor arguments, for example the padding side and the maximum length.
+        """Get constructor arguments from the files, for example the padding side.
 
-        Missing values have the class's defaults. For families without segments, segment ids
-        are disabled.
+        Missing arguments use the defaults of the class. Segment ids are disabled for families
+        without segments.
 
         Args:
-            family: `Family` of the model, or None when it is unknown.
+            family: Optional `Family` of the model. None for an unknown model.
 
         Raises:
-            ValueError: If field values are invalid, or if the start token is on the wrong side.
+            ValueError: If the value of a field is invalid, or if the start token is on the wrong
+                side.
         """
         template = self.files.template() or self.kind
         if template.first_column != self.kind.first_column:
@@ -68,11 +70,11 @@ class StoredTokenizer(NamedTuple):
         return found if in_text is None else {**found, "special_tokens_in_text": in_text}
 
     def _returns_segments(self) -> bool:
-        """Return whether the tokenizer in transformers returns segment ids.
+        """Return whether this tokenizer returns segment ids in transformers.
 
-        Without `model_input_names`, this depends on the version. Version 4, which does not write a
-        "backend" field, returns segment ids. In version 5, some classes do not return segment ids,
-        for example the ALBERT tokenizer and the generic class.
+        If the field `model_input_names` is missing, the result depends on the version. Tokenizers
+        of version 4, which does not write the field "backend", return segment ids. In version 5,
+        only some classes return segment ids.
         """
         names = self.files.get_config_value("model_input_names")
         if names:
@@ -81,10 +83,10 @@ class StoredTokenizer(NamedTuple):
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def list_special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
-        """Return the special tokens in the files that were not added to the tokenizer yet.
+        """List special tokens in the files that are missing in the tokenizer.
 
         Args:
-            tokenizer: The tokenizer that was created from the files.
+            tokenizer: Tokenizer created from the files.
 
         Raises:
             ValueError: If a special token is not in the vocabulary.
@@ -103,8 +105,8 @@ class StoredTokenizer(NamedTuple):
                     if not isinstance(content, str) or content not in vocabulary:
                         raise ValueError(
                             f"{self.files.folder / file}: {name} contains {quote(content)}, which "
-                            "is not in the vocabulary. Remove it from the file, or add it to the "
-                            "model with from_preset(..., added_tokens=[...])."
+                            "is not in the vocabulary. Remove the token from the file, or add the "
+                            "token to the model with from_preset(..., added_tokens=[...])."
                         )
                     options = token if isinstance(token, dict) else {}
                     given = {name: options[name] for name in OPTIONS if name in options}
@@ -114,9 +116,9 @@ class StoredTokenizer(NamedTuple):
 
 
 def _read_sides(files: TokenizerFiles) -> dict[str, str]:
-    """Read the truncation and padding sides.
+    """Get the truncation side and the padding side.
 
-    tokenizer_config.json has priority over tokenizer.json.
+    The values in tokenizer_config.json have priority over tokenizer.json.
     """
     config = files.contents.get("tokenizer_config.json", {})
     found = {}
@@ -137,7 +139,7 @@ def _read_sides(files: TokenizerFiles) -> dict[str, str]:
 
 
 def _read_max_length(files: TokenizerFiles) -> dict[str, int]:
-    """Read the maximum length in tokenizer_config.json, which old versions call "max_len"."""
+    """Get the maximum length from tokenizer_config.json. Old versions use the name "max_len"."""
     config = files.contents.get("tokenizer_config.json", {})
     for name in ("model_max_length", "max_len"):
         if (length := config.get(name)) is not None:
@@ -148,11 +150,11 @@ def _read_max_length(files: TokenizerFiles) -> dict[str, int]:
 
 
 def check_max_length(length: object, field: str) -> int | None:
-    """Check a maximum length. Return None when this value means no limit.
+    """Validate a maximum length. Return None for a value that means no limit.
 
     Args:
-        length: Value found in the file.
-        field: String. File and the field, for the error message.
+        length: Value from a file.
+        field: String. File name and field for the error message.
 
     Raises:
         ValueError: If the length is not an integer greater than 2.
@@ -174,9 +176,8 @@ def read_stored_tokenizer(
 
     Args:
         files: `FolderFiles` for a preset.
-        config: Dict. Content from config.json, or {} if this file is missing.
-        default: Optional `TokenizerClass`. Class to use when it cannot be determined from the
-            files.
+        config: Dict. Content of config.json, or {} for a missing file.
+        default: Optional `TokenizerClass` to use if the files do not determine the class.
 
     Raises:
         ValueError: If a tokenizer file is invalid. See also `choose_tokenizer`.
@@ -187,9 +188,9 @@ def read_stored_tokenizer(
 
 
 def _fix_pair_template(stored: StoredTokenizer) -> StoredTokenizer:
-    """Replace the template for text pairs when it has a second start token, as in gliner folders.
+    """Remove the second start token from the template for text pairs in a gliner folder.
 
-    Such models never read pairs, so the template does not affect them.
+    These models do not use text pairs, so the outputs are not affected.
     """
     contents = stored.files.contents
     template = stored.files.part("post_processor")
@@ -212,13 +213,8 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
 
     Args:
         files: `FolderFiles` for a preset.
-        kind: `TokenizerClass`. The tokenizer's class.
-
-    Returns:
-        A `TokenizerFiles`, which `kind.load().from_files(...)` accepts.
-
-    Raises:
-        ValueError: If files are missing or too large.
+        kind: `TokenizerClass` of the tokenizer.  Returns: `TokenizerFiles` for
+            `kind.load().from_files(...)`.  Raises: ValueError: If a file is missing or too large.
     """
     return _read_contents(files, (*TOKENIZER_JSON, *kind.files))
 
@@ -229,7 +225,7 @@ def _read_contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
 
 
 def read_content(files: FolderFiles, name: str, inside: str = "") -> dict | str | bytes:
-    """Read a tokenizer file as JSON, bytes or text, depending on its suffix."""
+    """Read a tokenizer file as JSON, bytes or text. The suffix of the name determines the type."""
     suffix = pathlib.PurePath(name).suffix
     if suffix == ".json":
         return files.read_json(name, inside)

@@ -123,8 +123,8 @@ def test_it_trains_and_is_saved(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "config", "message"),
     [
-        ({"embeddings": TABLE[0]}, None, "the weights are.* Expected embedding.weight or embed"),
-        ({"vectors": TABLE}, None, "the weights are.* Expected embedding.weight or embeddings"),
+        ({"embeddings": TABLE[0]}, None, "the weights have.* Expected embedding.weight or embed"),
+        ({"vectors": TABLE}, None, "the weights have.* Expected embedding.weight or embeddings"),
         (
             {"embeddings": TABLE, "mapping": np.arange(1, 9)},
             None,
