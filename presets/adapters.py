@@ -79,7 +79,7 @@ CLASSIFIERS = ("classifier", "score")
 
 
 def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Map module names in transformers to the dense layers of a backbone.
+    """Map module names in transformers to the dense layers in a backbone.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -186,12 +186,12 @@ def _is_named(name: str, ends: Iterable[str]) -> bool:
 def _list_whole_tensors(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
-    """Map file names to weights of the head and pooler, which adapter files store completely.
+    """Map file names to head and pooler weights, which adapter files store completely.
 
     Args:
         task: The task.
         updates: Collection of layers with low-rank updates.
-        head: Optional layer to use as the head of a task without a head. Defaults to None.
+        head: Optional layer to use as the head for tasks without a head. Defaults to None.
 
     Returns:
         A dict {name in the file: (weight, whether the file stores it transposed)}.
@@ -354,7 +354,7 @@ def _get_layer_name(name: str) -> str:
 
 
 def _is_saved(name: str, config: dict) -> bool:
-    """Return whether an adapter file should contain a tensor of the head or pooler."""
+    """Return whether an adapter file should contain a head or pooler tensor."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
     return _is_inside(name, (*(config.get("modules_to_save") or ()), *classifiers))
 

@@ -76,7 +76,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     checkpoint.config = config
     if not _has_head_tensors(checkpoint, head):
         return None
-    # Heads that compute the same function as the head of the task.
+    # Heads that compute the same function as the task head.
     same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
     rivals = _find_rivals(checkpoint, head, same)
     written = config.get("architectures") or []
@@ -130,7 +130,7 @@ def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: 
 
 
 def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
-    """Return whether a checkpoint contains tensors for all layers of a head."""
+    """Return whether a checkpoint contains tensors for all head layers."""
     layers = set(head.tensors.values())
     if head.tied_bias_may_be_absent:
         layers.discard(head.tied_bias)
@@ -156,7 +156,7 @@ def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str
 def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Infer the task of a head from the hidden layers and the pooler. Return None if unclear."""
+    """Infer the task of a head from hidden layers and pooler. Return None if unclear."""
     family = checkpoint.family
     # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
@@ -212,7 +212,7 @@ def restore_head(
     new_pooler: bool,
     other_class: str | None,
 ) -> set[str]:
-    """Load the head of a task, or log a warning with the reason for a new head.
+    """Load the task head, or log a warning with the reason for a new head.
 
     Args:
         checkpoint: `Checkpoint` after `settle_head`.
@@ -313,7 +313,7 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
 def _keep_hidden(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
-    """Load the hidden layers of a head if possible, like transformers.
+    """Load the hidden head layers if possible, like transformers.
 
     If `fit` builds the head later, the weights are stored in `kept_weights`.
     """
@@ -367,7 +367,7 @@ def _join_names(names: Iterable[str]) -> str:
 
 
 def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """Select the rows of the output layer for the labels of the task, if the task has labels."""
+    """Select the output layer rows for the task labels, if the task has labels."""
     rows = task.find_kept_classes(checkpoint.config) if task.head else None
     if rows is None:
         return checkpoint

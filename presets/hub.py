@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-# Bot that converts weights to safetensors, and the title of the pull requests.
+# Bot that converts weights to safetensors, and the pull request title.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *list_tokenizer_files()}
 # Files to download together with the weights. `load_adapters` reads the adapters.
@@ -60,7 +60,7 @@ def from_hugging_face(
 
     All files belong to the same commit. Without a connection, the cached copy is used. The
     environment variables `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and
-    `HF_HUB_DISABLE_PROGRESS_BARS` of huggingface_hub are supported. The size of the download is
+    `HF_HUB_DISABLE_PROGRESS_BARS` of huggingface_hub are supported. The download size is
     logged, or printed if logging is disabled. Failed downloads are retried. An interrupted download
     can be continued by any process.
 
@@ -68,7 +68,7 @@ def from_hugging_face(
         address: String. `hf://organisation/name`, optionally followed by `@` and a branch, tag or
             commit.
         verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
-        max_bytes: Integer. Maximum total size of the files. Defaults to 2**63.
+        max_bytes: Integer. Maximum total file size. Defaults to 2**63.
         weights: Boolean. Whether to download the weights. If False, only tokenizer files are
             downloaded. Defaults to True.
 
@@ -132,11 +132,11 @@ def parse_address(address: str) -> tuple[str, str | None]:
 def list_files(
     address: str, max_bytes: int = 2**63, weights: bool = True
 ) -> tuple[dict[str, HubFile], str, list[str]]:
-    """List the files of a repository.
+    """List the repository files.
 
     Args:
         address: String. See `from_hugging_face`.
-        max_bytes: Integer. Maximum total size of the selected files. Defaults to 2**63.
+        max_bytes: Integer. Maximum total file size. Defaults to 2**63.
         weights: Boolean. Whether to select files with weights. Defaults to True.
 
     Returns:
@@ -144,8 +144,8 @@ def list_files(
 
     Raises:
         ValueError: If the hub rejects the request or sends an invalid list of files, if the
-            repository has no weights, or if the files exceed `max_bytes`. Unreachable: If the hub
-            does not respond.
+            repository has no weights, or if the files exceed `max_bytes`.
+        Unreachable: If the hub does not respond.
     """
     from huggingface_hub import HfApi
 
@@ -219,7 +219,7 @@ def _find_conversion(repository: str) -> str:
 
 
 def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> None:
-    """Log the size of the download, or print the size if logging is disabled."""
+    """Log the download size, or print the size if logging is disabled."""
     from huggingface_hub.utils import are_progress_bars_disabled
 
     megabytes = sum(file.size for file in missing.values()) / 1e6
@@ -232,7 +232,7 @@ def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> 
 
 
 def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
-    """Find the cache folder of a repository. Raise a ValueError for missing files."""
+    """Find the repository cache folder. Raise a ValueError for missing files."""
     from huggingface_hub import try_to_load_from_cache
 
     repository, revision = parse_address(address)
@@ -267,10 +267,10 @@ def _has_weights(folder: pathlib.Path) -> bool:
 
 
 def select_files(address: str, names: list[str], weights: bool = True) -> list[str]:
-    """Select the files of a preset in a repository, with weights in one format.
+    """Select the preset files in a repository, with weights in one format.
 
     Args:
-        address: String. Address of the repository for error messages.
+        address: String. Repository address for error messages.
         names: List of strings. Names of all files.
         weights: Boolean. Whether to include the weights. If False, only tokenizer files are
             selected. Defaults to True.

@@ -64,7 +64,7 @@ class HubFile(NamedTuple):
 
 
 def get_cache_folder(repository: str) -> pathlib.Path:
-    """Return the folder of a repository in the cache of huggingface_hub."""
+    """Return the repository folder in the cache of huggingface_hub."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -80,7 +80,7 @@ def find_missing_files(
 
 
 def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
-    """Find all links in the folder of a commit that point to files named by checksum."""
+    """Find all links in the commit folder that point to files named by checksum."""
     links = (path for path in folder.rglob("*") if path.is_symlink() and path.exists())
     targets = ((path, pathlib.PurePath(os.readlink(path)).name) for path in links)
     return {
@@ -99,7 +99,7 @@ def download_files(
         address: String. Address from the user for error messages.
         repository: String. "organisation/name".
         commit: String. Hash of 40 hexadecimal digits.
-        files: Dict {path in the folder of the commit: `HubFile`}.
+        files: Dict {path in the commit folder: `HubFile`}.
         verify: Boolean. Whether to replace existing files with different contents.
 
     Raises:

@@ -82,7 +82,7 @@ def run_with_retries(
     """Run a request, and repeat the request while the hub is busy.
 
     Args:
-        address: String. Address of the preset for error messages.
+        address: String. Preset address for error messages.
         function: Function that sends the request.
         any_error: Boolean. Whether to repeat the request after any error. Defaults to False.
         refusals: Dict {HTTP status: error message}. Defaults to `REFUSALS`.

@@ -100,8 +100,14 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
     """Load a tokenizer from a folder. The folder does not need to contain a model.
 
     Args:
-        files: `FolderFiles` for the folder. family: `Family` of the model that uses the tokenizer.
-            Returns: A `Tokenizer`.  Raises: ValueError: If the folder does not contain a tokenizer.
+        files: `FolderFiles` for the folder.
+        family: `Family` of the model that uses the tokenizer.
+
+    Returns:
+        A `Tokenizer`.
+
+    Raises:
+        ValueError: If the folder does not contain a tokenizer.
     """
     stored = read_stored_tokenizer(files, {}, family.tokenizer)
     return _require_tokenizer(TokenizerPreset(files, {}, files.path / CONFIG, family, {}, stored))
@@ -319,7 +325,7 @@ def load_further_models(
 
 
 def read_inference_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
-    """Get the inference settings of a preset, such as thresholds."""
+    """Get the preset's inference settings, such as thresholds."""
     stored = _read_settings(cls, checkpoint.settings)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
@@ -330,9 +336,12 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
     """Collect constructor arguments for a task from the checkpoint and the caller.
 
     Args:
-        cls: Task class. checkpoint: `Checkpoint` after `settle_head`. given: Dict of task arguments
-            from the caller, which override values from the checkpoint.  Returns: A dict of
-            constructor arguments.
+        cls: Task class.
+        checkpoint: `Checkpoint` after `settle_head`.
+        given: Dict of task arguments from the caller, which override values from the checkpoint.
+
+    Returns:
+        A dict of constructor arguments.
     """
     built_in = checkpoint.head_arguments.get(cls.record.head, {})
     from_files = cls.record.folder.arguments(checkpoint, given)
@@ -386,8 +395,8 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
 
     Args:
         cls: Task class.
-        given: Optional preprocessor from the caller. tokenizer: Tokenizer from the preset,
-            including added tokens.
+        given: Optional preprocessor from the caller.
+        tokenizer: Tokenizer from the preset, including added tokens.
         others: Dict of preprocessor arguments from the caller.
 
     Raises:
@@ -444,7 +453,7 @@ def _read_tokenizer(
 
 
 def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the maximum sequence length of the model, or None if there is no model."""
+    """Return the model's maximum sequence length, or None if there is no model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None

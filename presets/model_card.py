@@ -24,10 +24,10 @@ class Library(NamedTuple):
     """Library that can also open a preset.
 
     Attributes:
-        name: String. Name of the library.
+        name: String. Library name.
         opens: String. Code that opens the preset, after `cls` was imported.
         imports: String. Code that imports `cls`.
-        platform: String. Framework of the library. Defaults to "PyTorch".
+        platform: String. Library framework. Defaults to "PyTorch".
     """
 
     name: str
@@ -83,7 +83,7 @@ class Description(NamedTuple):
         repository: Optional string. Repository on the hub, or None for a local folder. Defaults
             to None.
         labels: Tuple of strings. Class names. Defaults to ().
-        dtype: String. Dtype of the weights. Defaults to "float32".
+        dtype: String. Weight dtype. Defaults to "float32".
     """
 
     backbone: Backbone

@@ -44,7 +44,7 @@ class Safeguards:
 
     Attributes:
         verify: Boolean. Whether to verify all file checksums. Defaults to True.
-        max_bytes: Integer. Maximum size of the weights in float32. Defaults to 8 GiB.
+        max_bytes: Integer. Maximum weight size in float32. Defaults to 8 GiB.
         allow_nonfinite: Boolean. Whether to accept weights that are NaN or infinite. Defaults to
             False.
     """
@@ -123,7 +123,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open the tokenizer of a preset in any format.
+    """Open the preset tokenizer in any format.
 
     Args:
         source: String or path. Preset to load, as in `from_preset`. The model files can be missing.

@@ -39,11 +39,11 @@ class Origin(NamedTuple):
 
 
 def find_origin(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
-    """Find the origin of a preset in the list of presets or the model card.
+    """Find the preset origin in the list of presets or the model card.
 
     Args:
         source: String or path. Argument of `from_preset`.
-        folder: Path. Folder with the files of the preset.
+        folder: Path. Folder with the preset files.
 
     Example:
         >>> find_origin("bert_base_en_uncased", pathlib.Path("none"))
@@ -87,7 +87,7 @@ def read_card(path: pathlib.Path) -> Origin:
 
 
 def _read_values(front: str, field: str) -> list[str]:
-    r"""Parse all values of a YAML field, which can be a single value or a list.
+    r"""Parse all YAML field values, which can be a single value or a list.
 
     Example:
         >>> _read_values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
@@ -102,9 +102,9 @@ class OriginVocabulary:
     """Vocabulary with which the weights were trained.
 
     Attributes:
-        kind: String. Class name of the tokenizer. size: Optional integer. Number of tokens. None if
-            the tokens were not read. sha256: Optional string. Checksum of the tokens. None if the
-            tokens were not read.
+        kind: String. Tokenizer class name.
+        size: Optional integer. Number of tokens. None if the tokens were not read.
+        sha256: Optional string. Token checksum. None if the tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -122,7 +122,7 @@ class OriginVocabulary:
 
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> OriginVocabulary:
-        """Describe the vocabulary of a tokenizer."""
+        """Describe the tokenizer vocabulary."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _compute_digest(tokens))
 

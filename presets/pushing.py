@@ -89,7 +89,7 @@ def _make_commit(
     All other files are kept, as in `save_to_preset`.
 
     Returns:
-        Hash of the commit.
+        Commit hash.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 

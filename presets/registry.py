@@ -34,11 +34,11 @@ class PresetInfo(NamedTuple):
         languages: String. ISO 639 codes, or "multi" and the number of languages. "zxx" stands for
             sequences without a language, such as proteins.
         licence: String. Licence of the weights according to the publisher.
-        source: String. "bundled", or the address of a repository. description: String. Short
-            description of the model. verified: Boolean. Whether the layout of the files was checked
-            on the page of the repository. If False, the layout was assumed from similar
-            checkpoints. If the assumption is wrong, loading raises an error that names the file and
-            the key. Defaults to True.
+        source: String. "bundled", or a repository address.
+        description: String. Short description of the model.
+        verified: Boolean. Whether the layout of the files was checked on the page of the
+            repository. If False, the layout was assumed from similar checkpoints. If the assumption
+            is wrong, loading raises an error that names the file and the key. Defaults to True.
     """
 
     name: str
@@ -85,7 +85,7 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
     """Format rows as lines of text with aligned columns.
 
     Args:
-        rows: List of lists of strings. Cells of the table.
+        rows: List of lists of strings. Table cells.
         right: Integer. Index of the column to align to the right.
 
     Example:
@@ -105,7 +105,7 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
 def list_presets() -> PresetTable:
     """List all presets with a name: bundled presets and well-known models on the hub.
 
-    Other checkpoints of a supported family can be loaded from a folder or an address.
+    Other checkpoints for supported families can be loaded from a folder or an address.
 
     Returns:
         A sequence of `PresetInfo`, displayed as a table. Bundled presets come first.
@@ -147,7 +147,7 @@ def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def get_listed_entry(name: str) -> dict:
-    """Return the entry of a preset in the list, or {} for an unlisted preset.
+    """Return the list entry for a preset, or {} for an unlisted preset.
 
     Args:
         name: String. Name in the list, or address of the repository with any revision.
@@ -169,7 +169,7 @@ def get_listed_entry(name: str) -> dict:
 def resolve(
     source: FilePath, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Return the local folder of a preset, and download missing files.
+    """Return the local preset folder, and download missing files.
 
     Args:
         source: String or path. A name in `list_presets()`, a folder,
@@ -177,7 +177,7 @@ def resolve(
             `kaggle://organisation/model/keras/variant[/version]`. `hf://` can be omitted if no
             folder has the same path.
         verify: Boolean. Whether to verify the checksums of downloaded files. Defaults to True.
-        max_bytes: Integer. Maximum size of the download in bytes. Defaults to 2**63.
+        max_bytes: Integer. Maximum download size in bytes. Defaults to 2**63.
         weights: Boolean. Whether to download the weights from the Hugging Face Hub. Defaults to
             True.
 

@@ -52,7 +52,7 @@ def restore_backbone(
 ) -> tuple[Backbone, set[str], bool]:
     """Load a backbone from a checkpoint.
 
-    Additional weights of a subclass keep their initial values, with a warning.
+    Additional subclass weights keep their initial values, with a warning.
 
     Args:
         checkpoint: Open `Checkpoint`.
@@ -60,11 +60,11 @@ def restore_backbone(
         safeguards: `Safeguards` to use.
         new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
             error. Defaults to False.
-        kind: Optional class of the backbone. If None, the class of the family is used. Defaults to
+        kind: Optional backbone class. If None, the family class is used. Defaults to
             None.
 
     Returns:
-        A tuple of the backbone, the names of the loaded tensors, and whether the pooler is new.
+        A tuple of the backbone, the loaded tensor names, and whether the pooler is new.
     """
     collect_dropped_models()
     kind = kind or checkpoint.family.backbone
@@ -97,7 +97,7 @@ def match_backbone(
 
     Args:
         checkpoint, overrides, new_pooler_allowed: See `restore_backbone`.
-        kind: Class of the backbone.
+        kind: Backbone class.
 
     Returns:
         A tuple of the backbone, the result of `match`, and whether the pooler is new.
@@ -142,11 +142,11 @@ def check_overrides(
     """Check that arguments from the caller are compatible with the pretrained weights.
 
     Args:
-        trained: Dict of backbone arguments from the configuration of the checkpoint.
+        trained: Dict of backbone arguments from the checkpoint configuration.
         overrides: Dict of backbone arguments from the caller.
         checkpoint: Open `Checkpoint` for error messages.
         has_pooler: Boolean. Whether the checkpoint has a pooler. If False, the caller can choose
-            the activation of the new pooler.
+            the new pooler activation.
 
     Raises:
         ValueError: If an argument differs from the checkpoint, except for dropout rates, positions
@@ -173,7 +173,7 @@ def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
 
 
 def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
-    """Raise a ValueError if a tensor of the encoder is not used."""
+    """Raise a ValueError if an encoder tensor is not used."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)

@@ -106,9 +106,11 @@ def save_task(
 ) -> None:
     """Save a task to a folder. See `Task.save_to_preset`.
 
-    Args: task: Task to save. folder, dtype, format, shard_bytes: See `Task.save_to_preset`.
-        repository: Optional string. Name of a repository to mention in the model card. Defaults to
-        None. beside: Dict {file name: content} of additional files. Defaults to {}.
+    Args:
+        task: Task to save.
+        folder, dtype, format, shard_bytes: See `Task.save_to_preset`.
+        repository: Optional string. Repository to mention in the model card. Defaults to None.
+        beside: Dict {file name: content} of additional files. Defaults to {}.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
@@ -150,7 +152,7 @@ class StoredModel(NamedTuple):
     Attributes:
         config: Optional dict. Fields of config.json in addition to the fields for the backbone. If
             None, config.json is not written.
-        weights: Dict with all weights of the backbone and the head.
+        weights: Dict with all backbone and head weights.
         backbone: `Backbone`.
         tokenizer: Optional `Tokenizer`.
     """
@@ -162,7 +164,7 @@ class StoredModel(NamedTuple):
 
 
 def _store_model(task: PresetTask) -> StoredModel:
-    """Collect the config.json fields and all weights of a task."""
+    """Collect the config.json fields and all task weights."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
@@ -241,7 +243,7 @@ def _write_model(
 
 
 def make_tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
-    """Create the files of a tokenizer, including the maximum sequence length of the model.
+    """Create the tokenizer files, including the model's maximum sequence length.
 
     Without `model_max_length`, transformers pipelines fail for long texts.
     """
@@ -286,7 +288,7 @@ def _is_preset(manifest: Mapping) -> bool:
 
 
 def _make_head_config(task: PresetTask, head: Head) -> dict:
-    """Create the config.json fields for the head and the labels of a task."""
+    """Create the config.json fields for the head and the task labels."""
     config = {}
     if task.num_classes:
         labels = task.labels or make_default_labels(task.num_classes)
@@ -314,13 +316,16 @@ def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str 
 def check_all_saved(
     model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
 ) -> None:
-    """Check that a checkpoint contains all weights of a model.
+    """Check that a checkpoint contains all model weights.
 
     Args:
         model: Backbone or task to save.
-        saved: Dict of all weights in the checkpoint. elsewhere: Iterable of weights in separate
-            files. Defaults to ().  Raises: ValueError: If a weight would be lost. Low-rank updates
-            are merged, so their weights can be missing.
+        saved: Dict of all weights in the checkpoint.
+        elsewhere: Iterable of weights in separate files. Defaults to ().
+
+    Raises:
+        ValueError: If a weight would be lost. Low-rank updates are merged, so their weights can be
+            missing.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]

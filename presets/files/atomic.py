@@ -46,9 +46,9 @@ class Kind(NamedTuple):
     """Type of folder that this package writes, such as a preset or an index.
 
     Attributes:
-        name: String. Name of the type for error messages, for example "an index".
+        name: String. Type name for error messages, for example "an index".
         is_written: Function that takes a manifest and returns whether the folder has this type.
-        manifest: String. File name of the manifest. Defaults to "encoder_zoo.json".
+        manifest: String. Manifest file name. Defaults to "encoder_zoo.json".
         read: Sequence of strings. Patterns of the file names that are read when loading the folder.
             User files must not match any pattern. Defaults to ().
     """
@@ -64,7 +64,7 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
     """Context manager that replaces a folder atomically with new contents.
 
     The `with` block writes to a new folder next to the target. The new folder is flushed to disk,
-    and then exchanged with the target. Files in the manifest of the target are replaced, with a
+    and then exchanged with the target. Files in the target manifest are replaced, with a
     warning for modified files. All other files and folders are kept. If the block fails, the target
     is not changed.
 
@@ -73,7 +73,7 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
         kind: `Kind` of the folder. The `with` block must write the manifest.
 
     Yields:
-        Path of the new folder.
+        New folder path.
 
     Raises:
         ValueError: If the target is a mount point or a link, or if files saved by other programs
@@ -158,7 +158,7 @@ def replace_file(
 
 
 def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
-    """Delete all files listed in the manifest of a folder, and empty folders.
+    """Delete all files listed in the folder manifest, and empty folders.
 
     Modified files are kept with a warning. Links are kept. A folder without a manifest of this kind
     is not changed.
@@ -272,7 +272,7 @@ def _check_writable(path: pathlib.Path) -> None:
 
 
 def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
-    """Return all files listed in the manifest of a folder, and the manifest file."""
+    """Return all files listed in the folder manifest, and the manifest file."""
     path = target / kind.manifest
     if not os.path.lexists(path):
         return {}
@@ -329,7 +329,7 @@ def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueErr
 
 
 def _list_parents(name: str) -> list[str]:
-    """List all parent folders of a relative path, starting with the outermost folder.
+    """List all parent folders in a relative path, starting with the outermost folder.
 
     Example:
         >>> _list_parents("assets/tokenizer/merges.txt")

@@ -68,7 +68,7 @@ class FileBytes:
         return content
 
     def check_size(self, expected: int, exact: bool = False) -> None:
-        """Check the size of the file.
+        """Check the file size.
 
         Args:
             expected: Integer. Minimum size in bytes.
@@ -96,8 +96,10 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
     Args:
         path: String or path. File path for the error message.
         declared: Integer. Number of bytes that the arrays need according to their shapes.
-        size: Integer. Number of bytes in the file.  Raises: ValueError: If `declared` exceeds
-            `size`.
+        size: Integer. Number of bytes in the file.
+
+    Raises:
+        ValueError: If `declared` exceeds `size`.
     """
     if declared > size:
         raise ValueError(

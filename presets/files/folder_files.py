@@ -23,10 +23,10 @@ class FolderFiles:
     """Base class for reading files from a folder. Subclasses implement `_open`.
 
     Args:
-        path: Path of the folder for error messages.
+        path: Folder path for error messages.
 
     Attributes:
-        inside: String. Name of the subfolder in `root`, or "" for the root folder.
+        inside: String. Subfolder name in `root`, or "" for the root folder.
         listed: Collection of strings. Names of all files in the folder.
         not_downloaded: Sequence of strings. Names of files in the repository that were not
             downloaded.
@@ -158,11 +158,11 @@ class FolderFiles:
 
 
 class Subfolder(FolderFiles):
-    """Subfolder of an open folder.
+    """Open subfolder.
 
     Args:
         files: `FolderFiles` of the whole folder, which must stay open.
-        name: String. Name of the subfolder.
+        name: String. Subfolder name.
     """
 
     def __init__(self, files: FolderFiles, name: str):

@@ -14,7 +14,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import get_size
 
-# Groups that contain the layers of a model. Early versions of Keras 3 use the second name.
+# Groups that contain the model layers. Early versions of Keras 3 use the second name.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
 

@@ -21,7 +21,7 @@ class Limit(NamedTuple):
     """Size limits for JSON data.
 
     Attributes:
-        content: Integer. Maximum size of the JSON text in bytes.
+        content: Integer. Maximum JSON text size in bytes.
         memory: Integer. Approximate maximum size of the parsed data in bytes.
     """
 
@@ -55,8 +55,10 @@ def read_field(
         settings: Dictionary with the contents of a JSON file.
         name: String. Field name.
         rule: `Rule` for the value.
-        path: Path of the JSON file for error messages.
-        default: Value to return if the field is missing or null. Defaults to None.  Raises:
+        path: JSON file path for error messages.
+        default: Value to return if the field is missing or null. Defaults to None.
+
+    Raises:
         ValueError: If the value breaks the rule.
 
     Example:

@@ -26,12 +26,12 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST_NAME) -> None:
-    """Write the manifest of a folder. All other files must be written first.
+    """Write the folder manifest. All other files must be written first.
 
     Args:
         folder: Path. The folder, which contains all other files.
         settings: Dictionary of additional fields with plain data.
-        name: String. File name of the manifest. Defaults to "encoder_zoo.json".
+        name: String. Manifest file name. Defaults to "encoder_zoo.json".
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -48,10 +48,10 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
-    """Read and verify the manifest of a folder.
+    """Read and verify the folder manifest.
 
     Args:
-        files: `FolderFiles` with the files of the preset.
+        files: `FolderFiles` with the preset files.
         verify: Boolean. Whether to verify the checksums of all files.
         weights: Boolean. Whether to also verify files with weights. Defaults to True.
 
@@ -79,7 +79,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
 
 
 def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
-    """Check the type and value of every field in a manifest."""
+    """Check the type and value of every manifest field."""
     files: Any = manifest.get("files")
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
@@ -158,13 +158,13 @@ def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") ->
 
 
 def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the checksum of a file. See `hash_file`."""
+    """Compute the file checksum. See `hash_file`."""
     with open(path, "rb") as file:
         return hash_file(file, algorithm, prefix)
 
 
 def compute_manifest_digest(manifest: Mapping) -> str:
-    """Compute the checksum of a manifest. The field `sha256` is ignored.
+    """Compute the manifest checksum. The field `sha256` is ignored.
 
     Example:
         >>> digest = compute_manifest_digest({"format": 1})

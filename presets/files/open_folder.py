@@ -35,7 +35,7 @@ class OpenFolder(FolderFiles):
             opened later with `file`, unless the folder is deleted. Defaults to ().
 
     Attributes:
-        path: Path of the folder for error messages.
+        path: Folder path for error messages.
         listed: List of strings. Names of all files in the folder at the time of opening.
 
     Raises:
@@ -168,7 +168,7 @@ class OpenFolder(FolderFiles):
             self._check_not_replaced()
 
     def _read_state(self, name: str) -> os.stat_result | None:
-        """Return the status of a path without following links, or None for missing paths."""
+        """Return the path status without following links, or None for missing paths."""
         path = self.path / name if self._handle is None else name
         try:
             return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
@@ -185,7 +185,7 @@ class OpenFolder(FolderFiles):
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _resolve_link(self, path: pathlib.Path) -> pathlib.Path:
-        """Return the target of a link, which must be inside the folder.
+        """Return the link target, which must be inside the folder.
 
         In the hub cache, links can also point to the folders with downloaded blobs.
 

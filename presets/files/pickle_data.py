@@ -50,7 +50,7 @@ class PickleStream:
     Args:
         source: `FileBytes` to read from.
         start, end: Integers. Start and end offsets of the part in bytes.
-        name: String. Name of the part for error messages.
+        name: String. Part name for error messages.
     """
 
     def __init__(self, source: FileBytes, start: int, end: int, name: str):

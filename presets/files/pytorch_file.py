@@ -53,14 +53,14 @@ class PyTorchFile:
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
     def dtype(self, name: str) -> np.dtype:
-        """Return the dtype of a tensor."""
+        """Return the tensor dtype."""
         return self._views[name].storage.dtype
 
     def read(self, name: str) -> np.ndarray:
         """Read a tensor by name.
 
         Raises:
-            ValueError: If the storage of the tensor is damaged.
+            ValueError: If the tensor storage is damaged.
         """
         view = self._views[name]
         dtype = view.storage.dtype

@@ -1,6 +1,6 @@
 """Read `.safetensors` files after checking the complete header.
 
-A file contains the length of the header in 8 bytes, a JSON header, and the bytes of all tensors
+A file contains the header length in 8 bytes, a JSON header, and the bytes of all tensors
 without gaps.
 
 Source: https://github.com/huggingface/safetensors
@@ -69,7 +69,7 @@ class SafetensorsFile:
         self._check_layout()
 
     def dtype(self, name: str) -> np.dtype:
-        """Return the dtype of a tensor."""
+        """Return the tensor dtype."""
         return self._entries[name][0]
 
     def read(self, name: str) -> np.ndarray:

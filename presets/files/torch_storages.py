@@ -168,7 +168,7 @@ class StreamedStorages:
         self._starts = self._find_starts(plain.load(), stream.position)
 
     def find_content_start(self, key: str) -> int:
-        """Check the size of a storage, and return the offset of the first element.
+        """Check the storage size, and return the offset of the first element.
 
         Raises:
             ValueError: If the storage and the pickle contain different numbers of elements.
@@ -218,10 +218,10 @@ class Storage:
     """A contiguous range of elements in the file.
 
     Attributes:
-        key: String. Name of the storage in the file.
+        key: String. Storage name in the file.
         dtype: NumPy dtype of the elements.
         size: Integer. The number of elements.
-        start: Integer. Index of the first element in the stored storage, which can be larger.
+        start: Integer. First element index in the stored storage, which can be larger.
             Defaults to 0.
     """
 
@@ -237,7 +237,7 @@ class TensorView:
 
     Attributes:
         storage: The `Storage` that contains the elements.
-        start: Integer. Index of the first element in the storage.
+        start: Integer. First element index in the storage.
         shape: Tuple of integers.
         strides: Tuple of integers. Strides in elements. Dimensions of size 0 or 1 have the stride
             0.
@@ -342,7 +342,7 @@ class TensorPickle:
         return view
 
     def _make_parameter(self, arguments: tuple) -> TensorView:
-        """Return the tensor of a parameter, given as (tensor, requires_grad, hooks)."""
+        """Return the parameter tensor, given as (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view

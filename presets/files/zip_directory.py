@@ -28,13 +28,13 @@ _ADVICE = "Download it again"
 
 
 class ZipEntry(NamedTuple):
-    """Entry in the directory of a zip file.
+    """Entry in the zip directory.
 
     Attributes:
         name: String. Path of the entry in the archive.
         flags: Integer. General purpose bit flags.
         header: Integer. Offset of the local header in bytes.
-        size: Integer. Size of the content in bytes.
+        size: Integer. Content size in bytes.
     """
 
     name: str
@@ -91,7 +91,7 @@ class ZipDirectory:
         self._check_layout()
 
     def find_content_start(self, name: str) -> int:
-        """Validate the header of an entry, and return the offset of the content.
+        """Validate the entry header, and return the content offset.
 
         Raises:
             ValueError: If the header does not match the entry in the directory.

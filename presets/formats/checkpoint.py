@@ -46,15 +46,17 @@ class Checkpoint(ABC):
         files: `FolderFiles` for the folder.
         family: `Family` of the model.
         config_file: Path of the file with the configuration.
-        config: Dict. Content of `config.json`, or a configuration converted to this format.
-        config_names: Dict {field in `config`: name in the file} for renamed fields. weight_files:
-            Frozen set of strings. Names of all files with tensors. shapes: Dict {tensor name
-            without family prefix: shape}. Dense kernels have the shape (out, in). settings: Dict.
-            Content of `encoder_zoo.json`, or {} for a missing file. listed_settings: Dict. Settings
-            from `list_presets()`. See `registry.get_listed_settings`. is_of_one_task: Boolean.
-            Whether the files belong to a single task, which means that the head must be complete.
-            head_arguments: Dict {head in `Family.heads`: dict of task arguments that config.json
-            cannot store}.
+        config: Dict. The `config.json` content, or a configuration converted to this format.
+        config_names: Dict {field in `config`: name in the file} for renamed fields.
+        weight_files: Frozen set of strings. Names of all files with tensors.
+        shapes: Dict {tensor name without family prefix: shape}. Dense kernels have the shape (out,
+            in).
+        settings: Dict. The `encoder_zoo.json` content, or {} for a missing file.
+        listed_settings: Dict. Settings from `list_presets()`. See `registry.get_listed_settings`.
+        is_of_one_task: Boolean. Whether the files belong to a single task, which means that the
+            head must be complete.
+        head_arguments: Dict {head in `Family.heads`: dict of task arguments that config.json cannot
+            store}.
     """
 
     files: FolderFiles
@@ -81,7 +83,7 @@ class Checkpoint(ABC):
 
     @property
     def folder(self) -> pathlib.Path:
-        """Path of the folder, for error messages."""
+        """Folder path for error messages."""
         return self.files.path
 
     @abstractmethod
@@ -96,9 +98,9 @@ class Checkpoint(ABC):
         """Set the fields of `config` that describe a head and its labels.
 
         Args:
-            name: String. Name of the head in `Family.heads`. labels: Optional list of strings. One
-                label per output. classes: Integer. Number of outputs if `labels` is None. Defaults
-                to 0.
+            name: String. Head name in `Family.heads`.
+            labels: Optional list of strings. One label per output.
+            classes: Integer. Number of outputs if `labels` is None. Defaults to 0.
 
         Raises:
             ValueError: If `classes` is too large.
@@ -121,10 +123,10 @@ class TokenizerPreset:
 
     Attributes:
         files: Open `FolderFiles` for the preset.
-        config: Dict. Content of the configuration file, or {} for a missing file.
-        config_file: Path of the configuration file.
+        config: Dict. Configuration file content, or {} for a missing file.
+        config_file: Configuration file path.
         family: Optional `Family` of the model. None for an unknown model.
-        settings: Dict. Content of `encoder_zoo.json`.
+        settings: Dict. The `encoder_zoo.json` content.
         stored: Optional `StoredTokenizer`.
         listed_settings: Dict. See `Checkpoint`. Defaults to {}.
     """
@@ -139,7 +141,7 @@ class TokenizerPreset:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Path of the folder, for error messages."""
+        """Folder path for error messages."""
         return self.files.path
 
     def stored_tokenizer(self) -> StoredTokenizer | None:
@@ -158,7 +160,7 @@ class ChangedCheckpoint(Checkpoint):
     Args:
         checkpoint: Original `Checkpoint`.
         shapes: Dict {name of a changed tensor: new shape}.
-        change: Function that takes the name and the original value of a tensor, and returns the new
+        change: Function that takes the name and the original tensor value, and returns the new
             value.
         config: Dict. Changed fields of config.json. Defaults to {}.
     """
@@ -219,11 +221,11 @@ def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoi
 
 
 def select_rows(checkpoint: Checkpoint, output: str, rows: Sequence[int | None]) -> Checkpoint:
-    """Rearrange the rows of an output layer for new labels.
+    """Rearrange the output layer rows for new labels.
 
     Args:
         checkpoint: `Checkpoint` with one row per old label.
-        output: String. Name of the output layer.
+        output: String. Output layer name.
         rows: Sequence of optional integers. Row index in the checkpoint for each new label. None
             stands for an unknown label, whose weights are set to 0.
     """

@@ -67,9 +67,12 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
 
     Args:
         files: `FolderFiles` for the encoder.
-        tokenizer: Tokenizer of the encoder.  Raises: ValueError: If the value of a field is
-            invalid.  Source: PyLate 1.6, `models/colbert.py`, for the defaults.
-            sentence-transformers 6.2,
+        tokenizer: Encoder tokenizer.
+
+    Raises:
+        ValueError: If a field value is invalid.
+
+    Source: PyLate 1.6, `models/colbert.py`, for the defaults. sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`.
     """
     settings, path = theirs.read_model_settings(files.root), files.root.path / MODEL_SETTINGS
@@ -136,8 +139,11 @@ def read_sentence_transformers(
 
     Args:
         files: `FolderFiles` for the encoder.
-        masks: List of `Module` objects of the class MultiVectorMask. tokenizer: Tokenizer of the
-            encoder.  Raises: ValueError: If a field is unknown or invalid.
+        masks: List of `Module` objects of the class MultiVectorMask.
+        tokenizer: Encoder tokenizer.
+
+    Raises:
+        ValueError: If a field is unknown or invalid.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
@@ -170,7 +176,7 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
         files: `FolderFiles` for the encoder.
 
     Raises:
-        ValueError: If the value of a field is invalid.
+        ValueError: If a field value is invalid.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. The original code
         uses 512 tokens by default. This function uses the length in the folder.

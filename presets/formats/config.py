@@ -57,9 +57,13 @@ def check_config(
     """Validate all supported fields of a configuration.
 
     Args:
-        config: Dict. Content of config.json. family: `Family` of the model. path: Path of the file
-            for error messages. names: Optional dict {field: name in the file} for renamed fields.
-            Defaults to None.  Raises: ValueError: If a field is missing or invalid.
+        config: Dict. The config.json content.
+        family: `Family` of the model.
+        path: File path for error messages.
+        names: Optional dict {field: name in the file} for renamed fields. Defaults to None.
+
+    Raises:
+        ValueError: If a field is missing or invalid.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -138,7 +142,7 @@ def convert_config(config: Mapping, family: Family) -> dict:
     The argument `pooler` is not included, because it depends on the weights.
 
     Args:
-        config: Dict. Content of config.json.
+        config: Dict. The config.json content.
         family: `Family` of the backbone.
     """
     arguments = {
@@ -156,7 +160,8 @@ def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
     """Create the content of config.json for a backbone.
 
     Args:
-        backbone: `Backbone` to save. tokenizer: Optional tokenizer to save with the backbone.
+        backbone: `Backbone` to save.
+        tokenizer: Optional tokenizer to save with the backbone.
 
     Raises:
         ValueError: If config.json cannot store a setting of the backbone.
@@ -178,7 +183,7 @@ def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
 
 
 def _check_representable(backbone: Backbone) -> None:
-    """Check that config.json can store all arguments of a backbone."""
+    """Check that config.json can store all backbone arguments."""
     family = backbone.family
     for name, default in get_argument_defaults(type(backbone)).items():
         value = getattr(backbone, name)
@@ -208,7 +213,7 @@ def check_sizes(
     path: pathlib.Path,
     max_bytes: int,
 ) -> None:
-    """Compare the sizes in config.json with the weights, and check the size of the model.
+    """Compare the sizes in config.json with the weights, and check the model size.
 
     This function is called before allocating memory for the model.
 
@@ -217,8 +222,10 @@ def check_sizes(
         family: `Family` of the model.
         shapes: Dict {tensor name: shape}.
         path: Path of config.json for error messages.
-        max_bytes: Integer. Maximum size of the weights in float32.  Raises: ValueError: If a size
-            differs from a weight shape, or if the weights exceed `max_bytes`.
+        max_bytes: Integer. Maximum weight size in float32.
+
+    Raises:
+        ValueError: If a size differs from a weight shape, or if the weights exceed `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():
         key = family.config_keys.get(argument)

@@ -35,11 +35,11 @@ _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_func
 
 
 def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
-    """Read the output activation of a cross-encoder, "sigmoid" or "linear".
+    """Read the cross-encoder output activation, "sigmoid" or "linear".
 
     Args:
         files: `FolderFiles` for the encoder.
-        config: Dict. Content of config.json.
+        config: Dict. The config.json content.
 
     Raises:
         ValueError: If the activation is not supported.

@@ -54,15 +54,18 @@ SENTENCE, TOKEN_OUTPUTS = "sentence_embedding", "token_embeddings"
 def read_pooling(
     files: FolderFiles, module: Module, width: int | None
 ) -> tuple[str | list[str], bool]:
-    """Read the configuration of a Pooling module.
+    """Read the Pooling module configuration.
 
     Args:
         files: `FolderFiles` for the whole folder.
         module: Pooling `Module` to read.
-        width: Optional integer. Output dimension of the encoder. If None, the dimensions are not
-            checked.  Returns: A tuple of the `pooling` argument of `TextEmbedder`, and a boolean
-            whether to pool prompts.  Raises: ValueError: If the value of a field is invalid, or if
-            a dimension differs from `width`.
+        width: Optional integer. Encoder output dimension. If None, the dimensions are not checked.
+
+    Returns:
+        A tuple of the `pooling` argument of `TextEmbedder`, and a boolean whether to pool prompts.
+
+    Raises:
+        ValueError: If a field value is invalid, or if a dimension differs from `width`.
     """
     config, path = _read_module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
@@ -89,18 +92,20 @@ def read_pooling(
 def read_dense(
     files: FolderFiles, module: Module, width: int, embedding: str = SENTENCE
 ) -> dict[str, object]:
-    """Read the configuration of a Dense module.
+    """Read the Dense module configuration.
 
     Args:
         files: `FolderFiles` for the whole folder.
         module: Dense `Module` to read.
-        width: Integer. Dimension of the input vectors.
-        embedding: String. Name of the input tensor, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
+        width: Integer. Input vector dimension.
+        embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
             `SENTENCE`.
 
     Returns:
-        A dict for the `dense` argument of `TextEmbedder`.  Raises: ValueError: If the value of a
-        field is invalid, or if `in_features` differs from `width`.
+        A dict for the `dense` argument of `TextEmbedder`.
+
+    Raises:
+        ValueError: If a field value is invalid, or if `in_features` differs from `width`.
     """
     config, path = _read_module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
@@ -130,15 +135,17 @@ def read_dense(
 def read_dense_layers(
     files: FolderFiles, modules: Sequence[Module], width: int, embedding: str = SENTENCE
 ) -> list[dict[str, object]]:
-    """Read the configurations of all Dense modules, and check the shapes of the weights.
+    """Read all Dense module configurations, and check the weight shapes.
 
     Args:
         files: `FolderFiles` for the whole folder.
         modules: Sequence of `Module` objects. The output of each module is the input of the next
             module.
-        width: Integer. Input dimension of the first module.
-        embedding: String. See `read_dense`. Defaults to `SENTENCE`.  Returns: A list of dicts for
-            the `dense` argument of `TextEmbedder`.
+        width: Integer. First module input dimension.
+        embedding: String. See `read_dense`. Defaults to `SENTENCE`.
+
+    Returns:
+        A list of dicts for the `dense` argument of `TextEmbedder`.
     """
     found = []
     for module in select_modules(modules, "Dense"):
@@ -149,15 +156,17 @@ def read_dense_layers(
 
 
 def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
-    """Read the configuration of a SpladePooling module.
+    """Read the SpladePooling module configuration.
 
     Args:
         files: `FolderFiles` for the whole folder.
         module: SpladePooling `Module` to read.
 
     Returns:
-        A tuple of the arguments `pooling` and `activation` of `SparseEncoder`.  Raises: ValueError:
-        If the value of a field is not supported.
+        A tuple of the arguments `pooling` and `activation` of `SparseEncoder`.
+
+    Raises:
+        ValueError: If a field value is not supported.
 
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
@@ -173,12 +182,12 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
 
 
 def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
-    """Check the configuration of a Normalize module, which can be missing.
+    """Check the Normalize module configuration, which can be missing.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        module: Normalize `Module` to check. embedding: String. See `read_dense`. Defaults to
-            `SENTENCE`.
+        module: Normalize `Module` to check.
+        embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
     Raises:
         ValueError: If the module reads or writes a different tensor.
@@ -196,7 +205,7 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
     Args:
         name: Class name from a file, such as "torch.nn.modules.activation.Tanh".
         field: File name and field for error messages.
-        expected: Tuple of strings. Keras names of the allowed activations. If empty, all
+        expected: Tuple of strings. Allowed Keras activation names. If empty, all
             activations in `TORCH_ACTIVATIONS` are allowed. Defaults to ().
 
     Raises:
@@ -244,7 +253,7 @@ _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
 class ModuleCheckpoint(Checkpoint):
-    """Weights of a module in a subfolder.
+    """Module weights in a subfolder.
 
     Args:
         files: `FolderFiles` for the whole folder.
@@ -264,12 +273,13 @@ class ModuleCheckpoint(Checkpoint):
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check the weight shapes of a Dense module before creating the layer.
+    """Check the Dense module weight shapes before creating the layer.
 
     Args:
         files: `FolderFiles` for the whole folder.
-        module: Dense `Module` to check. dense: Dict. Result of `read_dense`.
-        width: Integer. Dimension of the input vectors.
+        module: Dense `Module` to check.
+        dense: Dict. Result of `read_dense`.
+        width: Integer. Input vector dimension.
     """
     units = dense["units"]
     expected = {"linear.weight": (units, width)}
@@ -288,7 +298,7 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
 def load_dense(
     layer: keras.layers.Layer, files: FolderFiles, module: Module, allow_nonfinite: bool
 ) -> None:
-    """Load the weights of a Dense module.
+    """Load the Dense module weights.
 
     Args:
         layer: `Projection` layer to assign the weights to.
@@ -325,9 +335,12 @@ def make_dense_files(
     Args:
         layers: Sequence of `Projection` layers.
         paths: Sequence of strings. Subfolder of each layer.
-        width: Integer. Input dimension of the first layer.
-        name: String. Argument with the layers, for error messages. dtype: Dtype of the stored
-            weights. If None, every weight keeps its dtype.  Returns: A dict {file path: content}.
+        width: Integer. First layer input dimension.
+        name: String. Argument with the layers, for error messages.
+        dtype: Stored weight dtype. If None, every weight keeps its dtype.
+
+    Returns:
+        A dict {file path: content}.
 
     Raises:
         ValueError: If sentence-transformers does not support an activation.
@@ -341,7 +354,7 @@ def make_dense_files(
 
 
 def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
-    """Create the configuration of a Dense module. The name is used in error messages."""
+    """Create the Dense module configuration. The name is used in error messages."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in TORCH_ACTIVATIONS:
         raise invalid(
@@ -359,7 +372,7 @@ def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict
 
 
 def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
-    """Map names in a file to the weights of a `Projection`."""
+    """Map names in a file to the `Projection` weights."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
     return {
@@ -369,7 +382,7 @@ def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarr
 
 
 class LinearFile(Checkpoint):
-    """Weights of a linear layer in a separate file, as in BGE-M3.
+    """Linear layer weights in a separate file, as in BGE-M3.
 
     Args:
         files: `FolderFiles` for the folder.
@@ -397,7 +410,7 @@ class LinearFile(Checkpoint):
 
     @property
     def folder(self) -> pathlib.Path:
-        """Path of the file for error messages."""
+        """File path for error messages."""
         return self.files.path / self._name
 
     def tensor(self, name: str) -> np.ndarray:
@@ -409,7 +422,7 @@ class LinearFile(Checkpoint):
         """Raise a ValueError if the layer and the encoder have different dimensions.
 
         Args:
-            width: Integer. Output dimension of the encoder.
+            width: Integer. Encoder output dimension.
         """
         if self.width != width:
             raise ValueError(
@@ -427,6 +440,6 @@ class LinearFile(Checkpoint):
 
 
 def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:
-    """Encode the weights of a `Projection` as a PyTorch file with a linear layer."""
+    """Encode the `Projection` weights as a PyTorch file with a linear layer."""
     arrays = _make_arrays(layer, dtype)
     return encode_pytorch_file({name.removeprefix("linear."): a for name, a in arrays.items()})

@@ -1,8 +1,8 @@
 """Read and write folders of gliner, a library to extract entities of arbitrary types.
 
 A folder contains `gliner_config.json`, the weights and a tokenizer. The file `gliner_config.json`
-contains the configuration of the encoder. All encoder tensors have the same prefix. Older versions
-of gliner only store the name of the encoder. For their folders, the configuration and the tokenizer
+contains the encoder configuration. All encoder tensors have the same prefix. Older versions
+of gliner only store the encoder name. For their folders, the configuration and the tokenizer
 are downloaded from the hub.
 """
 
@@ -87,7 +87,7 @@ class SpanHeadRecord(Head):
 
     Attributes:
         span_mode: String. Method to compute span vectors from word vectors. Defaults to "markerV0".
-            num_rnn_layers: Integer. Number of LSTM layers. Defaults to 1.
+        num_rnn_layers: Integer. Number of LSTM layers. Defaults to 1.
 
     Example:
         >>> SpanHeadRecord(num_rnn_layers=0).tensors["head.label.outer"]
@@ -121,7 +121,7 @@ def read_config(files: FolderFiles) -> dict:
     """Read and validate `gliner_config.json`, and add the gliner defaults for missing fields.
 
     Raises:
-        ValueError: If the value of a field is invalid or not supported.
+        ValueError: If a field value is invalid or not supported.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():
@@ -150,7 +150,7 @@ def read_config(files: FolderFiles) -> dict:
 def find_encoder_address(files: FolderFiles) -> str | None:
     """Return the address of missing encoder files, or None for a complete folder.
 
-    Versions before 0.2.7 do not store the configuration and tokenizer of the encoder.
+    Versions before 0.2.7 do not store the encoder configuration and tokenizer.
 
     Args:
         files: `FolderFiles` for the folder.
@@ -174,12 +174,14 @@ def find_encoder_address(files: FolderFiles) -> str | None:
 def read_encoder(
     files: FolderFiles, encoder: FolderFiles | None
 ) -> tuple[dict[str, object], StoredTokenizer]:
-    """Read the configuration and tokenizer of the encoder.
+    """Read the encoder configuration and tokenizer.
 
     Args:
         files: `FolderFiles` for a gliner folder.
         encoder: Optional `FolderFiles`. Encoder files from the hub, for incomplete folders.
-            Returns: A tuple of a dict with the content of config.json, and a `StoredTokenizer`.
+
+    Returns:
+        A tuple of a dict with the content of config.json, and a `StoredTokenizer`.
     """
     config = read_config(files)
     own = config["encoder_config"]
@@ -200,8 +202,11 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
 
     Args:
         files: `FolderFiles` for the folder.
-        settings: Dict. Content of `encoder_zoo.json`. encoder: Optional `FolderFiles`. See
-            `read_encoder`. Defaults to None.  Attributes: gliner: Dict. Result of `read_config`.
+        settings: Dict. The `encoder_zoo.json` content.
+        encoder: Optional `FolderFiles`. See `read_encoder`. Defaults to None.
+
+    Attributes:
+        gliner: Dict. Result of `read_config`.
     """
 
     is_of_one_task = True

@@ -55,11 +55,12 @@ class HuggingFaceCheckpoint(Checkpoint):
 
     Args:
         files: `FolderFiles` for the folder.
-        settings: Dict. Content of `encoder_zoo.json`. config_name: String. Name of the
-            configuration file. Defaults to "config.json". config: Optional dict. Configuration of
-            the encoder. If None, the whole content of the file is used. Defaults to None. wrapper:
-            Optional string. Prefix of all encoder tensors. If None, the prefix is detected with
-            `_find_wrapper`. Defaults to None.
+        settings: Dict. The `encoder_zoo.json` content.
+        config_name: String. Configuration file name. Defaults to "config.json".
+        config: Optional dict. Encoder configuration. If None, the whole content of the file is
+            used. Defaults to None.
+        wrapper: Optional string. Prefix of all encoder tensors. If None, the prefix is detected
+            with `_find_wrapper`. Defaults to None.
 
     Raises:
         ValueError: If files are missing, damaged or invalid.
@@ -189,7 +190,7 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
 
 
 def _has_blocks(family: Family, raw_names: list[str]) -> bool:
-    """Return whether tensor names match the blocks of a family."""
+    """Return whether tensor names match the family blocks."""
     stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
@@ -228,7 +229,7 @@ def _normalize(name: str, family: Family) -> str:
 
 
 def _replace_prefix(name: str, other: str, ours: str) -> str:
-    """Replace the prefix of a name. {} stands for a number, which is kept.
+    """Replace the name prefix. {} stands for a number, which is kept.
 
     Example:
         >>> _replace_prefix("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
@@ -244,7 +245,7 @@ def _replace_prefix(name: str, other: str, ours: str) -> str:
 def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
-    """Yield (name, `_Stored`) of a tensor, or of all parts of a fused tensor in `Family.fused`."""
+    """Yield (name, `_Stored`) of a tensor, or of all fused tensor parts in `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_replace_prefix(name, fused, part) for part in parts]

@@ -181,7 +181,7 @@ class LateInteractionFolder(FolderFormat):
 
 
 def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Read the preprocessor settings of a preset, such as markers and lengths."""
+    """Read the preset's preprocessor settings, such as markers and lengths."""
     form, files = _find_layout(preset), preset.files
     if form == _STANFORD:
         return read_stanford(files)
@@ -253,11 +253,16 @@ def make_hybrid_files(
     """Create the files of BGE-M3 that are saved next to the files of `TextEmbedder`.
 
     Args:
-        dense: `TextEmbedder` to save. terms: `SparseEncoder` with token weights.
+        dense: `TextEmbedder` to save.
+        terms: `SparseEncoder` with token weights.
         tokens: `LateInteraction`.
-        dtype: Dtype of the stored weights. If None, every weight keeps its dtype.  Returns: A dict
-            {file name: content}.  Raises: ValueError: If the files of BGE-M3 cannot store a
-            setting.
+        dtype: Stored weight dtype. If None, every weight keeps its dtype.
+
+    Returns:
+        A dict {file name: content}.
+
+    Raises:
+        ValueError: If the files of BGE-M3 cannot store a setting.
     """
     found = (terms.pooling, terms.similarity_function), tokens.similarity_function
     expected = ("token_weights", "dot"), "meanmaxsim"

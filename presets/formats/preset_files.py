@@ -40,7 +40,7 @@ class WeightFormat(NamedTuple):
 
     Attributes:
         file: String. Name of a file with all weights.
-        index: String. Name of the shard index.
+        index: String. Shard index name.
         shards: String. Regular expression for the names of shards.
         patterns: Tuple of strings. Patterns for all names, including names from other programs.
     """

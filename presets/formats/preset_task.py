@@ -24,11 +24,11 @@ class FolderFormat:
 
     Attributes:
         opened_by: Optional string. Class in sentence-transformers or gliner to open the folder. If
-            None, the folder can be opened with transformers. settings: Tuple of strings. Task and
-            preprocessor arguments that are stored in these files. They are not passed to the
-            backbone, and not stored in `encoder_zoo.json`. encoder_prefix: Optional string. Prefix
-            of all encoder tensors, for formats without config.json. If None, tensors are named as
-            in transformers.
+            None, the folder can be opened with transformers.
+        settings: Tuple of strings. Task and preprocessor arguments that are stored in these files.
+            They are not passed to the backbone, and not stored in `encoder_zoo.json`.
+        encoder_prefix: Optional string. Prefix of all encoder tensors, for formats without
+            config.json. If None, tensors are named as in transformers.
     """
 
     opened_by: str | None = None
@@ -44,7 +44,9 @@ class FolderFormat:
 
         Returns:
             A dict of task arguments. A `FolderFiles` stands for another model of the same class.
-            Raises: ValueError: If a file is invalid. The message contains the path.
+
+        Raises:
+            ValueError: If a file is invalid. The message contains the path.
         """
         return {}
 
@@ -61,7 +63,7 @@ class FolderFormat:
             A dict {argument name: value}.
 
         Raises:
-            ValueError: If the value of a field is invalid.
+            ValueError: If a field value is invalid.
         """
         return {}
 
@@ -97,11 +99,11 @@ class FolderFormat:
         return []
 
     def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
-        """Create the additional files of a preset.
+        """Create the additional preset files.
 
         Args:
             task: Task to save.
-            dtype: Dtype of the stored weights. If None, every weight keeps its dtype. Defaults to
+            dtype: Stored weight dtype. If None, every weight keeps its dtype. Defaults to
                 None.
 
         Returns:
@@ -111,7 +113,7 @@ class FolderFormat:
         return {}
 
     def config_fields(self, task: PresetTask) -> dict[str, object]:
-        """Create the config.json fields for the settings of the head.
+        """Create the config.json fields for the head settings.
 
         Raises:
             ValueError: If a setting cannot be stored.
@@ -129,34 +131,36 @@ class TaskRecord:
     In a subclass, fields can be changed with `record = dataclasses.replace(Base.record, ...)`.
 
     Args:
-        name: String. Name of the task in `TASKS` and `encoder_zoo.json`.
-        preprocessor_class: Class of the preprocessor. head: String. Name of the head in
-            `Family.heads`, which is also the suffix of class names in transformers. Defaults to
-            "Model", which means that the task has no head. default_head: Optional `Head` for
-            families without `head` in `Family.heads`. If None, these families are not supported.
-            Defaults to None.
-        pipeline_tag: String. Name of the task on the Hugging Face Hub. Defaults to
+        name: String. Task name in `TASKS` and `encoder_zoo.json`.
+        preprocessor_class: Preprocessor class.
+        head: String. Head name in `Family.heads`, which is also the suffix of class names in
+            transformers. Defaults to "Model", which means that the task has no head.
+        default_head: Optional `Head` for families without `head` in `Family.heads`. If None, these
+            families are not supported. Defaults to None.
+        pipeline_tag: String. Task name on the Hugging Face Hub. Defaults to
             "feature-extraction".
-        peft_type: Optional string. Name of the task in peft. If None, adapters cannot be saved.
+        peft_type: Optional string. Task name in peft. If None, adapters cannot be saved.
             Defaults to None.
         text_method: Optional string. Name of the method for inference on raw text, such as
             "classify". Defaults to None.
         answer_type: Optional TypedDict. Type of the results, for tasks with lists of results that
-            can be empty. Defaults to None. answer_settings: Tuple of strings. Constructor arguments
-            that only affect inference. They are stored in `encoder_zoo.json` together with
-            preprocessor arguments. Defaults to (). tuned_settings: Dict {setting: (initial value,
-            method)} of settings that depend on the weights, such as thresholds. The method tunes
-            the setting, and `fit` restores the initial value. Defaults to {}. compile_settings:
-            Tuple of strings. Additional arguments of `compile`, which are stored as task
-            attributes. Defaults to (). distilled_settings: Tuple of strings. Task and preprocessor
-            arguments that a student copies from the teacher. Defaults to (). instead_of_predict:
-            Optional string. Advice for users who pass raw texts to `predict`, for tasks that only
-            accept preprocessed inputs. Defaults to None.
+            can be empty. Defaults to None.
+        answer_settings: Tuple of strings. Constructor arguments that only affect inference. They
+            are stored in `encoder_zoo.json` together with preprocessor arguments. Defaults to ().
+        tuned_settings: Dict {setting: (initial value, method)} of settings that depend on the
+            weights, such as thresholds. The method tunes the setting, and `fit` restores the
+            initial value. Defaults to {}.
+        compile_settings: Tuple of strings. Additional arguments of `compile`, which are stored as
+            task attributes. Defaults to ().
+        distilled_settings: Tuple of strings. Task and preprocessor arguments that a student copies
+            from the teacher. Defaults to ().
+        instead_of_predict: Optional string. Advice for users who pass raw texts to `predict`, for
+            tasks that only accept preprocessed inputs. Defaults to None.
         only_saved_model: Optional string. Operation that can only be exported as a SavedModel, such
             as "an LSTM". For these tasks, `for_cpu` only converts the backbone with the output
-            "sequence_output". Defaults to None. file_advice: String. Last sentence of the error
-            message for a path instead of texts. folder: `FolderFormat` of presets. Defaults to the
-            format of transformers.
+            "sequence_output". Defaults to None.
+        file_advice: String. Last sentence of the error message for a path instead of texts.
+        folder: `FolderFormat` of presets. Defaults to the format of transformers.
         learning_rate: Optional float. Default peak learning rate. If None, the value of the
             family is used. Defaults to None.
         warmup: Optional float. Fraction of steps in which the learning rate increases. If None,
@@ -167,9 +171,10 @@ class TaskRecord:
             Defaults to False.
         labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.
         pretrains: Boolean. Whether the labels are computed from the texts. Defaults to False.
-            learns_soft_labels: Boolean. Whether `Distillation` can train the task on teacher
-            outputs. Defaults to False. predicts_lists: Boolean. Whether `predict` returns a list
-            with one array per text. Defaults to False.
+        learns_soft_labels: Boolean. Whether `Distillation` can train the task on teacher outputs.
+            Defaults to False.
+        predicts_lists: Boolean. Whether `predict` returns a list with one array per text. Defaults
+            to False.
         predicts_tokens: Boolean. Whether the task uses the prediction stream, in families with two
             streams. Defaults to False.
         group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
@@ -177,7 +182,7 @@ class TaskRecord:
         packs_batches: Boolean. Whether texts in a batch can be packed on JAX. See
             `choose_sequence_counts`. Packing requires that `logits_of` computes outputs from
             `encoded`, and that the loss is a mean over independent examples. Defaults to False.
-            goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM". On
+        goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM". On
             TensorFlow, the task is trained without XLA, which requires a fixed number of steps.
             Defaults to None.
 
@@ -222,17 +227,19 @@ class PresetTask(Protocol):
     """Protocol with the task attributes to load and save presets.
 
     Attributes:
-        record: `TaskRecord` of the task class. head_record: `Head` of the task in the family of the
-            backbone. problem_type: Optional string. Problem type in config.json.
+        record: `TaskRecord` of the task class.
+        head_record: `Head` of the task in the family of the backbone.
+        problem_type: Optional string. Problem type in config.json.
         labels: Optional list of strings. Class names.
         num_classes: Optional integer. Number of classes.
-        new_head: Optional tuple of arrays. Initial weights of a new head, or None if the checkpoint
-            contains a head. kept_weights: Dict {tensor name: value in the checkpoint}, for heads
-            that `fit` builds. given_head: Optional layer from the user that replaces the head of
-            the family. weights_before_adapters: Dict of arrays. See
-            `adapters.get_weights_before_adapters`. head: Optional layer that is applied to the
-            outputs of the backbone. backbone: `Backbone`. preprocessor: Optional instance of
-            `record.preprocessor_class`.
+        new_head: Optional tuple of arrays. Initial weights for a new head, or None if the
+            checkpoint contains a head.
+        kept_weights: Dict {tensor name: value in the checkpoint}, for heads that `fit` builds.
+        given_head: Optional layer from the user that replaces the head of the family.
+        weights_before_adapters: Dict of arrays. See `adapters.get_weights_before_adapters`.
+        head: Optional layer that is applied to the outputs of the backbone.
+        backbone: `Backbone`.
+        preprocessor: Optional instance of `record.preprocessor_class`.
         learning_rate: Float. Recommended peak learning rate for further training.
         default_learning_rate: Float. Peak learning rate of the family.
         last_evaluation: Dict of floats. Results of the last `evaluate` with the current
@@ -264,7 +271,7 @@ class PresetTask(Protocol):
         """Get constructor arguments from config.json, unless the caller overrides them."""
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why the head of a checkpoint cannot be loaded, or return None if it can."""
+        """Explain why the checkpoint head cannot be loaded, or return None if it can."""
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
         """Map each label to a row of the head in a checkpoint, if only some labels are new.

@@ -1,6 +1,6 @@
 """Read and write the files that all models of sentence-transformers have in common.
 
-The file `modules.json` lists the modules of a model, for example an encoder, pooling, dense layers
+The file `modules.json` lists the model modules, for example an encoder, pooling, dense layers
 and normalization. The files of a module are in the root or in a subfolder. Classes in
 `modules.json` are never imported.
 """
@@ -91,7 +91,7 @@ class Module(NamedTuple):
 
     Attributes:
         kind: String. Class name without the package.
-        path: String. Path of the subfolder, or "" for the root.
+        path: String. Subfolder path, or "" for the root.
     """
 
     kind: str
@@ -133,9 +133,9 @@ class Routes(NamedTuple):
     """Modules of a Router, with separate routes for queries and documents.
 
     Attributes:
-        query: List of `Module` objects for queries. document: List of `Module` objects for
-            documents. The first module is an encoder. default: String. Route for other texts,
-            "query" or "document".
+        query: List of `Module` objects for queries.
+        document: List of `Module` objects for documents. The first module is an encoder.
+        default: String. Route for other texts, "query" or "document".
     """
 
     query: Sequence[Module]
@@ -285,7 +285,7 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
         A list of `Module` objects.
 
     Raises:
-        ValueError: If the modules or the order of the modules are not supported for text
+        ValueError: If the modules or the module order are not supported for text
             embeddings. See also `read_modules`.
     """
     modules = read_modules(files)
@@ -301,13 +301,16 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
 
 
 def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) -> None:
-    """Check that all settings of a Transformer module are supported.
+    """Check that all Transformer module settings are supported.
 
     Args:
         files: `FolderFiles` for the encoder.
         task: String. Name of a task in transformers, such as "feature-extraction".
         has_roles: Boolean. Whether the model has separate settings for queries and documents.
-            Defaults to False.  Raises: ValueError: If the value of a field is not supported.
+            Defaults to False.
+
+    Raises:
+        ValueError: If a field value is not supported.
     """
     name, settings = read_transformer_settings(files)
     modalities = settings.get("modality_config") or {}
@@ -361,7 +364,7 @@ def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
 
 
 def read_length(files: FolderFiles) -> int | None:
-    """Return the maximum sequence length of an encoder, or None if no file contains a length.
+    """Return the maximum sequence length, or None if no file contains a length.
 
     Args:
         files: `FolderFiles` for the encoder.
@@ -399,8 +402,10 @@ def check_case(files: FolderFiles, tokenizer) -> None:
 
     Args:
         files: `FolderFiles` for the encoder.
-        tokenizer: Tokenizer from the same files.  Raises: ValueError: If `do_lower_case` is true,
-            but the tokenizer keeps uppercase letters.
+        tokenizer: Tokenizer from the same files.
+
+    Raises:
+        ValueError: If `do_lower_case` is true, but the tokenizer keeps uppercase letters.
     """
     name, settings = read_transformer_settings(files)
     if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):

@@ -68,8 +68,7 @@ class SparseFolder(FolderFormat):
 
     Args:
         load_table_class: Function that imports the layer class of query term weights.
-            read_tokenizer: Function that takes the files of the table and a family, and returns the
-            tokenizer.
+        read_tokenizer: Function that takes the table files and a family, and returns the tokenizer.
     """
 
     opened_by = "SparseEncoder"
@@ -189,7 +188,7 @@ class SparseFolder(FolderFormat):
 
 
 def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
-    """Return the modules of a folder, or the modules on the route of a Router."""
+    """Return all modules in a folder, or the modules on the route of a Router."""
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
         same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
@@ -201,7 +200,7 @@ class QueryTable(NamedTuple):
     """Table of query term weights in a preset.
 
     Attributes:
-        files: `FolderFiles` for the folder of the table.
+        files: `FolderFiles` for the table folder.
         module: Optional `Module`. None for the file `idf.json` without modules.
         is_trained: Boolean. Whether `fit` updates the weights.
     """
@@ -260,7 +259,7 @@ def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
 def _restore_query_table(
     weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
 ) -> None:
-    """Load the weights of a query table.
+    """Load the query table weights.
 
     Args:
         weight: Variable of shape (vocabulary,) to assign the weights to.
@@ -298,7 +297,7 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
         tokenizer: Tokenizer for queries.
 
     Returns:
-        A tuple of a float array of shape (vocabulary,), and the path of the file.
+        A tuple of a float array of shape (vocabulary,), and the file path.
     """
     name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
     where = next((part for part in (files, files.root) if name in part), None)
@@ -375,7 +374,7 @@ def _make_pooling_config(task: keras.Model) -> dict[str, object]:
 
 
 def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
-    """Create the files of the query modules.
+    """Create the query module files.
 
     The configuration, weights and tokenizer of a query encoder are not included.
 

@@ -2,8 +2,9 @@
 
 The table of vectors has one row per token. In a compressed table, tokens can share a row: a mapping
 selects the row of each token, and a weight scales the row. Both libraries can read the folders that
-this module writes.  Shapes in comments: V is the vocabulary size, R the number of rows, D the
-vector size.
+this module writes.
+
+Shapes in comments: V is the vocabulary size, R the number of rows, D the vector size.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ class StaticCheckpoint(Checkpoint):
 
     Args:
         files: `FolderFiles` for the whole folder.
-        settings: Dict. Content of `encoder_zoo.json`.
+        settings: Dict. The `encoder_zoo.json` content.
         module: `Module` of the table.
 
     Raises:
-        ValueError: If tokenizer.json is missing, if the name or shape of a weight is unexpected, or
+        ValueError: If tokenizer.json is missing, if a weight name or shape is unexpected, or
             if the mapping contains rows outside of the table.
     """
 
@@ -194,7 +195,7 @@ def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
 
     Args:
         task: `TextEmbedder` to save.
-        dtype: Dtype of the stored table. If None, float32 is used.
+        dtype: Stored table dtype. If None, float32 is used.
     """
     table = task.backbone.table()
     tokenizer, preprocessor = None, task.preprocessor

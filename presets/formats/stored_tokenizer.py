@@ -1,4 +1,4 @@
-"""Read the tokenizer files of a preset as plain data."""
+"""Read the preset tokenizer files as plain data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StoredTokenizer(NamedTuple):
     Attributes:
         kind: `TokenizerClass` of the tokenizer.
         files: `TokenizerFiles` with the contents of the files.
-        added: Tuple of strings. Special tokens of the model that are missing in the files. Defaults
+        added: Tuple of strings. Special model tokens that are missing in the files. Defaults
             to ().
     """
 
@@ -44,14 +44,14 @@ class StoredTokenizer(NamedTuple):
     def arguments(self, family: Family | None) -> dict[str, object]:
         """Get constructor arguments from the files, for example the padding side.
 
-        Missing arguments use the defaults of the class. Segment ids are disabled for families
+        Missing arguments use the class defaults. Segment ids are disabled for families
         without segments.
 
         Args:
             family: Optional `Family` of the model. None for an unknown model.
 
         Raises:
-            ValueError: If the value of a field is invalid, or if the start token is on the wrong
+            ValueError: If a field value is invalid, or if the start token is on the wrong
                 side.
         """
         template = self.files.template() or self.kind
@@ -176,7 +176,7 @@ def read_stored_tokenizer(
 
     Args:
         files: `FolderFiles` for a preset.
-        config: Dict. Content of config.json, or {} for a missing file.
+        config: Dict. The config.json content, or {} for a missing file.
         default: Optional `TokenizerClass` to use if the files do not determine the class.
 
     Raises:
@@ -213,8 +213,13 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
 
     Args:
         files: `FolderFiles` for a preset.
-        kind: `TokenizerClass` of the tokenizer.  Returns: `TokenizerFiles` for
-            `kind.load().from_files(...)`.  Raises: ValueError: If a file is missing or too large.
+        kind: `TokenizerClass` of the tokenizer.
+
+    Returns:
+        `TokenizerFiles` for `kind.load().from_files(...)`.
+
+    Raises:
+        ValueError: If a file is missing or too large.
     """
     return _read_contents(files, (*TOKENIZER_JSON, *kind.files))
 
