@@ -422,7 +422,8 @@ class HybridEmbedder:
 
         Raises:
             ValueError: If settings cannot be stored in BGE-M3 files, such as a different pooling in
-            `terms`. OSError: If files cannot be written, for example because the disk is full.
+            `terms`.
+            OSError: If files cannot be written, for example because the disk is full.
         """
         tasks = self.dense, self.terms, self.tokens
         beside = late_interaction_folder.make_hybrid_files(*tasks, saving.DTYPES.get(dtype))

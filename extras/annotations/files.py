@@ -46,8 +46,8 @@ ColumnNumber = Annotated[
 # Lines in brat files for relations, events, attributes, normalizations, notes and equivalences.
 OTHER_LINE = re.compile(r"[REAMN#]\S*\t|\*\t")
 TABLES = (".csv", ".parquet", ".xlsx", ".feather", ".arrow")
-# Maximum size of an unpacked .spacy file, in bytes and relative to the packed size. The larger of
-# the two limits applies. English documents unpack to 5 to 15 times the size of their file.
+# Maximum size of unpacked .spacy files, in bytes and relative to the packed size. The larger limit
+# applies. English documents unpack to 5 to 15 times the packed size.
 UNPACKED, UNPACKED_RATIO = 2**28, 50
 
 
@@ -55,13 +55,12 @@ UNPACKED, UNPACKED_RATIO = 2**28, 50
 def read_annotations(
     source: object, kind: Kind | None = None, text_key: Key | None = None
 ) -> Annotations:
-    """Read annotations from files or rows created by an annotation tool or a dataset.
+    """Read annotations from files, datasets, or rows from annotation tools.
 
-    Offsets are counted in characters, and all spans are checked. Rows that annotators rejected or
-    skipped are dropped, and their number is reported in a warning. Rows without any annotation
-    raise an error, but an empty list of spans is a valid annotation. When several annotators worked
-    on the same text, their annotations must agree, or one annotation must be marked as ground
-    truth.
+    Offsets count characters, and all spans are validated. Rows that annotators rejected or skipped
+    are dropped with a warning. Rows without any annotation raise an error, but an empty list of
+    spans is a valid annotation. If several annotators worked on the same text, all annotations must
+    be equal, or one annotation must be marked as ground truth.
 
     | tool | supported data |
     |---|---|
@@ -78,19 +77,19 @@ names are read from the features of the dataset. |
 
     Args:
         source: Path to a file or folder, list of rows, or dataset.
-        kind: One of `"spans"`, `"tags"` (for words) and `"labels"` (for texts), or None to infer
-            this from the rows. Defaults to None.
-        text_key: Optional string. Key to use for the text in every row. If None, common names such
-            as "text" will be tried. Defaults to None.
+        kind: Optional string. "spans", "tags" (for words) or "labels" (for texts). If None, the
+            kind is inferred from the rows. Defaults to None.
+        text_key: Optional string. Text key in every row. If None, common names such as "text" will
+            be tried. Defaults to None.
 
     Returns:
-        Tuple `(x, y)` that can be passed to `fit`, `evaluate` and `validation_data`, also as a
-        single argument. It contains texts and lists of `{"start", "end", "label"}`, words and tags,
-        or texts and labels.
+        Tuple `(x, y)`, which can also be passed to `fit`, `evaluate` and `validation_data` as a
+        single argument. For spans, `y` contains lists of `{"start", "end", "label"}`. For tags, `x`
+        contains lists of words.
 
     Raises:
-        ValueError: If a file is damaged or its format is unknown, if a row has no known annotation,
-            if spans do not match their text, if annotations for the same text differ, or if
+        ValueError: If a file is damaged or has an unknown format, if a row has no known annotation,
+            if a span does not match the text, if annotations for the same text differ, or if
             annotations are ambiguous.
         ImportError: If spaCy is needed for a .spacy file but not installed.
 
@@ -179,7 +178,7 @@ def _read_json(path: pathlib.Path) -> list[Any]:
 
 
 def _read_docs(path: pathlib.Path) -> list:
-    """Read documents from a `DocBin`."""
+    """Read all documents from a spaCy `DocBin` file."""
     tokens, vocab = spacy.tokens, spacy.vocab.Vocab()  # fails early if spaCy is not installed
     content = path.read_bytes()
     _check_unpacked(content, path.name)
@@ -187,7 +186,7 @@ def _read_docs(path: pathlib.Path) -> list:
 
 
 def _check_unpacked(content: bytes, name: str) -> None:
-    """Raise a ValueError when unpacking would take too much memory, without unpacking all data."""
+    """Raise a ValueError if the unpacked data would need too much memory."""
     most, size, left = max(UNPACKED, UNPACKED_RATIO * len(content)), 0, content
     unpacking = zlib.decompressobj()
     while left and not unpacking.eof:
@@ -204,9 +203,9 @@ def _check_unpacked(content: bytes, name: str) -> None:
 
 
 def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
-    """Read texts and spans from two files, or recursively from all pairs in a folder."""
+    """Read texts and spans from two files, or from all file pairs in a folder and subfolders."""
     if "spans" not in kinds:
-        raise invalid("kind", kinds[0], f"'spans', because {path.name} contains brat annotations")
+        raise invalid("kind", kinds[0], f"'spans' for the brat annotations in {path.name}")
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path.with_suffix(".txt")]
     if path.is_dir() and not any(file.with_suffix(".ann").is_file() for file in files):
         found = ", ".join(sorted(file.name for file in path.iterdir())[:5])
@@ -236,7 +235,7 @@ def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
 
 
 def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
-    """Return spans from an .ann file, and count lines with other annotations."""
+    """Read spans from an .ann file, and count the lines with other annotations."""
     spans, others = [], 0
     for number, line in enumerate(split_lines(read_text(path)), 1):
         if not line.strip() or OTHER_LINE.match(line):
@@ -245,11 +244,9 @@ def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
         where = f"{path.name}, line {number}"
         match = re.fullmatch(r"T\S*\t(\S+) (\d{1,9} \d{1,9}(?:;\d{1,9} \d{1,9})*)\t(.*)", line)
         if match is None:
-            raise invalid(
-                where,
-                line,
-                "an identifier, a type with start and end, and the annotated text, "
-                "separated by tabs",
+            raise ValueError(
+                f"{where} is {quote(line)}. Expected an identifier, a type with start and end, and "
+                "the annotated text, separated by tabs."
             )
         label, bounds, quoted = match.groups()
         parts = [tuple(map(int, part.split())) for part in bounds.split(";")]
@@ -265,7 +262,7 @@ def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
     return spans, others
 
 
-# What a tab-separated cell can contain. UTF-8 cannot encode lone surrogates.
+# Valid contents for tab-separated cells. UTF-8 cannot encode lone surrogates.
 CELL = re.compile(r"(?! )[^\t\r\n\ud800-\udfff]+(?<! )")
 TAG = re.compile(r"[BIESLUM][-_]\S+")
 DOCUMENT_START = "-DOCSTART-"
@@ -284,25 +281,24 @@ def read_conll(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Read words and tags from a CoNLL file.
 
-    Each line contains one word, and blank lines separate sentences. All lines in the file must have
-    the same number of columns, or all lines in each sentence if `column` is 0 or more. Comments
-    such as "# text = ..." and "-DOCSTART-" lines (CoNLL-2003) are skipped. When all columns are
-    separated by tabs, lines that start with "#" and contain no tabs are also comments, for example
-    "# newpar" in CoNLL-U. With `word_column=1`, the multiword tokens ("1-2") and empty nodes
-    ("3.1") in CoNLL-U are skipped as well.
+    Each line contains one word, and blank lines separate sentences. All lines must have the same
+    number of columns. If `column` is 0 or more, this is only required inside each sentence.
+    Comments such as "# text = ..." and "-DOCSTART-" lines (CoNLL-2003) are skipped. In files with
+    tabs, lines that start with "#" and contain no tabs are also skipped, for example "# newpar" in
+    CoNLL-U. With `word_column=1`, multiword tokens ("1-2") and empty nodes ("3.1") in CoNLL-U are
+    skipped, too.
 
     Args:
         path: Path to a UTF-8 file with columns separated by tabs or spaces.
-        column: Integer. Column index for tags. Negative indices count from the end. Defaults to -1,
-            the last column.
-        word_column: Integer. Column index for words. Use 1 for CoNLL-U. Defaults to 0.
+        column: Integer. Tag column index. Negative indices count from the end. Defaults to -1.
+        word_column: Integer. Word column index. Use 1 for CoNLL-U. Defaults to 0.
 
     Returns:
         Tuple of words and tags that can be passed to `TokenClassifier.fit`.
 
     Raises:
-        ValueError: If the file contains no words, if column counts differ between lines, or if
-            columns contain anything other than words and tags.
+        ValueError: If the file contains no words, if lines have different numbers of columns, or if
+            the columns do not contain words and tags.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
 
@@ -318,8 +314,8 @@ def read_conll(
     lines = split_lines(read_text(path))
     if lines[0].startswith("#FORMAT=WebAnno"):
         raise ValueError(
-            f"{path.name} is in the WebAnno format of INCEpTION, which is not supported. Export it "
-            "again as CoNLL 2002."
+            f"{path.name} is in the WebAnno format of INCEpTION, which is not supported. Export "
+            "the data again as CoNLL 2002."
         )
     in_tabs, before = _has_tabs(lines), None
     sentences: list[list[tuple[str, str]]] = [[]]
@@ -352,18 +348,18 @@ def read_conll(
 def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
     """Write words and tags to a CoNLL file.
 
-    Each line has a word and a tag, separated by a tab. Blank lines separate sentences. An existing
-    file is replaced atomically.
+    Each line contains a word and a tag, separated by a tab. Blank lines separate sentences.
+    Existing files are replaced atomically.
 
     Args:
-        path: Path to the file.
+        path: Path to write to.
         words: List of sentences. Each sentence is a list of words.
         tags: List of lists of strings with one tag per word.
 
     Raises:
-        ValueError: If word and tag counts differ, or if a word or tag cannot be stored in this
-            format. Words and tags must not be empty, contain tabs or line breaks, or begin or end
-            with a space.
+        ValueError: If the numbers of words and tags differ, or if a word or tag cannot be stored.
+            Words and tags must not be empty, contain tabs or line breaks, or start or end with a
+            space.
 
     Example:
         >>> import pathlib, tempfile
@@ -381,13 +377,14 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
     blocks = []
     for i, (sentence, row) in enumerate(zip(words, tags, strict=True)):
         if not is_list(sentence) or not is_list(row) or not 0 < len(sentence) == len(row):
-            raise invalid(
-                f"words[{i}]", sentence, "a list of words, and a list with the same number of tags"
+            raise ValueError(
+                f"words[{i}] is {quote(sentence)} and tags[{i}] is {quote(row)}. Expected a list "
+                "of words and a list with the same number of tags."
             )
         for j, cells in enumerate(zip(sentence, row, strict=True)):
             for name, cell in zip(("words", "tags"), cells, strict=True):
                 if not isinstance(cell, str) or not CELL.fullmatch(cell) or cell == DOCUMENT_START:
-                    expected = "a string without tabs, line breaks and spaces at its ends"
+                    expected = "a string without tabs, line breaks and spaces at the start or end"
                     raise invalid(f"{name}[{i}][{j}]", cell, expected)
         blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence, row, strict=True)))
     with replace_file(path, lambda path: True) as new:
@@ -397,7 +394,7 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
 def _check_columns(
     file: str, words: list[list[str]], tags: list[list[str]], columns: tuple[int, int]
 ) -> None:
-    """Raise a ValueError if columns contain anything other than words and tags."""
+    """Raise a ValueError if the columns do not contain words and tags."""
     seen, given = {tag for row in tags for tag in row}, {word for row in words for word in row}
     advice = "Pass word_column=... and column=..., counted from 0, to read_conll"
     if any(len(row) > 1 for row in words) and all(map(_is_numbered, words)):
@@ -424,7 +421,7 @@ def _check_columns(
 
 
 def _is_numbered(words: list[str]) -> bool:
-    """Check whether words are consecutive integers from 0 or 1, as in an index column."""
+    """Return whether words are consecutive integers from 0 or 1, as in index columns."""
     numbers = [word for word in words if not NO_WORD.fullmatch(word)]
     return bool(numbers) and any(
         numbers == [str(i) for i in range(first, first + len(numbers))] for first in (0, 1)
@@ -432,9 +429,9 @@ def _is_numbered(words: list[str]) -> bool:
 
 
 def _has_tabs(lines: list[str]) -> bool:
-    """Return whether columns are separated by tabs, because all lines with words contain tabs.
+    """Return whether all lines with words contain tabs, which then separate the columns.
 
-    If not, "#" at the start of a line can be a word, as in "# NN O".
+    Otherwise, "#" at the line start can be a word, as in "# NN O".
 
     Example:
         >>> _has_tabs(["# newpar", "Rome\\tO"]), _has_tabs(["# NN O", "Rome\\tO", "is O"])
@@ -463,7 +460,7 @@ def _read_cells(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[
         if not -len(cells) <= column < len(cells):
             raise ValueError(
                 f"{line} has no column {column}: {quote(cells)}. Expected words and tags, "
-                "separated by tabs or spaces. Pass the index of the column with tags as `column`."
+                "separated by tabs or spaces. Pass the tag column index as `column`."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:

@@ -1,7 +1,7 @@
-"""Convert the rows of annotation tools and datasets to texts with spans, tags or labels.
+"""Convert rows from annotation tools and datasets to texts with spans, tags or labels.
 
-The keys in a row show which tool wrote it. Rows without annotations raise an error, because this is
-not the same as an empty annotation.
+The row keys identify the tool. Rows without annotations raise an error, because a missing
+annotation is different from an empty annotation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LABEL_KEYS = ("label", "labels", "accept", "cats", "category", "categories")
 # Field names in spans.
 START_KEYS, END_KEYS = ("start", "start_offset", "begin"), ("end", "end_offset")
 LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
-# Drop rows with these Prodigy answers.
+# Prodigy answers of rows to drop.
 LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
 # Prodigy interfaces that omit "spans" for texts without spans.
 SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
@@ -73,7 +73,7 @@ class Annotations(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Text and annotations from a row. Everything that the row does not contain is None.
+    """Text and annotations from a row. Missing values are None.
 
     Attributes:
         text: Optional string.
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         spans: Optional list of `{"start", "end", "label"}`.
         tags: Optional list with one tag per word.
         labels: Optional list of text labels.
-        keys: Dict that maps attributes, such as "text", to the keys that they were read from.
+        keys: Dict {attribute: row key}, such as {"text": "sentence"}.
         related: Boolean. Whether the row also contains relations between spans.
     """
 
@@ -95,10 +95,10 @@ class Row(NamedTuple):
 
 
 class NotAnnotated(NamedTuple):
-    """Row that cannot be used, for example because an annotator skipped it.
+    """Row to drop, for example because an annotator skipped the text.
 
     Attributes:
-        why: String. The reason to log, such as "skipped".
+        why: String. Reason to log, such as "skipped".
     """
 
     why: str
@@ -120,7 +120,7 @@ def is_annotated(x: object) -> bool:
 
 
 def _is_pair(row: object) -> bool:
-    """Check whether a value is a pair in spaCy 2 format, (text, {"entities": [...]})."""
+    """Return whether a value is a pair in spaCy 2 format, (text, {"entities": [...]})."""
     is_pair = isinstance(row, tuple | list) and len(row) == 2
     return is_pair and isinstance(row[0], str) and isinstance(row[1], dict)
 
@@ -128,7 +128,7 @@ def _is_pair(row: object) -> bool:
 def read_rows(
     x: object, kinds: Sequence[Kind], classes: Sequence[str] | None, several: bool | None = None
 ) -> Annotations | None:
-    """Return the annotations if `x` contains annotated rows, otherwise None."""
+    """Extract annotations if `x` contains annotated rows. Otherwise, return None."""
     return extract_annotations(x, kinds, classes, several) if is_annotated(x) else None
 
 
@@ -139,18 +139,17 @@ def extract_annotations(
     several: bool | None = None,
     text_key: str | None = None,
 ) -> Annotations:
-    """Extract the annotations from rows.
+    """Extract annotations from rows.
 
     Args:
-        rows: List of rows or dataset. See `read_annotations`.
-        kinds: Tuple of strings. The kinds of annotations to look for. Defaults to all kinds.
-        classes: Optional list with the task's class names. When a dataset has the same number of
-            classes with different names, its class ids are used instead of its names. Defaults to
-            None.
-        several: Optional boolean. Whether to allow any number of labels per text. If None, several
-            labels are allowed when any text does not have exactly one label. Defaults to None.
-        text_key: Optional string. Key to use for the text in every row. If None, common names such
-            as "text" will be tried. Defaults to None.
+        rows: List of rows, or dataset. See `read_annotations`.
+        kinds: Tuple of strings. Annotation kinds to look for. Defaults to all kinds.
+        classes: Optional list of strings. Class names of the task. If a dataset has different names
+            but the same number of classes, the class ids are used. Defaults to None.
+        several: Optional boolean. Whether to return a list of labels for each text. If None, lists
+            are returned unless all texts have exactly one label. Defaults to None.
+        text_key: Optional string. Text key in every row. If None, common names such as "text" will
+            be tried. Defaults to None.
 
     Raises:
         ValueError: If annotations are missing or invalid. See `read_annotations`.
@@ -176,7 +175,7 @@ def extract_annotations(
         )
     if not read:
         raise ValueError(
-            f"All {len(left_out)} rows are without usable annotations. {EXPECTED_ROWS}"
+            f"None of the {len(left_out)} rows has a usable annotation. {EXPECTED_ROWS}"
         )
     kind = _find_kind(read, rows, kinds)
     _report_repeated(read, kind)
@@ -200,8 +199,8 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
         return rows
     if not hasattr(rows, "__len__"):
         raise ValueError(
-            f"{type(rows).__name__} is a stream that can only be read once. Load it into memory "
-            "first: Dataset.from_list(list(dataset), features=dataset.features)."
+            f"{type(rows).__name__} is a stream that can only be read once. Load the data into "
+            "memory first: Dataset.from_list(list(dataset), features=dataset.features)."
         )
     rows = remove_format(rows)
     columns = {name: name_classes(rows[name], classes) for name in list_table_columns(rows)}
@@ -209,7 +208,7 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
 
 
 def _get_task_id(row: object) -> tuple | None:
-    """Return the identifier that rows with the same text share, or None when it is missing."""
+    """Return an identifier for the text, which can occur in several rows, or None if missing."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -218,10 +217,10 @@ def _get_task_id(row: object) -> tuple | None:
 
 
 def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Return a row, or `NotAnnotated` when an earlier row has the same text and annotations.
+    """Replace a row by `NotAnnotated` if an earlier row has the same text and annotations.
 
     Raises:
-        ValueError: If both rows have different annotations.
+        ValueError: If the two rows have different annotations.
     """
     if first[0] == number:
         return row
@@ -251,7 +250,7 @@ def _report_dropped(left_out: list[tuple[int, NotAnnotated]], read: int) -> None
 
 
 def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
-    """Log a warning when several rows have the same text with different annotations."""
+    """Log a warning if rows with the same text have different annotations."""
     first: dict[str, tuple[int, str]] = {}
     pairs = []
     for number, row in read:
@@ -268,7 +267,7 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
 
 
 def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
-    """Return the kind of annotations used in all rows."""
+    """Infer the annotation kind from all rows."""
     found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
     # An empty list can contain spans or labels. Rows with annotations decide.
     filled = [k for k in found if any(len(getattr(row, k)) for _, row in read)]
@@ -276,7 +275,7 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
         return (filled or found)[0]
     if found:
         raise ValueError(
-            f"The rows contain annotations of several kinds, {' and '.join(found)}. Choose one "
+            f"The rows contain several kinds of annotations: {' and '.join(found)}. Choose one "
             f"kind, for example read_annotations(..., kind={found[0]!r})."
         )
     for number, row in read:
@@ -297,9 +296,9 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
             )
     seen = _describe_row(_convert_to_records(rows, None)[number])
     there = [kind for kind in ANNOTATION_KINDS if getattr(row, kind) is not None]
-    there = f" It has {' and '.join(there)}." if there else ""
+    there = f" The row has {' and '.join(there)}." if there else ""
     raise ValueError(
-        f"Row {number} has no {' or '.join(kinds)}.{there} The row has {seen}. {EXPECTED_ROWS}"
+        f"Row {number} has no {' or '.join(kinds)}.{there} The row is {seen}. {EXPECTED_ROWS}"
     )
 
 
@@ -311,14 +310,14 @@ def _describe_missing_annotation(number: int, key: str | None, value: object) ->
 
 
 def _describe_row(row: object) -> str:
-    """Describe a row with an unknown format for an error message."""
+    """Describe a row for an error message about an unknown format."""
     if isinstance(row, dict):
         return "the keys " + ", ".join(map(repr, row))
     return f"the type {type(row).__name__}: {row!r:.60}"
 
 
 def _convert_labels(y: list[tuple[int, list]], several: bool | None) -> list:
-    """Return one label per text, or lists of labels for texts with several labels."""
+    """Return one label per text, or one list per text if several labels are allowed."""
     if several or (several is None and any(len(labels) != 1 for _, labels in y)):
         return [labels for _, labels in y]
     for number, labels in y:
@@ -334,7 +333,7 @@ def _convert_labels(y: list[tuple[int, list]], several: bool | None) -> list:
 
 
 def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Read a row's text and annotations."""
+    """Extract the text and annotations from a row."""
     row = get_reference(row)
     if is_doc(row):
         return _read_document(row, number)
@@ -385,7 +384,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
 
 
 def _parse_cell(value: object) -> object:
-    """Parse a cell that contains a list or dict, as in CSV files from Label Studio and pandas."""
+    """Parse cells with a list or dict, which occur in CSV files from Label Studio and pandas."""
     if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
         for decode in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -409,13 +408,13 @@ def _find_text(row: dict, number: int, text_key: str | None) -> tuple[str, str] 
 
 
 def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, list] | None:
-    """Return the tags in a row with words, and their key. Tags are names, integers or None.
+    """Find the tags in a row with words. Return the key and the tags.
 
     Args:
         row: Dict. Row with words.
         count: Integer. Number of words.
         number: Integer. Row index for error messages.
-        only: Boolean. Whether tags are the only kind of annotation that this row can have.
+        only: Boolean. Whether other annotation kinds are impossible in this row.
     """
     known = [key for key in TAGS if _is_list_of_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORD_KEYS and _is_list_of_tags(v, count)]
@@ -444,7 +443,7 @@ def _is_list_of_tags(values: object, count: int | None) -> bool:
 
 
 def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
-    """Return the spans in a doccano, Prodigy, spaCy 2 or JSON-MIN row, and the key of the spans."""
+    """Find the spans in a doccano, Prodigy, spaCy 2 or JSON-MIN row. Return (key, spans)."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
@@ -461,7 +460,7 @@ def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | N
 
 
 def _is_span(value: object) -> bool:
-    """Check whether a value is a span: a dict with start and end, or (start, end, label)."""
+    """Return whether a value is a span: a dict with start and end, or (start, end, label)."""
     if is_span(value):
         return True
     if isinstance(value, dict):
@@ -475,14 +474,14 @@ def _has_label(span: object) -> bool:
 
 
 def _find_controls(row: dict) -> list[str]:
-    """Return all keys in a JSON-MIN row that could be the name of a Label Studio control."""
+    """List all keys in a JSON-MIN row that could be Label Studio control names."""
     given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
     is_min = "lead_time" in row or "annotation_id" in row
     return [key for key in row if is_min and key not in (*given, *TEXT_KEYS)]
 
 
 def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
-    """Return the labels of a text and their key, or None for rows without labels."""
+    """Find the text labels in a row. Return (key, labels), or None for rows without labels."""
     keys = [k for k in LABEL_KEYS if k in row]
     if not keys:
         keys = _find_controls(row)
@@ -511,7 +510,7 @@ def _read_classes(value: object, key: str) -> list | None:
 
 
 def _read_document(document, number: int) -> Row:
-    """Read entities and categories from a `Doc`."""
+    """Extract entities and categories from a spaCy `Doc`."""
     annotated = getattr(document, "has_annotation", lambda _: True)("ENT_IOB")
     spans = convert_spans(document, document.ents) if annotated or document.ents else None
     cats = getattr(document, "cats", None)
@@ -520,7 +519,7 @@ def _read_document(document, number: int) -> Row:
     spans = None if spans is None else check_spans(spans, text, number)
     if spans is None and labels is None:
         groups = ", ".join(getattr(document, "spans", None) or {})
-        groups = f" Assign one of its span groups ({groups}) to doc.ents." if groups else ""
+        groups = f" Assign a span group ({groups}) to doc.ents." if groups else ""
         raise ValueError(
             f"Row {number} is a spaCy document without entities and categories.{groups} If the "
             "text contains no entities, set doc.ents = []."
@@ -529,9 +528,9 @@ def _read_document(document, number: int) -> Row:
 
 
 def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Read a task's annotation in Label Studio's JSON format.
+    """Extract the annotation from a Label Studio task in JSON format.
 
-    If a task has several annotations, the ground truth is used. Without a ground truth, all
+    If a task has several annotations, the ground truth is used. Without ground truth, all
     annotations must be equal. Predictions are ignored.
     """
     where = f"Row {number}"
@@ -555,8 +554,8 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
     readings = [_read_results(of_one, text, number) for of_one in results]
     if any(other != readings[0] for other in readings):
         raise ValueError(
-            f"{where} has {len(done)} different annotations for the same text. Keep one of them, "
-            "or mark one as ground truth."
+            f"{where} has {len(done)} different annotations for the same text. Keep one "
+            "annotation, or mark one annotation as ground truth."
         )
     return readings[0]._replace(related=related)
 
@@ -589,7 +588,7 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _get_task_text(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Return the text in a Label Studio task, which can be stored under any key."""
+    """Find the text in a Label Studio task, which can have any key."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:
@@ -610,8 +609,8 @@ def _get_task_text(data: dict, values: list[dict], number: int, text_key: str | 
         if chosen:
             return texts[chosen[0]]
     raise ValueError(
-        f"Row {number} has the keys {', '.join(map(repr, data))} in 'data'. Pass the key that "
-        "contains the text: read_annotations(..., text_key=...)."
+        f"Row {number} has the keys {', '.join(map(repr, data))} in 'data'. Pass the text key: "
+        "read_annotations(..., text_key=...)."
     )
 
 
@@ -624,16 +623,16 @@ def _slice_text(text: str, start: object, end: object) -> str | None:
 
 
 def check_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
-    """Check spans against their text and convert them to `{"start", "end", "label"}`.
+    """Validate spans, and convert all spans to `{"start", "end", "label"}`.
 
     Args:
-        spans: List of dicts, (start, end, label) triples or spaCy `Span`s.
-        text: String. The annotated text.
-        row: Row index or file name, for error messages.
+        spans: List of dicts, (start, end, label) triples or spaCy `Span` objects.
+        text: String. Annotated text.
+        row: Row index or file name for error messages.
 
     Raises:
-        ValueError: If a span is empty or outside the text, if its quoted text differs from the text
-            at its offsets, or if it does not have exactly one label name.
+        ValueError: If a span is empty or outside of the text, if the quoted text does not match the
+            offsets, or if a span does not have exactly one label name.
 
     Example:
         >>> check_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
@@ -686,7 +685,7 @@ def _get_field(span: Mapping, names: Sequence[str], row: str) -> Any:
 
 
 def _is_same_text(text: str | None, quoted: str) -> bool:
-    """Check whether two texts are equal, ignoring differences in white space."""
+    """Return whether two texts are equal except for white space."""
 
     def compact(value: str) -> str:
         return re.sub(r"\s|\\n", "", value)
@@ -695,14 +694,14 @@ def _is_same_text(text: str | None, quoted: str) -> bool:
 
 
 def _suggest_offsets(text: str, start: int, end: int, quoted: str | None) -> str:
-    """Suggest how to convert the offsets of an invalid span, as a sentence after a space."""
+    """Create a sentence that suggests how to convert invalid span offsets."""
     for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
         encoded = text.encode(encoding)
         part = encoded[max(start, 0) * unit : max(end, 0) * unit].decode(encoding, "replace")
         inside = 0 <= start < end and end * unit <= len(encoded)
         if inside and len(encoded) > unit * len(text) and quoted in (None, part):
             return (
-                f" Its offsets seem to count {name} instead of characters. Convert each offset: "
+                f" The offsets seem to count {name} instead of characters. Convert each offset: "
                 f"len(text.encode({encoding!r})[:{f'{unit} * ' * (unit > 1)}start]"
                 f".decode({encoding!r}))."
             )

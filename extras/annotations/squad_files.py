@@ -1,4 +1,4 @@
-"""Read question answering data in the format of SQuAD."""
+"""Read question answering data in SQuAD format."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
 
     Returns:
         List of dicts with the keys "id", "question", "context" and "answers", which can be passed
-        to `SpanQA.fit`. Answers are dicts with the keys "text" and "answer_start". For questions
-        without an answer, this list is empty.
+        to `SpanQA.fit`. Each answer is a dict with the keys "text" and "answer_start". Unanswerable
+        questions have an empty list of answers.
 
     Raises:
         ValueError: If the file is not in SQuAD format.
@@ -37,11 +37,11 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
     """
     text = read_text(path)
     try:
-        whole = parse_json(text, "it")
+        whole = parse_json(text, "the file")
     except ValueError as error:
         raise _make_squad_error(path, str(error).rstrip(".")) from None
     if not isinstance(whole, dict):
-        raise _make_squad_error(path, f"it is {quote_with_type(whole)}")
+        raise _make_squad_error(path, f"the file contains {quote_with_type(whole)}")
     return [
         {
             "id": _read_field(path, question, "id", (str, int), at),
@@ -64,7 +64,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
 def _read_list(
     path: str | os.PathLike[str], holder: object, key: str, at: str
 ) -> list[tuple[str, object]]:
-    """Return list items with their location for error messages, such as "data[0].qas[2]"."""
+    """Return (location, item) for all list items. Error messages contain the location."""
     items = _read_field(path, holder, key, list, at)
     place = f"{at}.{key}".lstrip(".")
     return [(f"{place}[{i}]", item) for i, item in enumerate(items)]

@@ -1,4 +1,4 @@
-"""Plot learning curves, thresholds and confusion matrices, and show incorrect predictions."""
+"""Plot learning curves, thresholds and confusion matrices. Show incorrect predictions."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ IN_A_ROW = 2  # more plots would be too small on a page
 
 
 def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> np.ndarray:
-    """Plot loss and metrics per epoch for training and held-out data.
+    """Plot the loss and all metrics per epoch, for training and held-out data.
 
     Args:
-        history: The result of `fit`, or its attribute `history`.
+        history: Result of `fit`, or the dict in the attribute `history`.
 
-    Returns:
-        Array of shape (1 + metrics,) with matplotlib axes. The first one shows the loss. To save
-        all plots, use `axes[0].figure.savefig("curves.png")`.
+    Returns: Array of matplotlib axes with shape (1 + metrics,). The first axes show the loss. To
+        save all plots, use `axes[0].figure.savefig("curves.png")`.
 
     Raises:
         ValueError: If `history` was not returned by `fit`.
@@ -56,7 +55,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
     """
     values = getattr(history, "history", history)
     if not isinstance(values, Mapping) or "loss" not in values:
-        raise invalid("history", history, "the result of fit, or its attribute `history`")
+        raise invalid("history", history, "the result of fit, or the attribute `history`")
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
     axes = _make_axes(len(names))
@@ -74,7 +73,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
 
 
 def _make_axes(count: int) -> np.ndarray:
-    """Create a matplotlib figure and return its axes, (count,)."""
+    """Create a matplotlib figure, and return axes of shape (count,)."""
     columns = min(count, IN_A_ROW)
     rows = -(-count // columns)
     size = (5.5 * columns, 4 * rows)
@@ -100,16 +99,16 @@ def thresholds(
     """Plot precision and recall per label for all thresholds.
 
     A grey line shows the current threshold. A dotted line shows the threshold with the best F1
-    score, which `tune_thresholds` would choose on these examples.
+    score, which `tune_thresholds` would choose for these examples.
 
     Args:
-        model: A classifier for two classes or for several labels per text, or a model for entities.
-        x, y: Held-out examples with labels in memory, in the same format as for `fit`.
-        labels: List of strings. The labels to predict, only for `ZeroShotClassifier` and
-            `EntityExtractor`.
+        model: Binary classifier, multi-label classifier, or entity model.
+        x, y: Held-out examples and labels in memory, as passed to `fit`.
+        labels: Optional list of strings. Labels to predict, for `ZeroShotClassifier` and
+            `EntityExtractor`. Defaults to None.
 
     Returns:
-        Array of shape (C,) with matplotlib axes, one per label. For two classes, only the second
+        Array of matplotlib axes with shape (C,), one per label. For two classes, only the second
         class is plotted. To save all plots, use `axes[0].figure.savefig("thresholds.png")`.
 
     Raises:
@@ -142,9 +141,9 @@ def thresholds(
 def _compute_precision_and_recall(
     scores: np.ndarray, right: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ascending thresholds from 0 to 1, with precision and recall for each threshold.
+    """Compute precision and recall for ascending thresholds from 0 to 1.
 
-    Precision is NaN without predictions, and recall is NaN without true labels.
+    Precision is NaN if there are no predictions. Recall is NaN if there are no true labels.
 
     Args:
         scores, right, count: See `find_best_threshold`.
@@ -166,20 +165,20 @@ def _compute_precision_and_recall(
 
 
 def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
-    """Plot accuracy and the fraction of texts with a prediction, for all values of `abstain_below`.
+    """Plot the accuracy and the fraction of answered texts for all values of `abstain_below`.
 
     A grey line shows the current value of `abstain_below`.
 
     Args:
-        model: A classifier with one class per text.
+        model: Classifier with one class per text.
         x: Held-out texts in memory.
         y: True labels, one per text.
 
     Returns:
-        Axes of matplotlib: `axes.figure.savefig("coverage.png")`.
+        Matplotlib axes. To save the plot, use `axes.figure.savefig("coverage.png")`.
 
     Raises:
-        ValueError: If any text has several labels, or if the model is a regression model.
+        ValueError: If a text has several labels, or if the model is a regression model.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -258,25 +257,23 @@ def confusion_matrix(
     labels: Sequence[Any] | None = None,
     normalize: Literal["true", "predicted", "all"] | None = None,
 ) -> Axes:
-    """Plot how often each pair of true and predicted labels occurs, for texts or words.
+    """Plot the counts for all pairs of true and predicted labels.
 
     Args:
         true: List with one label per text, or list of lists with one tag per word.
-        predicted: List with the same number of labels, or results from
-            `SequenceClassifier.classify` or `TokenClassifier.predict_tags`. Predictions without any
-            label are shown as "no answer".
-        labels: List of labels to show, in this order. Defaults to None, which shows all labels in
-            alphabetical order.
-        normalize: "true", "predicted", "all" or None. Show fractions that add up to 1 in each row
-            ("true"), in each column ("predicted") or in total ("all"). Defaults to None, which
-            shows counts.
+        predicted: List of predicted labels, or result of `SequenceClassifier.classify` or
+            `TokenClassifier.predict_tags`. Predictions without a label are shown as "no answer".
+        labels: Optional list of labels to show, in this order. If None, all labels are shown in
+            alphabetical order. Defaults to None.
+        normalize: Optional string. If "true", "predicted" or "all", show fractions that sum to 1 in
+            each row, in each column or in total. If None, show counts. Defaults to None.
 
     Returns:
-        Axes of matplotlib: `axes.figure.savefig("confusion.png")`.
+        Matplotlib axes. To save the plot, use `axes.figure.savefig("confusion.png")`.
 
     Raises:
-        ValueError: If true and predicted label counts differ, if labels are missing from `labels`,
-            or if `normalize` is unknown.
+        ValueError: If the numbers of true and predicted labels differ, if `labels` does not contain
+            all labels, or if `normalize` is unknown.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -314,7 +311,7 @@ NO_ANSWER = "no answer"  # label for rows without a prediction
 
 
 def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
-    """Return true and predicted labels as flat lists, and their unit, "texts" or "words"."""
+    """Return flat lists of true and predicted labels, and "texts" or "words"."""
     rows = [
         convert_to_plain(true),
         [*predicted] if isinstance(predicted, list) else convert_to_plain(predicted),
@@ -337,15 +334,14 @@ def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
         if not are_tags or len(pair[0]) != len(pair[1]):
             raise ValueError(
                 f"Row {i} is {quote(pair[0])} in `true` and {quote(pair[1])} in `predicted`. "
-                "Expected one label per text in both, or one tag per word, as predict_tags "
-                "returns. Use evaluate_entities for entities, and evaluate_classes for several "
-                "labels per text."
+                "Expected one label per text, or one tag per word as in predict_tags. Use "
+                "evaluate_entities for entities, and evaluate_classes for several labels per text."
             )
     return [tag for row in true for tag in row], [tag for row in predicted for tag in row], "words"
 
 
 def _count_pairs(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
-    """Count pairs of labels. Return counts, (C, C), with true labels as rows, and the labels."""
+    """Count label pairs. Return counts of shape (C, C), true labels first, and the labels."""
     if len(true) != len(predicted):
         raise ValueError(
             f"`true` has {len(true)} labels, but `predicted` has {len(predicted)}. Expected the "
@@ -370,7 +366,7 @@ def _count_pairs(true: list, predicted: list, labels: Sequence | None) -> tuple[
     return np.array([[pairs[a, b] for b in labels] for a in labels]), labels
 
 
-MAX_SHOWN = 80, 400  # maximum number of characters to show per text in a terminal and in a notebook
+MAX_SHOWN = 80, 400  # maximum number of characters per text in terminals and notebooks
 CELL = '<td style="padding:.3em .8em .3em 0;text-align:left{more}">{value}</td>'
 CHART_TABLE = (
     '<p style="margin-bottom:.2em;font-weight:600">{title}</p><div style="overflow-x:auto">'
@@ -385,15 +381,15 @@ SCORE = (
 def errors(
     classifier: SequenceClassifier | FewShotClassifier, x: object, y: object, top_k: int = 10
 ) -> Picture:
-    """Show the texts that a classifier labels incorrectly, starting with the highest score.
+    """Show incorrectly labelled texts, starting with the highest score.
 
     This helps to find wrong labels in the data.
 
     Args:
         classifier: Classifier with one label per text.
-        x: Texts or pairs of texts, in the same format as for `evaluate`.
-        y: True labels, in the format of `evaluate`.
-        top_k: Integer. Maximum number of texts to show.
+        x: Texts or text pairs, as passed to `evaluate`.
+        y: True labels, as passed to `evaluate`.
+        top_k: Integer. Maximum number of texts to show. Defaults to 10.
 
     Raises:
         ValueError: If the model does not predict one label per text.
@@ -408,14 +404,14 @@ def errors(
     """
     if hasattr(classifier, "evaluate_entities"):
         raise ValueError(
-            f"display.errors does not support {type(classifier).__name__}, because it shows one "
-            "label per text. Use model.evaluate_entities(x, y), or display.entities(texts, found, "
-            "true=...)."
+            f"display.errors does not support {type(classifier).__name__}, only classifiers with "
+            "one label per text. Use model.evaluate_entities(x, y), or display.entities(texts, "
+            "found, true=...)."
         )
     if classifier.problem_type != "single_label_classification":
         raise ValueError(
-            f"problem_type is {classifier.problem_type!r}. Expected 'single_label_classification', "
-            "because display.errors shows one label per text."
+            f"`problem_type` is {classifier.problem_type!r}, but display.errors shows one label "
+            "per text. Expected 'single_label_classification'."
         )
     texts = [column.numpy().tolist() for column in classifier.preprocessor.read_texts(x)]
     scores = classifier.predict_proba(x)
@@ -439,7 +435,7 @@ def errors(
 
 
 def _text(texts: list[list[bytes]], index: int) -> str:
-    """Format a text on a single line. The texts in a pair are separated by a bar."""
+    """Format a text or a text pair on a single line. A bar separates two texts."""
     return " | ".join(" ".join(column[index].decode().split()) for column in texts)
 
 

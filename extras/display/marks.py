@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 COLORS = ["#ffd8a8", "#a5d8ff", "#b2f2bb", "#eebefa", "#ffc9c9", "#ffec99", "#99e9f2", "#d0bfff"]
-# Dark letters on light colors, in every theme.
+# Dark letters on light colors, for light and dark themes.
 MARK_STYLE = "color:#1a1a1a;padding:.1em .3em;border-radius:.3em;"
 MISSED = "color:inherit;background:none;border-bottom:2px dashed #e03131;"
 WRONG = "outline:2px solid #e03131;"
@@ -34,7 +34,14 @@ SMALL = '<small style="font-size:.7em;font-weight:600;margin-left:.4em;opacity:.
 
 @dataclass(frozen=True)
 class Mark:
-    """Characters to mark, from `start` to `end`, with CSS style, caption and terminal prefix."""
+    """Mark for the characters from `start` to `end`.
+
+    Attributes:
+        start, end: Integers. Character offsets.
+        style: String. CSS style.
+        caption: String. Caption to show after the characters. Defaults to "".
+        sign: String. Prefix for the caption in terminals. Defaults to "".
+    """
 
     start: int
     end: int
@@ -46,19 +53,21 @@ class Mark:
 def entities(
     texts: str | Sequence[Any], found: Sequence[Any], true: Sequence[Any] | None = None
 ) -> Picture:
-    """Show entities in texts, with colors and types. Entities can be nested.
+    """Show entities in texts with colors and types. Entities can be nested.
 
     Args:
-        texts: A text or a list of texts, as passed to `extract_entities`. Lists of words are joined
-            with spaces.
-        found: Results of `extract_entities`, or lists of dicts with "label", "start" and "end".
-        true: True entities in the same format. Wrong entities get a red frame, and missing entities
-            get a dashed red line. Terminals show types after "!" and "?". For lists of words,
-            `found` and `true` can also contain one tag per word. Defaults to None.
+        texts: String or list of strings, as passed to `extract_entities`. Lists of words will be
+            joined with spaces.
+        found: List with the results from `extract_entities`. For lists of words, it can contain one
+            tag per word instead.
+        true: Optional list with the true entities or tags. Wrong entities will have a red frame,
+            and missing entities a dashed red line. Terminals show "!" and "?" before the types.
+            Defaults to None.
 
     Raises:
-        ValueError: If text and result counts differ, if an entity is outside its text, or if
-        entities overlap. TypeError: If a model was passed instead of texts.
+        ValueError: If the numbers of texts and results differ, if an entity is outside of the text,
+            or if entities overlap.
+        TypeError: If a model is passed instead of texts.
 
     Example:
         >>> found = [{"label": "LOC", "start": 0, "end": 4}]
@@ -99,18 +108,19 @@ def answer(
     question: str | None = None,
     true: Sequence[Mapping[str, Any]] | None = None,
 ) -> Picture:
-    """Show an answer in its context.
+    """Show an answer in the context.
 
     Args:
-        context: String. The context, as passed to `SpanQA.answer`.
-        answers: Results of `SpanQA.answer`. For several answers (`top_k`), words with higher scores
-            are darker, and a blue line marks the first answer.
-        question: String. Question to show above the context. Defaults to None.
-        true: True answers in SQuAD format, dicts with "text" and "answer_start". A green line marks
-            the first true answer. Terminals show it on a separate line. Defaults to None.
+        context: String. Context, as passed to `SpanQA.answer`.
+        answers: Result of `SpanQA.answer`. For several answers (`top_k`), words with higher scores
+            are darker, and a blue line marks the best answer.
+        question: Optional string. Question to show above the context. Defaults to None.
+        true: Optional list of dicts with "text" and "answer_start". True answers in SQuAD format. A
+            green line marks the first true answer. In terminals, this answer is printed on a
+            separate line. Defaults to None.
 
     Raises:
-        ValueError: If an answer is outside the context.
+        ValueError: If an answer is outside of the context.
 
     Example:
         >>> best = {"text": "Anna", "start": 0, "end": 4, "score": 0.7}
@@ -140,10 +150,10 @@ def answer(
 
 
 def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
-    """Return the entities in each text, after converting tags to character positions."""
+    """Validate the results for all texts, and convert tags to entities."""
     if len(rows) != len(texts):
         raise ValueError(
-            f"`texts` has {len(texts)} texts, but there are entities for {len(rows)} texts. "
+            f"There are {len(texts)} texts in `texts`, but results for {len(rows)} texts. "
             "Expected one list of entities per text."
         )
     for i, row in enumerate(rows):
@@ -161,7 +171,7 @@ def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
-    """Convert one tag per word to entities in the text, in which words are joined with spaces."""
+    """Convert one tag per word to entities. Offsets refer to the words joined with spaces."""
     if len(words) != len(tags):
         raise ValueError(
             f"A sentence has {len(words)} words, but {len(tags)} tags. Expected one tag per word."
@@ -176,7 +186,7 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
 def _make_entity_marks(
     text: str, found: Iterable[Mapping], true: Iterable[Mapping], colors: Mapping[str, str]
 ) -> list[Mark]:
-    """Return marks for found and true entities in a text."""
+    """Create marks for found and true entities in a text."""
     for row in (*found, *true):
         _check_inside(text, row, "Entity")
     guesses, right = (
@@ -196,13 +206,13 @@ def _make_entity_marks(
 
 
 def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
-    """Check whether any span is inside another span."""
+    """Return whether some span is inside another span."""
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     return any(b[1] <= a[1] for a, b in itertools.pairwise(ordered))
 
 
 def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
-    """Check whether a span can be drawn with a mark, because both are separate or nested."""
+    """Return whether a span can be drawn next to a mark or nested with a mark."""
     if end <= mark.start or mark.end <= start:
         return True
     around = start <= mark.start and mark.end <= end
@@ -213,7 +223,7 @@ def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
 def _make_answer_marks(
     length: int, answers: list[Mapping], right: list[tuple[int, int]]
 ) -> list[Mark]:
-    """Return marks for answers, which divide the context at each start and end."""
+    """Create marks for answers by dividing the context at all start and end positions."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
     cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})
@@ -236,22 +246,22 @@ def _make_answer_marks(
 
 
 def mark_text(text: str, marks: list[Mark]) -> Picture:
-    """Create a picture that shows a text with marks, which can be separate or nested.
+    """Create a picture that shows a text with separate or nested marks.
 
     Args:
-        text: String. The text.
-        marks: List of marks, sorted by start position. For marks with the same start, the longest
-            mark comes first.
+        text: String. Text to show.
+        marks: List of `Mark` objects, sorted by start position. Longer marks with the same start
+            come first.
 
     Raises:
-        ValueError: If entities overlap.
+        ValueError: If marks overlap.
     """
     html, plain = _mark_characters(text, 0, len(text), marks)
     return Picture(PARAGRAPH.format(html), plain)
 
 
 def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
-    """Return the text from an offset up to an end, with marks, as HTML and for terminals."""
+    """Mark a part of the text. Return the part as HTML, and as plain text for terminals."""
     tagged, plain = [], []
     for i, mark in enumerate(marks):
         if mark.start < offset:  # inside the previous mark
@@ -275,17 +285,17 @@ def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:
-    """Check that an entity is inside the text, and matches the text at its offsets."""
+    """Check that an entity or answer is inside the text and matches the characters there."""
     bounds = [row.get(name) for name in ("start", "end")] if isinstance(row, Mapping) else []
     if not bounds or not all(isinstance(bound, numbers.Integral) for bound in bounds):
-        raise invalid(kind, row, "a dict with integers as start and end")
+        raise invalid(kind, row, "a dict with the integers start and end")
     start, end = row["start"], row["end"]
     inside = 0 <= start <= end <= len(text)
     if not inside or row.get("text", text[start:end]) != text[start:end]:
         said = f"{row['text']!r} at " if "text" in row else ""
         raise ValueError(
-            f"{kind} {said}{start}:{end} does not match the text {text!r}. Pass the same texts as "
-            "for the prediction, in the same order."
+            f"{kind} {said}{start}:{end} does not match the text {text!r}. Pass the texts that "
+            "were used for the prediction, in the same order."
         )
 
 
@@ -313,14 +323,14 @@ MARK_TABLE = '<table style="width:100%;max-width:24em;border-collapse:collapse">
 
 
 def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
-    """Show an explanation: shaded words, and the most important words with bars.
+    """Show shaded words for an explanation, and bars for the most important words.
 
-    Words that support the prediction are blue with a solid line, and words that contradict it are
-    red with a dashed line. Words with a larger attribution (change of the logit) are darker. Words
-    in an entity or answer are bold.
+    Words that support the prediction are blue with a solid line. Words that contradict the
+    prediction are red with a dashed line. Words with larger attributions (logit changes) are
+    darker. Words in an entity or answer are bold.
 
     Args:
-        explanations: The result of a task's `explain` method, or a part of this result.
+        explanations: Result of the task method `explain`, or a part of this result.
 
     Raises:
         ValueError: If `explanations` was not returned by `explain`.
@@ -338,9 +348,7 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     if isinstance(explanations, Mapping) and "words" in explanations:
         return _draw_explanation(explanations)
     if isinstance(explanations, Mapping | str) or not isinstance(explanations, Sequence):
-        raise invalid(
-            "explanations", explanations, "the result of explain, or a list of such results"
-        )
+        raise invalid("explanations", explanations, "the result of explain, or a list of results")
     pictures = [explanation(some) for some in explanations if some != []]
     if not pictures:
         return Picture("<p>Nothing to explain.</p>", "Nothing to explain.")
@@ -371,7 +379,7 @@ def _draw_explanation(found: Mapping) -> Picture:
 
 
 def _name(found: Mapping) -> str:
-    """Return the title for an explanation: a label, an entity with its label, or an answer."""
+    """Create the explanation title from a label, an entity and a label, or an answer."""
     if "text" not in found:
         return str(found["label"])
     if "label" in found:
@@ -380,14 +388,14 @@ def _name(found: Mapping) -> str:
 
 
 def _format_word(word: Mapping, most: float) -> str:
-    """Return a word with its bar, for terminals."""
+    """Format a word and a bar for terminals."""
     added = word["attribution"]
     bar = ("█" if added > 0 else "░") * round(BAR_WIDTH * abs(added) / most)
     return f"  {added:+.2f}  {bar:{BAR_WIDTH}}  {word['text']}"
 
 
 def _shade_words(found: Mapping, part: int, most: float) -> str:
-    """Return a text with shaded words as HTML. An entity or answer is bold."""
+    """Format a text with shaded words as HTML. Entities and answers are bold."""
     text, pieces, offset = found["texts"][part], [], 0
     own = (
         range(found.get("start", 0), found.get("end", 0)) if part == len(found["texts"]) - 1 else []
@@ -413,7 +421,7 @@ def _shade_words(found: Mapping, part: int, most: float) -> str:
     return "".join(pieces) + escape_html(text[offset:])
 
 
-# Sizes in pixels for drawings with width 420: where lines start and end, and row height.
+# Drawing sizes in pixels: line start, line end, width and row height.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
 SIDE_BY_SIDE = '<div style="display:inline-block;width:20em;max-width:100%">{}</div>'
 FAINTEST = 0.02  # smaller probabilities are not drawn
@@ -424,23 +432,22 @@ GREY, BLUE = "#868e96", "#1c7ed6"
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int | None = 0
 ) -> Picture:
-    """Show how much tokens attend to other tokens in a text or a pair of texts.
+    """Show the attention between tokens in a text or a text pair.
 
     Args:
-        model: A task with a preprocessor, which does not need to be fine-tuned.
-        first: String. The text.
-        second: String. Second text, to show a pair as a single example. Defaults to None.
-        layer: Integer. Layer index, starting from 0. -1 is the last layer.
-        head: Integer. Head index, starting from 0. None shows all heads of the layer separately.
+        model: Task with a preprocessor. Fine-tuning is not required.
+        first: String. Text to show.
+        second: Optional string. Second text of a pair. Defaults to None.
+        layer: Integer. Layer index. Defaults to -1, the last layer.
+        head: Optional integer. Head index. If None, all heads are shown separately. Defaults to 0.
 
-    Returns:
-        A picture with two columns of tokens. Lines connect each token on the left to the tokens it
-        attends to. Lines are darker for higher probabilities, and blue when they connect the two
-        texts in a pair. Terminals show each token and the token it attends to most.
+    Returns: A picture with two columns of tokens. Each token on the left is connected to the
+        attended tokens on the right. Lines are darker for higher probabilities. Blue lines connect
+        two texts. In terminals, only the most attended token is printed for each token.
 
     Raises:
         ValueError: If the layer or head does not exist, or if the model has no preprocessor.
-        TypeError: If a backbone was passed, because backbones have no tokenizer.
+        TypeError: If a backbone is passed, because backbones have no tokenizer.
 
     Example:
         >>> import encoder_zoo as ez
@@ -468,7 +475,7 @@ def attention(
 
 
 def _check_layer(model: Task, layer: int, head: int | None) -> int:
-    """Check model, layer and head, and return the layer index from 0."""
+    """Validate model, layer and head. Return a non-negative layer index."""
     if isinstance(model, Backbone):
         raise TypeError(
             f"`model` is a {type(model).__name__}, which has no tokenizer. Pass a task such as "

@@ -1,4 +1,4 @@
-"""Show which words in a document match each query token, for late interaction models."""
+"""Show the matching document word for each query token of a late interaction model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from encoder_zoo.extras.display.marks import COLORS, MARK_STYLE, Mark, mark_text
 from encoder_zoo.extras.display.picture import Picture
 
 BAR_WIDTH = 12  # characters in a terminal
-# Adjacent boxes are separate, and a line break creates two boxes.
+# Separate adjacent boxes. Line breaks create two boxes.
 BOX = "margin:0 1px;-webkit-box-decoration-break:clone;box-decoration-break:clone;"
-# Letters, except for scripts without spaces. For these scripts, each token is shown separately.
+# Letters, except for scripts without spaces, whose tokens are shown separately.
 WORD_PATTERN = re.compile(
     "[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff]+"
@@ -40,13 +40,14 @@ REST = '<p style="margin:.4em 0;font-size:.85em">{}</p>'
 
 
 class Match(NamedTuple):
-    """A query token and the most similar document token.
+    """Query token and the most similar document token.
 
     Attributes:
-        token: Character range (start, end) for the token in the query.
-        word: Character range for the word that contains this token.
-        found: Character range for a word in the document, or None for special tokens.
-        score: The dot product.
+        token: Tuple (start, end). Character range for the query token.
+        word: Tuple (start, end). Character range for the query word that contains the token.
+        found: Optional tuple (start, end). Character range for the document word, or None for
+            special tokens.
+        score: Float. Dot product.
     """
 
     token: tuple[int, int]
@@ -57,17 +58,17 @@ class Match(NamedTuple):
 
 @lock_weights
 def matches(model: Any, query: str, document: str) -> Picture:
-    """Show which document words match each query token.
+    """Show the matching document word for each query token.
 
-    Each query word has a color. Matched words in the document have the color of the most similar
-    query word, followed by the matching query words in small letters. A table contains the tokens
-    with their dot products. The score is the sum over all matches, including special and expansion
-    tokens, which are summarized below the table.
+    Each query word has a color. Document words have the color of the most similar query word, and
+    are followed by all matching query words in small letters. A table contains the query tokens and
+    the dot products. The score is the sum over all matches, including special and expansion tokens,
+    which are summarized below the table.
 
     Args:
-        model: A `LateInteraction`.
-        query: String. The query.
-        document: String. The document.
+        model: `LateInteraction`.
+        query: String. Query.
+        document: String. Document.
 
     Raises:
         ValueError: If `query` or `document` is not a single string.
@@ -107,7 +108,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 
 def _find_matches(model, query: str, document: str) -> tuple[list[Match], float, int]:
-    """Return matches for tokens in the query text, the score, and the number of other tokens."""
+    """Return all matches, the total score, and the number of query tokens without text."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T
@@ -127,7 +128,7 @@ def _find_matches(model, query: str, document: str) -> tuple[list[Match], float,
 
 
 def _find_word(text: str, begin: int, end: int) -> tuple[int, int]:
-    """Return the character range for the word that contains a token.
+    """Find the word that contains a token. Return the character range.
 
     Example:
         >>> _find_word("He resets it.", 3, 6), _find_word("Rom, 東京", 5, 6)
@@ -140,14 +141,14 @@ def _find_word(text: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _make_document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
-    """Return a mark for each matched word in the document, with the query words that match it."""
+    """Create marks for matched document words, with the matching query words as captions."""
     finders: dict[tuple[int, int], list[Match]] = {}
     for match in found:
         if match.found is not None:
             finders.setdefault(match.found, []).append(match)
     marks, last = [], 0
     for (begin, end), by in sorted(finders.items()):
-        if begin < last:  # a token that continues after a word's end
+        if begin < last:  # a token that continues after the end of a word
             continue
         best = max(by, key=lambda match: match.score)
         names = dict.fromkeys(_format_caption(query[slice(*match.word)]) for match in by)
@@ -176,7 +177,7 @@ def _format_row(match: Match, query: str, document: str, color: str) -> str:
 
 
 def _lines(found: list[Match], query: str, document: str) -> list[str]:
-    """Return the matches with bars, for terminals."""
+    """Format all matches with bars for terminals."""
     tokens = [query[slice(*match.token)] for match in found]
     width = max(map(len, tokens), default=0)
     return [

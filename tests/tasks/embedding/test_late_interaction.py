@@ -135,7 +135,7 @@ class TestFolders:
             ("config_sentence_transformers.json", {"skiplist_words": "."}, "a list of texts"),
             ("config_sentence_transformers.json", {"do_query_expansion": 1}, "true or false"),
             ("1_Dense/config.json", {"in_features": 9}, "in_features is 9"),
-            ("1_Dense/config.json", {"out_features": 2**40}, "the weights are"),
+            ("1_Dense/config.json", {"out_features": 2**40}, "the weights have"),
         ],
     )
     def test_wrong_files_are_named(self, file, change, message, tmp_path):
