@@ -1,4 +1,4 @@
-"""Pretraining corpora on disk. Documents are stored as token ids in files with checksums."""
+"""Pretraining corpora on disk, stored as token ids in files with checksums."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1"
 
 
 class PretrainingCorpus:
-    """Documents for pretraining with `fit`. They are tokenized once and stored in files.
+    """Tokenized documents on disk for pretraining with `fit`.
 
-    Training reads the tokens for each batch from disk, so a corpus can be larger than memory. Pass
-    it to `MaskedLM`, `ReplacedTokenDetection` or `Pretraining` instead of texts. Each of these
-    tasks has a preprocessor that creates examples from the corpus. The files only contain numbers
-    and have checksums.
+    Documents are tokenized once. During training, the tokens for each batch are read from disk, so
+    a corpus can be larger than memory. Pass the corpus to `MaskedLM`, `ReplacedTokenDetection` or
+    `Pretraining` instead of texts. The task preprocessor creates examples from the corpus. The
+    files only contain numbers and have checksums.
 
     Args:
         folder: Path. Folder written by `from_files` or `from_documents`.
 
     Attributes:
         num_tokens, num_sentences, num_documents: Number of tokens, sentences and documents.
-        num_shards: Number of files.
-        vocabulary_size: The tokenizer's vocabulary size.
+        num_shards: Number of corpus files.
+        vocabulary_size: Tokenizer vocabulary size.
         sha256: Checksum over all contents.
-        manifest: Contents of `corpus.json`.
+        manifest: Dict with the contents of `corpus.json`.
 
     Raises:
         ValueError: If the corpus is incomplete, damaged or changed.
@@ -89,7 +89,7 @@ class PretrainingCorpus:
         shards = self.manifest["shards"]
         if not self.manifest["complete"]:
             raise ValueError(
-                f"The corpus in {self.folder} is incomplete. It has {len(shards)} files so far. To "
+                f"The corpus in {self.folder} is incomplete, with {len(shards)} files so far. To "
                 "continue, call PretrainingCorpus.from_files or from_documents again with the "
                 "same arguments."
             )
@@ -112,30 +112,31 @@ class PretrainingCorpus:
         verbose: Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
-        """Tokenize text files that have one sentence per line and blank lines between documents.
+        """Tokenize text files with one sentence per line and blank lines between documents.
 
-        After a crash, call this method again to continue after the last complete file. If the
-        corpus is already complete, it is returned immediately. If text files were changed in the
-        meantime, an error is raised. Only one corpus file is kept in memory. To use several
-        processes or hosts, create one part on each of them, and combine the parts with `join`.
+        After a crash, call this method again to continue after the last complete file. A complete
+        corpus will be returned immediately. If text files were changed in the meantime, an error
+        will be raised. Only one corpus file is kept in memory. To use several processes or hosts,
+        create one part per process, and combine the parts with `join`.
 
         Args:
-            folder: Path. Output folder. This folder should not be used for other files.
-            paths: List of paths. Text files in UTF-8, which can be compressed with gzip. Documents
-                with more than 16 million characters are split.
+            folder: Path. Output folder, which should not contain other files.
+            paths: List of paths. UTF-8 text files, which can be compressed with gzip. Documents
+                with more than 16 million characters will be split.
             tokenizer: Tokenizer for the model to pretrain.
             shard_tokens: Integer. Approximate number of tokens per corpus file. During training,
-                the examples from several files are shuffled together. Only their positions are kept
-                in memory.
-            verbose: 0 to disable the output. By default, this prints progress and speed.
-            part: Tuple (i, n). Only process part i of n, starting from 0. All parts have a similar
-                length, but compressed files are not split. All arguments except `folder` and `part`
-                must be the same for each part.
+                examples from several files are shuffled together, and only the example positions
+                are kept in memory. Defaults to 2**23.
+            verbose: Set to 0 to disable the output. Defaults to "auto", which prints progress and
+                speed.
+            part: Optional tuple (i, n). Only process part i of n, starting from 0. The parts have a
+                similar length, but compressed files are not split. All other arguments except
+                `folder` must be the same for all parts. Defaults to None.
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If the folder contains another corpus, if files are not UTF-8 text, or if
-                they were changed during or after reading.
+            ValueError: If the folder contains a different corpus, if a file is not UTF-8 text, or
+                if a file was changed during or after reading.
         """
         source = CorpusTexts(TextFiles(paths, part), tokenizer, part)
         write(check_path(folder, "folder"), source, shard_tokens, verbose)
@@ -156,15 +157,14 @@ class PretrainingCorpus:
 
         Args:
             folder, tokenizer, shard_tokens, verbose: See `from_files`.
-            documents: A generator, a list or a `tf.data.Dataset`. Each document is a text with one
+            documents: Generator, list or `tf.data.Dataset`. Each document is a string with one
                 sentence per line, or a list of sentences. To continue after a crash, pass the same
-                documents in the same order. This is checked for finished documents, which are then
-                skipped.
-            part: Tuple (i, n). Whether `documents` only contains part i of n, starting from 0. You
-                have to divide the documents into parts yourself.
+                documents in the same order. Finished documents are compared and skipped.
+            part: Optional tuple (i, n). Mark `documents` as part i of n, starting from 0. The
+                caller should divide the documents into parts. Defaults to None.
 
         Raises:
-            ValueError: If the folder contains another corpus, or if any document is not text.
+            ValueError: If the folder contains a different corpus, or if a document is not text.
         """
         source = CorpusTexts(CorpusDocuments(documents), tokenizer, part)
         write(check_path(folder, "folder"), source, shard_tokens, verbose)
@@ -178,15 +178,16 @@ class PretrainingCorpus:
         parts: Sequence[str | os.PathLike[str]],
         verbose: Verbosity = "auto",
     ) -> PretrainingCorpus:
-        """Combine parts created by several processes into one corpus.
+        """Combine parts from several processes into one corpus.
 
-        The resulting files are identical to files created by a single process. After a crash, call
-        this method again to continue. The parts are no longer needed afterwards.
+        The result is identical to a corpus from a single process. After a crash, call this method
+        again to continue. The parts can be deleted afterwards.
 
         Args:
-            folder: Path. Output folder. This folder should not be used for other files.
-            parts: List of paths. The folders with all parts, in any order.
-            verbose: 0 to disable the output. By default, this prints progress and speed.
+            folder: Path. Output folder, which should not contain other files.
+            parts: List of paths. Folders of all parts, in any order.
+            verbose: Set to 0 to disable the output. Defaults to "auto", which prints progress and
+                speed.
 
         Raises:
             ValueError: If parts are missing, duplicate, damaged or changed, or if they belong to
@@ -219,7 +220,7 @@ class PretrainingCorpus:
         """Verify the checksums of all corpus files.
 
         Raises:
-            ValueError: If a file was damaged or changed.
+            ValueError: If a file is damaged or was changed.
         """
         for entry in self.manifest["shards"]:
             with self._open(entry) as file:
@@ -230,22 +231,21 @@ class PretrainingCorpus:
         """Check that this corpus was created with the given tokenizer.
 
         Raises:
-            ValueError: If the corpus was created with another tokenizer.
+            ValueError: If the corpus was created with a different tokenizer.
         """
         if self.manifest["tokenizer"] != describe_tokenizer(tokenizer):
             raise ValueError(
                 f"{self.folder} was created with a different tokenizer, a "
                 f"{self.manifest['tokenizer']['class']} with {self.vocabulary_size} tokens. Use "
-                "this tokenizer for the task, or create the corpus again with the task's "
-                "tokenizer."
+                "this tokenizer for the task, or create the corpus again with the task tokenizer."
             )
 
     def training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
-        """Return the data source for this corpus. This method is called by `fit` and `evaluate`."""
+        """Create the data source for `fit` and `evaluate`."""
         return CorpusBatches(plan, maker, self)
 
     def open_shard(self, number: int) -> Shard:
-        """Open a file by its index. Its checksum is verified when it is first opened."""
+        """Open a corpus file by index. The checksum is verified once per file."""
         entry = self.manifest["shards"][number]
         with self._open(entry) as file:
             if get_size(file) != entry["bytes"]:
@@ -257,11 +257,11 @@ class PretrainingCorpus:
 
     @contextlib.contextmanager
     def _open(self, entry: Mapping) -> Iterator[BinaryIO]:
-        """Open a file after checking that the folder still contains this corpus."""
+        """Open a file, and check that the folder still contains this corpus."""
         with OpenFolder(self.folder, [CORPUS_NAME, entry["file"]]) as files:
             if load_manifest(files).get("sha256") != self.sha256:
                 raise ValueError(
-                    f"{self.folder} was replaced by another corpus during training. Open the "
+                    f"{self.folder} was replaced by a different corpus during training. Open the "
                     "corpus again and restart the training."
                 )
             yield files.file(entry["file"], self.folder / CORPUS_NAME)
@@ -273,14 +273,14 @@ SHARED_FIELDS = ("tokenizer", "source", "shard_tokens")
 
 
 class Parts:
-    """The tokenized documents from all parts, as a `CorpusSource` for joining them.
+    """`CorpusSource` that joins the tokenized documents from all parts.
 
     Args:
-        corpora: The parts, in any order.
+        corpora: Sequence of `PretrainingCorpus` objects. All parts, in any order.
 
     Raises:
         ValueError: If a folder does not contain a part, or if parts are missing, duplicate, or
-            belong to another corpus.
+            belong to different corpora.
     """
 
     start = (0, 0)  # shard index over all parts, and document index in the shard
@@ -290,8 +290,8 @@ class Parts:
         for corpus in corpora:
             if corpus.manifest.get(PART) is None:
                 raise ValueError(
-                    f"{corpus.folder} is a whole corpus instead of a part. To create a part, use "
-                    "the argument `part`."
+                    f"{corpus.folder} contains a whole corpus instead of a part. To create a part, "
+                    "use the argument `part`."
                 )
         corpora = sorted(corpora, key=lambda corpus: corpus.manifest[PART])
         for corpus in corpora[1:]:
@@ -307,7 +307,7 @@ class Parts:
         self._shards = [(corpus, n) for corpus in corpora for n in range(corpus.num_shards)]
 
     def check_unchanged(self) -> None:
-        """Do nothing, because part files are compared with their manifest when they are read."""
+        """Do nothing, because part files are compared with the manifest during reading."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         begin, document = position
@@ -333,12 +333,12 @@ def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> No
 
 
 def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
-    """Raise a ValueError unless each part exists exactly once."""
+    """Raise a ValueError if a part is missing or duplicate."""
     found = [tuple(corpus.manifest[PART]) for corpus in corpora]
     count = found[0][1]
     if found != [(i, count) for i in range(count)]:
-        shown = ", ".join(f"{i} of {n}" for i, n in found)
+        shown = ", ".join(f"part {i} of {n}" for i, n in found)
         raise ValueError(
-            f"The parts are {shown}. Expected all parts from 0 to {count - 1} of {count}, each of "
-            "them exactly once."
+            f"`parts` contains {shown}. Expected all parts from 0 to {count - 1} of {count}, "
+            "without duplicates."
         )

@@ -1,4 +1,4 @@
-"""Read documents and sentences from text files or from an iterable."""
+"""Read documents and sentences from text files or iterables."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from encoder_zoo.common.validation import check_path
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.open_folder import InputFiles
 
-# Longer documents are split to limit the memory for files without blank lines.
+# Longer documents are split, to limit memory usage for files without blank lines.
 MAX_CHARACTERS = 2**24
 
 
 class Document(NamedTuple):
-    """A document with its sentences, and the position after it.
+    """Document with sentences and an end position.
 
     Attributes:
-        sentences: Non-empty list of non-empty sentences.
-        position: Tuple of integers. The position from which `documents` can continue.
-        share: Float between 0 and 1. Fraction of text read so far, or None if this is unknown.
+        sentences: Non-empty list of non-empty strings.
+        position: List of integers. Position to continue reading with `documents`.
+        share: Optional float between 0 and 1. Fraction of text read so far. None if unknown.
     """
 
     sentences: list[str]
@@ -34,14 +34,15 @@ class Document(NamedTuple):
 
 
 class TextFiles:
-    """Documents in text files that have one sentence per line and blank lines between documents.
+    """Documents in text files with one sentence per line and blank lines between documents.
 
-    The end of a file also ends a document. Files with the suffix `.gz` are decompressed.
+    A document also ends at the file end. Files with the suffix `.gz` are decompressed.
 
     Args:
-        paths: List of paths. Text files in UTF-8.
-        part: Tuple (i, n). Only read part i of n, starting from 0. The parts have a similar length.
-            Each part begins after a blank line or with a compressed file.
+        paths: List of paths. UTF-8 text files.
+        part: Optional tuple (i, n). Only read part i of n, starting from 0. The parts have a
+            similar length. Each part starts after a blank line or with a compressed file. Defaults
+            to None.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -64,24 +65,24 @@ class TextFiles:
         self._files = InputFiles(self.paths)
         self.sizes = self._files.sizes
         i, n = part or (0, 1)
-        # File index, and byte position in its text.
+        # File index and byte position.
         self.start, self._end = (self._find_border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
-        """Return file names and sizes, which must not change before a corpus is continued."""
+        """Return file names and sizes. To continue a corpus, they must be the same."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     @property
     def modified(self) -> list[int]:
-        """Modification times of all files, which must not change before a corpus is continued."""
+        """Modification times of all files. To continue a corpus, they must be the same."""
         return self._files.modified
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if any file has changed."""
+        """Raise a ValueError if a file was changed."""
         self._files.check_unchanged()
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
-        """Yield the documents after a position.
+        """Yield all documents after a position.
 
         Raises:
             ValueError: If a file is not UTF-8 text.
@@ -103,7 +104,7 @@ class TextFiles:
             offset = 0
 
     def _check_place(self, position: Sequence[int]) -> None:
-        """Raise a ValueError when no file contains the position from which to continue."""
+        """Raise a ValueError for a position outside of all files."""
         right = len(position) == 2 and all(type(number) is int for number in position)
         if right and position[0] < len(self.paths):
             number, byte = position
@@ -112,13 +113,12 @@ class TextFiles:
             right = list(position) == [len(self.paths), 0]
         if not right:
             raise ValueError(
-                f"corpus.json is damaged: the corpus should continue at {list(position)} (file "
-                "index, byte), but no file contains this position. Delete the corpus folder and "
-                "start again."
+                f"corpus.json is damaged: no file contains the position {list(position)} (file "
+                "index, byte) to continue from. Delete the corpus folder and start again."
             )
 
     def _find_border(self, byte: int) -> tuple[int, int]:
-        """Return the first offset at or after a byte position where a part can start."""
+        """Find the first part start at or after a byte position. Return (file index, offset)."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]
@@ -139,9 +139,9 @@ class CorpusDocuments:
     """Documents from an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
-        documents: Iterable over documents. Each document is a string with one sentence per line, or
-            a list or tensor with sentences. To continue a corpus, it must yield the same documents
-            in the same order.
+        documents: Iterable of documents. Each document is a string with one sentence per line, or a
+            list or tensor of sentences. To continue a corpus, the documents and the order must be
+            the same.
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
@@ -158,20 +158,21 @@ class CorpusDocuments:
         self._documents = documents
 
     def check_unchanged(self) -> None:
-        """Do nothing, because finished documents are compared in `documents`."""
+        """Do nothing, because the `documents` method compares finished documents."""
 
     def describe(self) -> dict:
-        """Return {}, because nothing is known about the documents before reading them."""
+        """Return {}, because the documents are unknown before reading."""
         return {}
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
-        """Yield the documents after a position.
+        """Yield all documents after a position.
 
         Args:
-            position: Number of finished documents and their checksum, or only 0 at the start.
+            position: List with the number of finished documents and a checksum, or [0] at the
+                start.
 
         Raises:
-            ValueError: If any document is not text, or if finished documents have changed.
+            ValueError: If a document is not text, or if finished documents were changed.
         """
         done, found, number = position[0], hashlib.sha256(), -1
         for number, document in enumerate(self._documents):
@@ -183,7 +184,7 @@ class CorpusDocuments:
                 yield Document(sentences, [number + 1, found.hexdigest()], None)
         if number + 1 < done:
             raise ValueError(
-                f"`documents` only has {number + 1} documents, but the corpus already contains "
+                f"`documents` contains {number + 1} documents, but the corpus already contains "
                 f"{done}. Pass the same documents in the same order, or delete the corpus folder."
             )
 
@@ -192,9 +193,8 @@ def _check_same_documents(position: Sequence, found) -> None:
     done, known = position[0], position[1:]
     if known and list(known) != [found.hexdigest()]:
         raise ValueError(
-            f"The first {done} documents differ from the documents already in the corpus. Pass the "
-            "same documents in the same order, write to another folder, or delete the corpus "
-            "folder."
+            f"The first {done} documents differ from the documents in the corpus. Pass the same "
+            "documents in the same order, write to a different folder, or delete the corpus folder."
         )
 
 
@@ -232,8 +232,8 @@ def _check_text(text: object, number: int) -> str:
 
 def _make_document_error(found: object, number: int) -> ValueError:
     return ValueError(
-        f"Document {number} is or contains {quote(found)}. Expected a text with one sentence per "
-        "line, or a list of sentences."
+        f"Document {number} is or contains {quote(found)}. Expected a string with one sentence per "
+        "line, or a list of strings."
     )
 
 
@@ -242,12 +242,12 @@ def _is_packed(path: pathlib.Path) -> bool:
 
 
 def _open_text(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
-    """Open a text file, which can be compressed with gzip."""
+    """Open a plain or gzip-compressed text file."""
     return gzip.GzipFile(fileobj=file) if _is_packed(path) else contextlib.nullcontext(file)
 
 
 def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
-    """Yield lines, or raise a ValueError when a compressed file is damaged or truncated."""
+    """Yield lines. Raise a ValueError if a compressed file is damaged or truncated."""
     try:
         yield from text
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -257,7 +257,7 @@ def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
 def _read_lines(
     path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
 ) -> Iterator[tuple[list[str], int]]:
-    """Yield the sentences of each document up to a byte position, and where the next one starts."""
+    """Yield (sentences, end offset) for each document up to a byte position."""
     sentences, size = [], 0
     for line in _complete_lines(path, text):
         offset += len(line)
@@ -265,8 +265,8 @@ def _read_lines(
             sentence = line.decode("utf-8").strip()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{path} is not encoded as UTF-8: {error}. The line that cannot be read ends at "
-                f"byte {offset}."
+                f"{path} is not encoded as UTF-8: {error}. The unreadable line ends at byte "
+                f"{offset}."
             ) from None
         if sentence:
             sentences.append(sentence)

@@ -1,9 +1,9 @@
-"""Create examples from documents in a shard: pairs of segments, or full sentences.
+"""Plan pretraining examples from documents: segment pairs or full sentences.
 
 An example consists of a start token and one or more token spans, each followed by an end token.
-Planning examples only needs positions, so tokens are not read.
+Planning only uses positions, so tokens are not read.
 
-Comments use these letters for shapes: R examples, P spans, U units, K slots.
+Shapes in comments: R is the number of examples, P of spans, U of units, K of slots.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ OTHER_DOCUMENT_RATE = 0.5  # probability that the second segment does not follow
 
 @dataclasses.dataclass(frozen=True)
 class ShardExamples:
-    """Planned examples in a shard, without their tokens.
+    """Planned examples in a shard, without tokens.
 
     Attributes:
-        spans: Int64 array of shape (P, 2). Start and end positions for all spans.
-        example_splits: Array of shape (R + 1,). Index of the first span in `spans` for each
-            example, and the total.
-        labels: Int32 array with shape (R,) for pairs. 1 when the second segment does not follow the
-            first segment, else 0. None for examples without labels.
-        slot_splits: Array of shape (K + 1,). Index of the first example in each slot, and the
-            total. A slot counts as one example in a batch, but several short examples can share it.
+        spans: Int64 array of shape (P, 2). Start and end positions of all spans.
+        example_splits: Array of shape (R + 1,). First span index of each example, followed by P.
+        labels: Optional int32 array of shape (R,) for segment pairs. 1 if the second segment does
+            not follow the first segment, else 0.
+        slot_splits: Array of shape (K + 1,). First example index of each slot, followed by R. A
+            slot is one row in a batch, and can contain several short examples.
     """
 
     spans: np.ndarray
@@ -44,18 +43,18 @@ class ShardExamples:
     slot_splits: np.ndarray
 
     def count_slot_tokens(self, slot: int) -> int:
-        """Count the tokens in a slot."""
+        """Return the number of tokens in a slot."""
         first, behind = self.slot_splits[slot : slot + 2]
         return int(self.lengths[first:behind].sum())
 
     @property
     def slots(self) -> int:
-        """Return the number of slots, K."""
+        """Number of slots, K."""
         return len(self.slot_splits) - 1
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """Return the number of tokens in each example, including special tokens, (R,)."""
+        """Number of tokens per example, including special tokens. Shape (R,)."""
         tokens = compute_splits(self.spans[:, 1] - self.spans[:, 0] + 1)
         return np.diff(tokens[self.example_splits]) + 1
 
@@ -63,10 +62,10 @@ class ShardExamples:
 def make_planner(
     preprocessor: MaskedLMPreprocessor,
 ) -> Callable[[Shard, random.Random], ShardExamples]:
-    """Return the function that plans the examples for a preprocessor.
+    """Create a function that plans the examples for a preprocessor.
 
     Args:
-        preprocessor: A preprocessor for pairs or for single texts.
+        preprocessor: `MaskedLMPreprocessor` for single texts or segment pairs.
     """
     length = preprocessor.max_sequence_length
     if isinstance(preprocessor, PretrainingPreprocessor):
@@ -81,10 +80,10 @@ def make_planner(
 def fill_with_sentences(shard: Shard, length: int) -> ShardExamples:
     """Fill each example with as many sentences as possible, also across documents.
 
-    An end token separates two documents. Sentences that are longer than an example are split.
+    An end token separates two documents. Sentences that do not fit into an example are split.
 
     Args:
-        shard: Shard with documents.
+        shard: `Shard` with documents.
         length: Integer. Example length, including start and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
@@ -107,7 +106,7 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
 
     Args:
         shard, length: See `fill_with_sentences`.
-        rng: Random generator to select the short examples that share a slot.
+        rng: `random.Random`. Random generator for combining short examples.
 
     Source: Liu et al. 2019, section 4.2, DOC-SENTENCES. Examples are combined like in
     `pack_examples`.
@@ -129,9 +128,9 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
 
 
 def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
-    """Divide sentences into examples with up to `room` tokens, plus start and last end token."""
+    """Divide sentences into examples of up to `room` tokens, without first and last token."""
     starts, ends, documents = _split_into_units(shard, room)
-    # Token counts up to the end for each unit, including end tokens between documents.
+    # Token count up to each unit end, including end tokens between documents.
     reached = (ends + documents).tolist()
     # First unit per document.
     first = np.searchsorted(documents, np.arange(documents[-1] + 2)).tolist()
@@ -149,7 +148,7 @@ def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
 
 
 def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split long sentences. Return start, end and document index for each resulting unit, (U,)."""
+    """Split long sentences into units. Return start, end and document index per unit, (U,)."""
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
@@ -163,26 +162,24 @@ def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, 
 def segment_pairs(
     shard: Shard, length: int, swapped: bool, short_share: float, rng: random.Random
 ) -> ShardExamples:
-    """Create pairs of segments.
-
-    The label is whether the second segment follows the first segment.
+    """Create segment pairs with a label for next-sentence or sentence-order prediction.
 
     Consecutive sentences fill an example, which is then split into two segments. In half of all
-    examples, the second segment does not follow the first one. For BERT, this segment is taken from
-    another document. The original sentences are then used for the next example. For ALBERT, the two
-    segments are swapped. If both segments are too long, tokens are randomly removed from the start
-    or end of the longer segment.
+    examples, the second segment does not follow the first segment. For BERT, the second segment is
+    taken from another document, and the original sentences are used for the next example. For
+    ALBERT, the two segments are swapped. If a pair is too long, tokens are randomly removed from
+    the start or end of the longer segment.
 
     Args:
-        shard: Shard with documents.
-        length: Integer. Example length, including its three special tokens.
+        shard: `Shard` with documents.
+        length: Integer. Example length, including three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
-        short_share: Float between 0 and 1. Fraction of examples with a shorter, random length of at
+        short_share: Float between 0 and 1. Fraction of examples with a random shorter length of at
             least two tokens.
-        rng: Random generator.
+        rng: `random.Random`. Random generator.
 
-    Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, which was released
-    with it and uses one length for a whole document. Lan et al. 2020, section 3.1.
+    Source: Devlin et al. 2019, appendix A.2, and the released code, `create_pretraining_data.py`,
+    which uses one length for a whole document. Lan et al. 2020, section 3.1.
 
     Example:
         >>> shard = Shard.create([[[1, 2], [3, 4], [5]], [[6], [7, 8]]])
@@ -217,7 +214,7 @@ def segment_pairs(
 
 
 def _make_next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Create a pair for BERT. Return the next sentence index, both segments, and the label."""
+    """Create a segment pair for BERT. Return (next sentence, first, second, label)."""
     start, behind = chunk
     middle = _choose_middle(chunk, rng)
     first = offsets[start], offsets[middle]
@@ -235,7 +232,7 @@ def _make_next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Create a pair for ALBERT, in which both segments may be swapped. See `_make_next_pair`."""
+    """Create a segment pair for ALBERT, swapped or not. See `_make_next_pair`."""
     start, behind = chunk
     if behind - start > 1:
         middle = offsets[_choose_middle(chunk, rng)]
@@ -250,13 +247,13 @@ def _make_swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _choose_middle(chunk: tuple[int, int], rng: random.Random) -> int:
-    """Choose a random position for the start of the second segment."""
+    """Choose a random start for the second segment."""
     start, behind = chunk
     return start + 1 + int(rng.random() * max(1, behind - start - 1))
 
 
 def _truncate_pair(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
-    """Truncate two segments to a total number of tokens. The longer segment is truncated first."""
+    """Truncate two segments to a total number of tokens, starting with the longer segment."""
     lengths = first[1] - first[0], second[1] - second[0]
     if sum(lengths) <= room:
         return [first, second]

@@ -1,8 +1,8 @@
 """Read batches of shuffled examples from a corpus.
 
-Reading can start from any step, and several workers can read a part of each batch.
+Reading can start at any step. With several workers, each worker reads a part of each batch.
 
-Comments use these letters for shapes: B batch, K slots. See `examples.ShardExamples`.
+Shapes in comments: B is the batch size, K the number of slots. See `examples.ShardExamples`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 WINDOW = 8  # number of files that are shuffled together
-CORPUS_BATCHES_AHEAD = 4  # number of batches that are prepared in advance
+CORPUS_BATCHES_AHEAD = 4  # number of batches to preprocess in advance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Reader:
     """Read slots from a corpus, in order or shuffled.
 
     Args:
-        corpus: Corpus to read.
+        corpus: `PretrainingCorpus` to read.
         plan: Function that takes a shard and a random generator, and plans the examples in the
             shard.
-        seed: Integer. Seed for the examples and their order.
-        windows: List with the number of slots in each window read so far. With this list, which
-            grows while reading, a slot can be found without reading all previous windows again.
+        seed: Integer. Seed for planning and shuffling.
+        windows: List of integers. Number of slots in each previous window. The list is extended
+            during reading, so that previous windows can be skipped later. Defaults to [].
     """
 
     corpus: PretrainingCorpus
@@ -56,17 +56,17 @@ class Reader:
     windows: list[int] = dataclasses.field(default_factory=list)
 
     def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield all slots once in order, as tuples (shard, examples in the shard, slot index)."""
+        """Yield all slots in order, as tuples (shard, examples in the shard, slot index)."""
         for number in range(self.corpus.num_shards):
             shard, examples = self._plan_shard(0, number)
             for slot in range(examples.slots):
                 yield shard, examples, slot
 
     def iterate_shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield shuffled slots in an endless sequence of epochs, without the first `done` slots.
+        """Yield shuffled slots for an endless sequence of epochs, starting after `done` slots.
 
-        Each epoch reads the files in a different order, and shuffles slots from `WINDOW` files
-        together.
+        In each epoch, the files are read in a different order, and the slots from `WINDOW` files
+        are shuffled together.
         """
         number = 0  # window index
         while number < len(self.windows) and done >= self.windows[number]:
@@ -80,8 +80,8 @@ class Reader:
                     self.windows.append(len(positions))
                 if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
                     raise ValueError(
-                        f"{self.corpus} is too small to create a single example. "
-                        "Expected more text."
+                        f"{self.corpus} is too small to create a single example. Create a corpus "
+                        "with more text."
                     )
                 number += 1
                 following = thread.submit(self._window, number)
@@ -90,11 +90,11 @@ class Reader:
                 done = max(0, done - len(positions))
 
     def count(self) -> int:
-        """Count the slots in one epoch."""
+        """Return the number of slots per epoch."""
         return sum(self._plan_shard(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
-        """Return shards with planned examples, and a random order of (shard, slot), (K, 2)."""
+        """Plan the examples in a window. Return shards, and random (shard, slot) pairs, (K, 2)."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
@@ -110,14 +110,14 @@ class Reader:
 
 
 class CorpusBatches(Source):
-    """A data source for `fit` and `evaluate` that reads a corpus once per epoch.
+    """Data source for `fit` and `evaluate` that reads a corpus once per epoch.
 
-    If there are several workers, each worker only reads its own part of a batch.
+    With several workers, each worker only reads a part of each batch.
 
     Args:
-        plan: `Plan`. Its `batch_size` is the total number of slots for all workers.
-        maker: `BatchMaker`. Its preprocessor creates the examples.
-        corpus: Corpus with the same tokenizer as the preprocessor.
+        plan: `Plan` whose `batch_size` is the total number of slots for all workers.
+        maker: `BatchMaker` whose preprocessor creates the examples.
+        corpus: `PretrainingCorpus` with the same tokenizer as the preprocessor.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, corpus: PretrainingCorpus):
@@ -136,7 +136,7 @@ class CorpusBatches(Source):
 
     def check(self) -> None:
         if not self.plan.shuffle:
-            raise invalid("shuffle", self.plan.shuffle, "True, because a corpus is always shuffled")
+            raise invalid("shuffle", self.plan.shuffle, "True for a PretrainingCorpus")
         length = self.maker.preprocessor.max_sequence_length
         tokens = self.total_steps * self.plan.batch_size * length
         logger.info(
@@ -152,7 +152,7 @@ class CorpusBatches(Source):
         return self._collate_batches(slots, seed, start, self.maker.worker)
 
     def in_order(self) -> tf.data.Dataset:
-        """Return all batches for one epoch in a fixed order."""
+        """Return all batches of one epoch in a fixed order."""
         reader = self._make_reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
         batches = self._collate_batches(reader.ordered, NOT_RANDOM)
@@ -161,13 +161,13 @@ class CorpusBatches(Source):
     def _collate_batches(
         self, slots: Callable, seed: int = 0, done: int = 0, worker: tuple[int, int] = (0, 1)
     ) -> tf.data.Dataset:
-        """Return an iterator over prepared batches.
+        """Create a dataset of preprocessed batches.
 
         Args:
             slots: Function that returns an iterator over slots.
-            seed: Integer. Seed for masking.
-            done: Integer. Number of batches to skip.
-            worker: Tuple (worker index, number of workers).
+            seed: Integer. Seed for masking. Defaults to 0.
+            done: Integer. Number of batches to skip. Defaults to 0.
+            worker: Tuple (worker index, number of workers). Defaults to (0, 1).
         """
         preprocessor, (number, count) = self.maker.preprocessor, worker
         part = slice(*(self.plan.batch_size * n // count for n in (number, number + 1)))
@@ -195,7 +195,7 @@ class CorpusBatches(Source):
         return dataset.with_options(options)
 
     def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:
-        """Yield the part of each batch that this worker reads."""
+        """Yield this worker's part of each batch."""
         following, tokenizer = slots(), self.maker.preprocessor.tokenizer
         for step in itertools.count(done):
             batch = list(itertools.islice(following, self.plan.batch_size))
@@ -211,17 +211,17 @@ class CorpusBatches(Source):
 
 
 def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
-    """Check that a task can be trained on this corpus.
+    """Check that a task can be trained on a corpus.
 
     Raises:
-        ValueError: If the task has no suitable preprocessor, if its masks are not dynamic, or if
-            the corpus was created with another tokenizer.
+        ValueError: If the preprocessor is not suitable, if masks are not dynamic, or if the corpus
+            was created with a different tokenizer.
     """
     if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(
-            f"The preprocessor of this task is {preprocessor!r:.60}. A PretrainingCorpus can only "
-            "be used to train MaskedLM, ReplacedTokenDetection and Pretraining with their own "
-            "preprocessors."
+            f"The task preprocessor is {preprocessor!r:.60}. Expected MaskedLM, "
+            "ReplacedTokenDetection or Pretraining with a preprocessor, which can be trained on a "
+            "PretrainingCorpus."
         )
     if not preprocessor.dynamic:
         raise invalid("dynamic", preprocessor.dynamic, "True for a PretrainingCorpus")
@@ -229,10 +229,10 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
 
 
 def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool):
-    """Prepare a batch from the examples that `read_examples` returns.
+    """Collate a batch from the result of `read_examples`.
 
     Args:
-        examples: Dict of tensors. All examples in the batch.
+        examples: Dict of tensors with all examples in the batch.
         collate: Function that pads and masks the examples.
         packed: Boolean. Whether several texts can share a slot.
         draws: Boolean. Whether masks are random. If False, they only depend on the texts.
@@ -259,14 +259,15 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
 def read_examples(
     slots: list[tuple[Shard, ShardExamples, int]], tokenizer, vocabulary_size: int
 ) -> dict:
-    """Read the tokens for slots, and concatenate them.
+    """Read and concatenate the tokens of all slots in a batch.
 
     Returns:
-        Dict `{"token_ids": ids of all examples, "sizes": tokens of each example, "first_length":
-        tokens of the first segment, "slot_sizes": examples of each slot}`, and "labels" for pairs.
+        Dict with "token_ids" (token ids of all examples), "sizes" (number of tokens per example),
+        "first_length" (number of tokens in the first segment) and "slot_sizes" (number of examples
+        per slot). For pairs, the dict also contains "labels".
 
     Raises:
-        ValueError: If the corpus contains token ids outside the vocabulary.
+        ValueError: If the corpus contains token ids outside of the vocabulary.
     """
     start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
     parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []
@@ -285,8 +286,8 @@ def read_examples(
     ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")
     if len(ids) and ids.max() >= vocabulary_size:
         raise ValueError(
-            f"The corpus is damaged: it contains the token id {ids.max()}, but its tokenizer only "
-            f"has {vocabulary_size} tokens. Call corpus.verify() to find the damaged file."
+            f"The corpus is damaged: the token id {ids.max()} is too large for a tokenizer with "
+            f"{vocabulary_size} tokens. Call corpus.verify() to find the damaged file."
         )
     found = {
         "token_ids": ids.astype("int32"),

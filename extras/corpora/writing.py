@@ -1,7 +1,7 @@
-"""Tokenize documents and write them to corpus files. An interrupted corpus can be continued.
+"""Tokenize documents and write corpus files. An interrupted corpus can be continued.
 
-A file ends with the document that exceeds its size limit. Because this does not depend on parts,
-joining parts results in the same files as a single process.
+A file ends with the document that exceeds the size limit. This does not depend on parts, so joined
+parts result in the same files as a single process.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Shard:
     """Documents in a corpus file.
 
     Attributes:
-        tokens: Array of unsigned integers of shape (T,). Token ids are read from files when they
-            are used.
-        sentences: Int64 array of shape (S + 1,). Offsets in `tokens`.
-        documents: Int64 array of shape (D + 1,). Offsets in `sentences`.
+        tokens: Array of unsigned integers of shape (T,). Token ids, which are read from disk when
+            they are used.
+        sentences: Int64 array of shape (S + 1,). Sentence offsets in `tokens`.
+        documents: Int64 array of shape (D + 1,). Document offsets in `sentences`.
 
     Example:
         >>> shard = Shard.create([[[5, 6], [7]], [[8]]])
@@ -51,7 +51,7 @@ class Shard:
 
     @classmethod
     def create(cls, documents: list[list[list[int]]]) -> Shard:
-        """Create a shard from documents in memory: lists of sentences, which are lists of ids."""
+        """Create a shard from documents, given as lists of sentences with token ids."""
         sentences = [sentence for document in documents for sentence in document]
         return cls(
             np.array([token for sentence in sentences for token in sentence], "uint32"),
@@ -61,10 +61,10 @@ class Shard:
 
     @classmethod
     def open(cls, file: BinaryIO, vocabulary_size: int) -> Shard:
-        """Open the shard in a file and check its offsets. Tokens are memory-mapped and not checked.
+        """Open a shard file. Offsets are validated, and tokens are memory-mapped.
 
         Raises:
-            ValueError: If the file is damaged or is not a corpus shard.
+            ValueError: If the file is damaged or is not a corpus file.
         """
         path, file = file.name, SafetensorsFile(file)
         offsets = dict.fromkeys(("sentences", "documents"), "uint32")
@@ -72,7 +72,7 @@ class Shard:
         found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
         if found != expected:
             raise ValueError(
-                f"{path} is not a corpus file: it contains {found}. Expected {expected}."
+                f"{path} is not a corpus file. The tensors are {found}. Expected {expected}."
             )
         sentences, documents = (file.read(n).astype("int64") for n in ("sentences", "documents"))
         tokens = np.asarray(file.map_tensor("tokens"))  # slices of a plain view are faster
@@ -80,13 +80,13 @@ class Shard:
         for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
             if not _is_list_of_splits(getattr(shard, name), size):
                 raise ValueError(
-                    f"{path} is not a corpus file: the values in {name} should increase from 0 to "
-                    f"{size}."
+                    f"{path} is not a corpus file. Expected values in {name} that increase from 0 "
+                    f"to {size}."
                 )
         return shard
 
     def part(self, first: int, last: int) -> Shard:
-        """Return the documents from index `first` to index `last` (exclusive).
+        """Return a shard with the documents from index `first` to index `last` (exclusive).
 
         Example:
             >>> Shard.create([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
@@ -108,7 +108,7 @@ class Shard:
 
 
 def choose_id_type(vocabulary_size: int) -> str:
-    """Return the smallest integer type for token ids.
+    """Return the smallest unsigned integer type for token ids.
 
     Example:
         >>> choose_id_type(30_522), choose_id_type(2**16 + 1)
@@ -118,7 +118,7 @@ def choose_id_type(vocabulary_size: int) -> str:
 
 
 def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Return start offsets for consecutive parts with these lengths, and the end offset.
+    """Convert lengths of consecutive parts to start offsets, followed by the end offset.
 
     Example:
         >>> compute_splits([2, 1]).tolist()
@@ -128,7 +128,7 @@ def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
 
 
 def _is_list_of_splits(offsets: np.ndarray, size: int) -> bool:
-    """Check whether values are offsets as returned by `splits`, for non-empty parts."""
+    """Return whether values are valid `compute_splits` results for non-empty parts."""
     return bool(
         len(offsets) > 1
         and offsets[0] == 0
@@ -140,12 +140,12 @@ def _is_list_of_splits(offsets: np.ndarray, size: int) -> bool:
 CORPUS_NAME = "corpus.json"
 CORPUS_FORMAT = 1
 COUNTS = ("tokens", "sentences", "documents")
-PART = "part"  # part of a corpus, (i, n), or None if complete
-MODIFIED = "modified"  # modification times for text files, or None for documents and parts
+PART = "part"  # (i, n) for part i of n, or None for a whole corpus
+MODIFIED = "modified"  # modification times of text files, or None for documents and parts
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Return the tokenizer class, the vocabulary size, and a checksum over all settings."""
+    """Describe a tokenizer by class, vocabulary size, and a checksum over all settings."""
     config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
     return {
         "class": type(tokenizer).__name__,
@@ -155,10 +155,10 @@ def describe_tokenizer(tokenizer: Tokenizer) -> dict:
 
 
 def read_manifest(folder: pathlib.Path) -> dict:
-    """Read and check `corpus.json`. Missing files return {}.
+    """Read and validate `corpus.json`. Return {} for a missing file.
 
     Raises:
-        ValueError: If the manifest was damaged or changed.
+        ValueError: If the manifest is damaged or was changed.
     """
     if not folder.is_dir():
         return {}
@@ -167,21 +167,21 @@ def read_manifest(folder: pathlib.Path) -> dict:
 
 
 def load_manifest(files: OpenFolder) -> dict:
-    """Read and check `corpus.json` in an open folder. Missing files return {}."""
+    """Read and validate `corpus.json` in an open folder. Return {} for a missing file."""
     if CORPUS_NAME not in files:
         return {}
     path = files.path / CORPUS_NAME
     manifest = files.read_json(CORPUS_NAME)
     if manifest.get("format") != CORPUS_FORMAT:
         found = manifest.get("format")
-        raise invalid(f"{path}: format", found, f"{CORPUS_FORMAT}, which this version reads")
+        raise invalid(f"{path}: format", found, f"{CORPUS_FORMAT}")
     if manifest.get("sha256") != compute_manifest_digest(manifest) or not _is_sound(manifest):
         raise make_damage_error(path)
     return manifest
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Check whether the manifest has all required fields with valid values."""
+    """Return whether all required manifest fields have valid values."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
@@ -199,15 +199,15 @@ def _is_sound(manifest: dict) -> bool:
 
 
 def _is_place(value: object) -> bool:
-    """Check whether a value can be part of a position: an integer, or a checksum."""
+    """Return whether a value can be part of a position, as an integer or a checksum."""
     return type(value) is str or (type(value) is int and value >= 0)
 
 
 def make_damage_error(path: str | pathlib.Path) -> ValueError:
-    """Create an error for files with an unexpected size or checksum."""
+    """Create an error for a file with an unexpected size or checksum."""
     return ValueError(
-        f"{path} is damaged or was changed, because its size or checksum differs. Create the "
-        "corpus again in another folder."
+        f"{path} is damaged or was changed: the size or checksum differs. Create the corpus again "
+        "in another folder."
     )
 
 
@@ -215,12 +215,12 @@ CHARACTER_BLOCK = 2**22  # maximum number of characters to tokenize at a time
 
 
 class Block(NamedTuple):
-    """Tokenized documents, and the positions after them.
+    """Tokenized documents together with source positions.
 
     Attributes:
         shard: `Shard` with the documents.
-        positions: The position in the source after each document.
-        share: Float between 0 and 1. Fraction of text read so far, or None if this is unknown.
+        positions: Sequence of source positions, one after each document.
+        share: Optional float between 0 and 1. Fraction of text read so far. None if unknown.
     """
 
     shard: Shard
@@ -232,12 +232,12 @@ class CorpusSource(Protocol):
     """Protocol for sources that yield tokenized documents.
 
     Attributes:
-        start: The position of the first document.
+        start: Sequence of integers. Position of the first document.
         tokenizer: Dict that describes the tokenizer.
-        description: Dict that describes the documents. It must not change before a corpus is
-            continued.
-        modified: File modification times, which must not change either. None for documents that are
-            not in files.
+        description: Dict that describes the documents. To continue a corpus, the description must
+            be the same.
+        modified: Optional list of integers. File modification times, which must also be the same.
+            None for documents that are not in files.
         part: Optional tuple (i, n) for part i of n.
     """
 
@@ -248,19 +248,19 @@ class CorpusSource(Protocol):
     part: Sequence[int] | None
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError when documents have changed since reading started."""
+        """Raise a ValueError if the documents were changed during reading."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
-        """Yield blocks of the documents after a position."""
+        """Yield the documents after a position in blocks."""
 
 
 class CorpusTexts:
-    """A `CorpusSource` that tokenizes documents.
+    """`CorpusSource` that tokenizes documents.
 
     Args:
-        documents: Documents to tokenize.
-        tokenizer: Tokenizer.
-        part: Optional tuple (i, n) for part i of n.
+        documents: `TextFiles` or `CorpusDocuments`. Documents to tokenize.
+        tokenizer: `Tokenizer` to use.
+        part: Optional tuple (i, n) for part i of n. Defaults to None.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ def write(
     """Write a corpus to a folder, or continue an incomplete corpus.
 
     Raises:
-        ValueError: If the folder contains another corpus, or if all documents are empty.
+        ValueError: If the folder contains a different corpus, or if all documents are empty.
     """
     manifest = _open_or_create(folder, source, shard_tokens)
     if manifest["complete"]:
@@ -325,7 +325,7 @@ def write(
 
 
 def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: int) -> dict:
-    """Return the folder's manifest if it belongs to this corpus, or a new manifest."""
+    """Load the manifest for this corpus from a folder, or create a new manifest."""
     settings = {
         "format": CORPUS_FORMAT,
         "tokenizer": source.tokenizer,
@@ -342,8 +342,8 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} contains another corpus: {name} was {found.get(name)} there, but is "
-                f"{value} now. Write to another folder, or delete this folder."
+                f"{folder} contains another corpus with {name}={found.get(name)}, but {name} is "
+                f"{value} now. Write to a different folder, or delete this folder."
             )
     if found[MODIFIED] != modified:
         cure = (
@@ -352,8 +352,8 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
             else "The corpus cannot be continued, so delete this folder."
         )
         raise ValueError(
-            f"The text files were changed after {folder} was created from them. {cure} Or write to "
-            "another folder."
+            f"The text files were changed after creating {folder}. {cure} Or write to a different "
+            "folder."
         )
     return found
 
@@ -361,7 +361,7 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
 def _make_shards(
     blocks: Iterable[Block], shard_tokens: int, progress: CorpusProgress | None
 ) -> Iterator[tuple[Shard, list[int]]]:
-    """Yield shards that end when they exceed the number of tokens, and the position after each."""
+    """Yield (shard, end position). A shard ends when it exceeds the number of tokens."""
     parts, size, position = [], 0, None
     for shard, positions, share in blocks:
         if progress:
@@ -382,7 +382,7 @@ def _make_shards(
 
 
 def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
-    """Yield lists of documents with about this number of characters in total."""
+    """Yield lists of documents with approximately this total number of characters."""
     block, size = [], 0
     for document in documents:
         block.append(document)
@@ -397,7 +397,7 @@ def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[lis
 def _tokenize_documents(
     documents: list[list[str]], tokenizer: Tokenizer
 ) -> tuple[Shard, list[int]]:
-    """Tokenize documents. Empty sentences and documents are dropped. Also return the indices."""
+    """Tokenize documents without empty sentences. Return a shard, and the indices of documents."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
@@ -422,7 +422,7 @@ class CorpusProgress(Progress):
     """Print the number of processed tokens and documents.
 
     Args:
-        shards: Manifest entries of the shards that are already written.
+        shards: List of dicts. Manifest entries of finished shards.
     """
 
     def __init__(self, shards: list[dict]):
