@@ -1,6 +1,7 @@
 """Compute text embeddings, term weights and token embeddings in one forward pass.
 
-Comments use these letters for shapes: N texts, D width, V vocabulary, L tokens of a text.
+Shapes in comments: N is the number of texts, D the vector size, V the vocabulary size, L the number
+of tokens in a text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from encoder_zoo.common.arguments import PresetArguments, SaveOptions
 from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import Name, NonNegativeInt, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import lock_weights
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -72,7 +73,7 @@ class HybridVectors(NamedTuple):
 
 
 class HybridPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments for `HybridEmbedder.from_preset`, which passes them to its three tasks."""
+    """Keyword arguments for `HybridEmbedder.from_preset`, which are passed to all tasks."""
 
     max_length: int | None
     prompts: Mapping[str, str] | None
@@ -109,20 +110,20 @@ class HybridEmbedder:
         index.search("How do I reset it?")  # by dense + 0.3 * terms + tokens
 
     The tasks `dense`, `terms` and `tokens` share one backbone. Each task can also be used
-    separately. Training one of them affects all three kinds of vectors.
+    separately. Training a task affects all three kinds of vectors.
 
     Args:
         dense: `TextEmbedder` for text embeddings.
-        terms: `SparseEncoder` for term weights, with the backbone of `dense`.
-        tokens: `LateInteraction` for token embeddings. This uses the same backbone as `dense`,
-            without markers, expansion and skiplist.
-        weights: Tuple of three floats. The weights of the three scores.
+        terms: `SparseEncoder` for term weights, with the same backbone.
+        tokens: `LateInteraction` for token embeddings, with the same backbone, and without markers,
+            expansion and skiplist.
+        weights: Tuple of three floats. Score weights. Defaults to (1.0, 0.3, 1.0).
 
     Attributes:
         dense, terms, tokens, weights: The arguments.
 
     Raises:
-        ValueError: If backbones, tokenizers or maximum lengths differ between these models, or if
+        ValueError: If the tasks have different backbones, tokenizers or maximum lengths, or if
             `weights` does not have three elements.
 
     Source: Chen et al. 2024, BGE M3-Embedding, section 3.2.
@@ -159,13 +160,13 @@ class HybridEmbedder:
         self._asked = threading.local()
 
     def __reduce__(self) -> tuple:
-        """Return the state for pickling and copying, in which the tasks still share a backbone."""
+        """Return the state for pickling and copying. Copied tasks also share one backbone."""
         return _make_embedder, (self._model, self.weights)
 
     def _check(self) -> None:
-        """Check that all tasks read the same tokens from a text."""
+        """Check that all tasks use the same tokens for each text."""
         if len(self.weights) != 3:
-            raise invalid("weights", self.weights, "three numbers")
+            raise invalid("weights", self.weights, "three floats")
         given = {"dense": self.dense, "terms": self.terms, "tokens": self.tokens}
         for name, task in given.items():
             if task.backbone is not self.backbone:
@@ -186,24 +187,23 @@ class HybridEmbedder:
         for name, length in lengths:
             if length != first.max_sequence_length:
                 raise ValueError(
-                    f"`{name}` reads {length} tokens, but `dense` reads "
-                    f"{first.max_sequence_length} tokens. Pass the same number as max_length, "
+                    f"`{name}` uses up to {length} tokens, but `dense` uses up to "
+                    f"{first.max_sequence_length} tokens. Pass the same value for max_length, "
                     "query_length and document_length."
                 )
         needless = ("query_marker", "document_marker", "expand_queries", "skiplist")
         for name in needless:
             if getattr(prepares, name):
-                raise invalid(
-                    f"tokens.preprocessor.{name}",
-                    getattr(prepares, name),
-                    "an empty value, because `dense` does not use such tokens",
+                raise ValueError(
+                    f"`tokens.preprocessor.{name}` is {quote(getattr(prepares, name))}, but "
+                    "`dense` does not use these tokens. Expected an empty value."
                 )
         if not first.include_prompt:
             raise invalid("dense.include_prompt", False, "True")
 
     @property
     def backbone(self):
-        """Return the backbone, which all three tasks share."""
+        """Shared backbone of the three tasks."""
         return self.dense.backbone
 
     def __repr__(self) -> str:
@@ -224,19 +224,21 @@ class HybridEmbedder:
         """Compute all three kinds of vectors for texts in one forward pass.
 
         Args:
-            texts: A text, or a list, array, tensor or table column with texts.
-            prompt: String. The name of a `TextEmbedder` prompt, which is added before each text.
-            batch_size: Integer. Defaults to 32.
-            missing: "none" or "error". How to handle rows without text (None, NaN or blank). With
-                "none", embeddings are NaN, term weights are empty, and token embeddings are None
-                for such rows. With "error", an error names the first such row. Defaults to "error".
+            texts: String, or list, array, tensor or table column of strings.
+            prompt: Optional string. Name of a `TextEmbedder` prompt to add before each text.
+                Defaults to None.
+            batch_size: Optional integer. Batch size. If None, 32 is used. Defaults to None.
+            missing: String, "none" or "error". Handling of rows without text (None, NaN or blank).
+                With "none", embeddings are NaN, term weights are empty, and token embeddings are
+                None. With "error", an error will be raised for the first row without text. Defaults
+                to "error".
 
         Returns:
-            `(dense, terms, tokens)`, as returned by each task's `embed` method, in the same order
-            as the texts. For a single text, only its vectors are returned.
+            `HybridVectors` with the results of the `embed` method of each task, in text order.
+            For a single text, the vectors of this text.
 
         Raises:
-            ValueError: If any text is empty or `prompt` is unknown.
+            ValueError: If a text is empty, or if `prompt` is unknown.
             ImportError: If scipy is not installed.
         """
         texts = [texts] if isinstance(texts, str | bytes) else texts
@@ -262,15 +264,15 @@ class HybridEmbedder:
 
     @validate_arguments
     def similarity(self, queries: object, documents: object) -> np.ndarray:
-        """Compute the weighted sum of the three similarities for all queries and documents.
+        """Compute the weighted sum of all three similarities between queries and documents.
 
         Args:
-            queries: Texts, or `HybridVectors`.
-            documents: Texts, or `HybridVectors`.
+            queries: Texts or `HybridVectors`.
+            documents: Texts or `HybridVectors`.
 
         Returns:
-            Float32 array of shape (N, M), where higher values are more similar. For a single text,
-            the corresponding axis is removed.
+            Float32 array of shape (N, M). Higher values are more similar. For a single text,
+            the axis is removed.
         """
         sides, ones = [], []
         for x, prompt in ((queries, "query"), (documents, "document")):
@@ -301,16 +303,19 @@ class HybridEmbedder:
     ) -> HybridIndex:
         """Build an index to search documents by the weighted sum of all three scores.
 
-        Documents and queries are only encoded once for all three kinds of vectors.
+        Each document and each query is only encoded once.
 
         Args:
-            documents: A list, array or column with texts, a table, a list of dicts, or `chunks`.
-            precision: String. Precision of text and token embeddings. See `VectorIndex`.
-            batch_size: Integer. Batch size of `embed`.
+            documents: List, array or column of strings, table, list of dicts, or result of
+                `chunks`.
+            precision: String. Precision of text and token embeddings. See `VectorIndex`. Defaults
+                to "float32".
+            batch_size: Optional integer. Batch size for `embed`. If None, 32 is used. Defaults to
+                None.
             ids, metadata, text_column: See `VectorIndex.build`.
 
         Raises:
-            ValueError: If `documents` or any single document is empty.
+            ValueError: If `documents` is empty, or if a document is empty.
         """
         given = Documents.create(documents, ids, metadata, text_column)
         dense, terms, tokens = self.embed(given, "document", batch_size)
@@ -331,7 +336,7 @@ class HybridEmbedder:
         overlap: NonNegativeInt = 0,
         **columns: Unpack[DocumentColumns],
     ) -> Documents:
-        """Split documents into chunks with a maximum number of tokens for this model.
+        """Split documents into chunks with a maximum number of tokens.
 
         Args:
             documents, length, overlap, **columns: See `TextEmbedder.chunks`.
@@ -340,20 +345,20 @@ class HybridEmbedder:
 
     @validate_arguments
     def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> HybridIndex:
-        """Load an index for this model from a folder written by its `save` method.
+        """Load an index from a folder that was created with `HybridIndex.save`.
 
         Args:
             folder: Path. Index folder.
-            verify: Boolean. Whether to verify file checksums. Defaults to True.
+            verify: Boolean. Whether to verify all file checksums. Defaults to True.
         """
         return HybridIndex.load(folder, self._parts(), verify)
 
     def _parts(self) -> list[_IndexEmbedder]:
-        """Return one embedder for each of the three indexes."""
+        """Create one embedder per index."""
         return [_IndexEmbedder(self, name) for name in HybridVectors._fields]
 
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
-        """Return one kind of vectors, and cache all kinds for later calls in this thread."""
+        """Compute one kind of vectors. All kinds are cached for later calls in this thread."""
         if isinstance(texts, Documents):
             read_only_column(texts)  # raises an error for chunks with late chunking
         kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
@@ -374,18 +379,18 @@ class HybridEmbedder:
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[HybridPresetArguments]
     ) -> Self:
-        """Load a model that creates three kinds of vectors, such as BGE-M3.
+        """Load a model with three kinds of vectors, such as BGE-M3.
+
+        Missing heads are initialized with random weights, and a warning is logged.
 
         Args:
-            source: String. "bge_m3", a folder, or `hf://organisation/name[@revision]`, with
-                `TextEmbedder` files, `sparse_linear.pt` and `colbert_linear.pt`.
-            **arguments: `weights`, `max_terms` for the `SparseEncoder`, and any `TextEmbedder`
-                arguments. `max_length`, `prompts` and `sequence_length` are used for all three
-                models.
+            source: String. "bge_m3", a folder, or `hf://organisation/name[@revision]`. The preset
+                should contain `TextEmbedder` files, `sparse_linear.pt` and `colbert_linear.pt`.
+            **arguments: `weights`, `max_terms` for the `SparseEncoder`, and all `TextEmbedder`
+                arguments. `max_length`, `prompts` and `sequence_length` are used for all tasks.
 
         Raises:
-            ValueError: In the same cases as for `TextEmbedder.from_preset`. Missing heads do not
-                raise an error. They are initialized with random weights, and a message is logged.
+            ValueError: See `TextEmbedder.from_preset`.
         """
         weights = arguments.pop("weights", SCORE_WEIGHTS)
         checks = {n: arguments.pop(n) for n in PresetArguments.__annotations__ if n in arguments}
@@ -410,15 +415,15 @@ class HybridEmbedder:
         dtype: str | None = None,
         **options: Unpack[SaveOptions],
     ) -> None:
-        """Save the model in BGE-M3 format, which FlagEmbedding can load.
+        """Save the model in BGE-M3 format, which FlagEmbedding can also load.
 
-        The folder can also be loaded by `TextEmbedder`, `SparseEncoder` and `LateInteraction`.
+        The folder can also be loaded with `TextEmbedder`, `SparseEncoder` and `LateInteraction`.
 
         Args:
-            directory: Path. Folder to write or to replace.
-            dtype: "float32", "float16" or "bfloat16". Defaults to None, which keeps the dtype for
-                each weight.
-            **options: Arguments of `Task.save_to_preset`.
+            directory: Path. Folder to write or replace.
+            dtype: Optional string, "float32", "float16" or "bfloat16". If None, each weight keeps
+                the dtype. Defaults to None.
+            **options: Arguments for `Task.save_to_preset`.
 
         Raises:
             ValueError: If settings cannot be stored in BGE-M3 files, such as a different pooling in
@@ -435,7 +440,7 @@ def _make_embedder(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedd
 
 
 class _IndexEmbedder:
-    """Embedder for one of the three indexes, which shares the forward pass with the others."""
+    """Embedder for a single index. The forward pass is shared between all indexes."""
 
     def __init__(self, model: HybridEmbedder, name: str):
         self._model, self._name = model, name
@@ -455,7 +460,7 @@ class _IndexEmbedder:
         dim: int | None = None,
         max_terms: int | None = None,
     ) -> Any:
-        """Return one kind of vectors for texts, like the task's `embed` method."""
+        """Compute one kind of vectors, like the `embed` method of the task."""
         vectors = self._model._vectors(self._name, texts, prompt, batch_size)
         if max_terms is not None:
             return convert_to_sparse_rows(vectors.toarray(), max_terms)

@@ -1,8 +1,8 @@
-"""MLflow plugin, which allows MLflow processes to load models of this package.
+"""MLflow plugin that allows MLflow processes to load models of this package.
 
 MLflow finds the plugin by the entry point "mlflow.run_context_provider" and imports it together
-with this package. This registers all classes with Keras, so that MLflow can load `.keras` files to
-serve a model or to infer its requirements, which then include this package.
+with this package. The import registers all classes with Keras, so that MLflow can load `.keras`
+files to serve a model or to infer the requirements, which will include this package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RunContext:
     """
 
     def in_context(self) -> bool:
-        """Check whether any task was imported in this process."""
+        """Return whether a task was imported in this process."""
         return "encoder_zoo.tasks" in sys.modules
 
     def tags(self) -> dict[str, str]:

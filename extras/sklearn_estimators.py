@@ -1,9 +1,9 @@
-"""Estimators for scikit-learn, which are available as `encoder_zoo.sklearn`.
+"""Estimators for scikit-learn, available as `encoder_zoo.sklearn`.
 
-The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder` with all its methods.
-Estimators are pickled together with their weights.
+The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder` with all methods. Pickled
+estimators include the weights.
 
-Comments use these letters for shapes: N texts, C classes, D width of a vector.
+Shapes in comments: N is the number of texts, C the number of classes, D the vector size.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from encoder_zoo.tasks.preprocessing.given_labels import check_given, get_class_
 
 
 class TextEstimator(BaseEstimator):
-    """Base class for estimators that take texts. Parameters are checked in `fit`."""
+    """Base class for text estimators. Parameters are validated in `fit`."""
 
     def _check_parameters(self) -> None:
-        """Check that all parameters have valid values."""
+        """Validate all parameters."""
         for name, rule in get_rules(type(self).__init__).items():
             check_argument(name, getattr(self, name), rule)
 
     def _get_preset_arguments(self) -> dict:
-        """Return the estimator parameters to pass to `from_preset`."""
+        """Return the arguments for `from_preset`."""
         return {} if self.sequence_length is None else {"sequence_length": self.sequence_length}
 
     def __sklearn_tags__(self) -> Tags:
@@ -75,13 +75,13 @@ class FineTunedEstimator(TextEstimator):
     """Base class for estimators that fine-tune a `SequenceClassifier`."""
 
     def _fine_tune(self, X, y, sample_weight, **arguments) -> None:
-        """Load a new model from the preset, and train it with checked labels.
+        """Load a model from the preset, and train the model with validated labels.
 
         Args:
             X: Texts.
             y: Labels for `SequenceClassifier.fit`.
-            sample_weight: Optional array with one value per text.
-            **arguments: Model arguments, such as labels.
+            sample_weight: Optional array with one weight per text.
+            **arguments: Model arguments, such as `labels`.
         """
         with use_seed(self.random_state):
             arguments |= self._get_preset_arguments()
@@ -98,7 +98,7 @@ class FineTunedEstimator(TextEstimator):
             )
 
     def _check_given(self, X, y, sample_weight) -> np.ndarray | None:
-        """Check the parameters and the data. Return the sample weights as an array."""
+        """Validate parameters and data. Return the sample weights as an array or None."""
         self._check_parameters()
         if y is None:
             raise ValueError(
@@ -147,11 +147,11 @@ def suppress_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def use_seed(random_state: int | np.random.RandomState | None) -> Iterator[None]:
-    """Set all random seeds inside the block, and restore the state of Python and NumPy after it.
+    """Context manager that sets all random seeds, and restores the Python and NumPy state.
 
     Args:
-        random_state: Integer, `numpy.random.RandomState` or None, as in scikit-learn. If None, no
-            seed is set.
+        random_state: Integer, `numpy.random.RandomState` or None, as in scikit-learn. If None, the
+            seeds are not set.
 
     Example:
         >>> with use_seed(0):
@@ -177,29 +177,31 @@ MULTI_LABEL = "multi_label_classification"
 
 
 class TextClassifier(ClassifierMixin, FineTunedEstimator):
-    """Classify texts or pairs of texts, as a scikit-learn estimator.
+    """Scikit-learn estimator to classify texts or text pairs.
 
-    The estimator fine-tunes an encoder. It can be used like all classifiers in scikit-learn, for
-    example with `cross_val_score`, `GridSearchCV`, `Pipeline`, `CalibratedClassifierCV`, `clone`
-    and `joblib.dump`.
+    The estimator fine-tunes an encoder. This class works with all scikit-learn tools for
+    classifiers, for example `cross_val_score`, `GridSearchCV`, `Pipeline`,
+    `CalibratedClassifierCV`, `clone` and `joblib.dump`.
 
     Args:
-        preset: String. See `SequenceClassifier.from_preset`. The default is small and works
-            offline. Larger presets, such as "all_minilm_l6_en_uncased", are more accurate.
-        epochs: Integer. Number of epochs.
-        batch_size: Integer. Batch size for training and prediction.
-        learning_rate: Float. Peak learning rate. See `SequenceClassifier.compile`. Defaults to
-            None, which uses the recommended learning rate.
-        sequence_length: Integer. Maximum number of tokens. Defaults to None, which uses the maximum
-            of the model.
-        class_weight: Dict {class: weight}, "balanced" or None, like in scikit-learn's classifiers.
-        random_state: Integer, `numpy.random.RandomState` or None. Seed for new layers, the order of
-            the texts, and dropout.
-        verbose: Training verbosity, as in Keras.
+        preset: String. See `SequenceClassifier.from_preset`. The default preset is small and works
+            offline. Larger presets, such as "all_minilm_l6_en_uncased", are more accurate. Defaults
+            to "bert_nano_en_uncased".
+        epochs: Integer. Number of epochs. Defaults to 3.
+        batch_size: Integer. Batch size for training and prediction. Defaults to 32.
+        learning_rate: Optional float. Peak learning rate. If None, the recommended learning rate is
+            used. See `SequenceClassifier.compile`. Defaults to None.
+        sequence_length: Optional integer. Maximum number of tokens. If None, the maximum model
+            length is used. Defaults to None.
+        class_weight: Optional dict {class: weight} or "balanced", as in scikit-learn classifiers.
+            Defaults to None.
+        random_state: Integer, `numpy.random.RandomState` or None. Seed for new layers, shuffling
+            and dropout. Defaults to None.
+        verbose: Training verbosity, as in Keras. Defaults to 0.
 
     Attributes:
-        classes_: Array of shape (C,). The sorted classes.
-        model_: The fine-tuned `SequenceClassifier`, with `classify`, `save_to_preset`, `export`.
+        classes_: Array of shape (C,) with the sorted classes.
+        model_: Fine-tuned `SequenceClassifier` with methods such as `classify` and `export`.
 
     Example:
         >>> from encoder_zoo.sklearn import TextClassifier
@@ -276,7 +278,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predict the most probable class per text, (N,), or 0 or 1 for each class, (N, C)."""
+        """Predict the most probable class per text, (N,), or 0 and 1 per class, (N, C)."""
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == MULTI_LABEL:
             return (probabilities >= 0.5).astype(int)
@@ -289,17 +291,17 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
 
 
 class TextRegressor(RegressorMixin, FineTunedEstimator):
-    """Predict values for texts or pairs of texts, as a scikit-learn estimator.
+    """Scikit-learn estimator to predict values for texts or text pairs.
 
-    The estimator fine-tunes an encoder on values that are scaled to mean 0 and standard deviation
-    1. Then the output layer is scaled back.
+    The estimator fine-tunes an encoder. The target values are scaled to mean 0 and standard
+    deviation 1 for training. Then the output layer is scaled back.
 
     Args:
         preset, epochs, batch_size, learning_rate, sequence_length, random_state, verbose: See
             `TextClassifier`.
 
     Attributes:
-        model_: The fine-tuned `SequenceClassifier`.
+        model_: Fine-tuned `SequenceClassifier`.
 
     Example:
         >>> from encoder_zoo.sklearn import TextRegressor
@@ -337,7 +339,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         """Load the preset and fine-tune it.
 
         Args:
-            X: N texts, or pairs of texts. See `TextClassifier.fit`.
+            X: N texts or text pairs. See `TextClassifier.fit`.
             y: Array of shape (N,) with one value per text, or of shape (N, C) with several values.
             sample_weight: Optional array with shape (N,) and one value per text.
 
@@ -356,8 +358,8 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         output = self.model_.head.output_dense
         if output.bias is None:
             raise ValueError(
-                f"TextRegressor needs an output layer with a bias. The classifiers of the family "
-                f"{self.model_.backbone.family.name!r} have no bias. Choose another preset."
+                f"TextRegressor needs an output layer with a bias, which classifiers of the family "
+                f"{self.model_.backbone.family.name!r} do not have. Choose a different preset."
             )
         kernel, bias = map(keras.ops.convert_to_numpy, (output.kernel, output.bias))
         output.kernel.assign(kernel * scale)  # (D, C)
@@ -373,17 +375,18 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
 
 
 class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEstimator):
-    """Convert texts to vectors with a `TextEmbedder`, to use in other scikit-learn estimators.
+    """Scikit-learn transformer to convert texts to vectors with a `TextEmbedder`.
 
-    The model is not trained: `fit` only loads the preset.
+    The model is not trained. `fit` only loads the preset.
 
     Args:
-        preset: String. See `TextEmbedder.from_preset`. The default is small and works offline.
-        batch_size: Integer. Batch size of prediction.
-        sequence_length: Integer. See `TextClassifier`.
+        preset: String. See `TextEmbedder.from_preset`. The default preset is small and works
+            offline. Defaults to "bert_nano_en_uncased_embedder".
+        batch_size: Integer. Batch size for prediction. Defaults to 32.
+        sequence_length: Optional integer. See `TextClassifier`. Defaults to None.
 
     Attributes:
-        model_: The `TextEmbedder`.
+        model_: `TextEmbedder`.
 
     Example:
         >>> from sklearn.linear_model import LogisticRegression
@@ -415,7 +418,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Load the preset.
 
         Args:
-            X: Texts. They are only checked and can be omitted, because the model is not trained.
+            X: Optional texts, which are only validated. Defaults to None.
             y: Ignored.
 
         Returns:
@@ -435,5 +438,5 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
 
     @property
     def _n_features_out(self) -> int:
-        """The number of output columns, which scikit-learn uses to create column names."""
+        """Number of output columns, which scikit-learn uses to create column names."""
         return self.model_.dim or self.model_.embedding_dim

@@ -1,6 +1,6 @@
-"""Predictions as Apache Arrow columns, with the same types for all batches.
+"""Convert predictions to Apache Arrow columns, with the same types for all batches.
 
-Comments use these letters for shapes: N predictions, D width.
+Shapes in comments: N is the number of predictions, D the vector size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow", "This needs the package pyarrow: `pip install pyarrow`.")
 
-# Column names to use for predictions other than dicts, by method.
+# {method: column name} for predictions that are not dicts.
 OUTPUT_COLUMNS = {
     "embed": "embedding",
     "extract_entities": "entities",
@@ -28,15 +28,15 @@ OUTPUT_COLUMNS = {
 
 
 def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
-    """Convert predictions to table columns. Dicts result in one column per key.
+    """Convert predictions to table columns, with one column per key for dicts.
 
     Args:
-        answers: Predictions for at least one text. An array (N, ...), a sparse matrix (N, D), a
-            list of dicts, or a list with arrays or lists.
-        method: String. The method name, to be used as column name for predictions that are not
+        answers: Predictions for at least one text: array (N, ...), sparse matrix (N, D), list of
+            dicts, or list of arrays or lists.
+        method: String. Method name, which determines the column name for predictions that are not
             dicts.
-        kind: TypedDict for predictions that are lists of dicts. It determines the column type when
-            all lists in a batch are empty. Defaults to None.
+        kind: Optional TypedDict for predictions that are lists of dicts. The column type for a
+            batch in which all lists are empty. Defaults to None.
 
     Example:
         >>> import pytest
@@ -68,7 +68,7 @@ def check_installed() -> None:
 
 
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
-    """Insert rows of nulls into a table, at each position where the flag is False.
+    """Insert null rows into a table, at all positions with the flag False.
 
     Example:
         >>> import pytest
@@ -82,7 +82,7 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
 
 
 def make_null_table(schema: pa.Schema, count: int) -> pa.Table:
-    """Create a table with this schema and number of rows that only contains nulls.
+    """Create a table with the given schema and number of rows, filled with nulls.
 
     Example:
         >>> import pytest
@@ -94,7 +94,7 @@ def make_null_table(schema: pa.Schema, count: int) -> pa.Table:
 
 
 def make_array_column(values: np.ndarray) -> pa.Array:
-    """Convert an array (N, ...) to a column with scalars or fixed-size lists."""
+    """Convert an array (N, ...) to a column of scalars or fixed-size lists."""
     column = pa.array(np.ascontiguousarray(values).ravel())
     for size in reversed(values.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)
@@ -102,7 +102,7 @@ def make_array_column(values: np.ndarray) -> pa.Array:
 
 
 def _arrays(values: list[np.ndarray]) -> pa.Array:
-    """Convert arrays with different lengths, (..., D) or (...), to a list column."""
+    """Convert arrays of different lengths, (..., D) or (...), to a list column."""
     offsets = np.cumsum([0, *map(len, values)], dtype="int32")
     return pa.ListArray.from_arrays(offsets, make_array_column(np.concatenate(values)))
 
@@ -116,6 +116,6 @@ def _convert_sparse_rows(matrix) -> pa.Array:
 
 
 def _make_list_type(kind: type) -> pa.DataType:
-    """Return the Arrow type for lists with TypedDict elements."""
+    """Create the Arrow type for lists of TypedDict elements."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     return pa.list_(pa.struct([(k, types[t]) for k, t in get_type_hints(kind).items()]))

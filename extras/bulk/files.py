@@ -1,4 +1,4 @@
-"""Write predictions for texts in files to Parquet files, or add predictions to batches."""
+"""Write predictions to Parquet files, or add predictions to batches of columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import lock_weights
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.bulk.columns import make_array_column, make_null_table, pa
 from encoder_zoo.extras.bulk.rows import Paths, find_files, parquet, read_rows
 from encoder_zoo.extras.bulk.run import Run
@@ -40,12 +39,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 SHARD_ROWS = 100_000
-# Size limits for a chunk, which is processed at once. The first limit that is reached ends the
-# chunk. They bound the memory.
+# Size limits for chunks, to bound the memory. The first limit that is reached ends a chunk.
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
-FOOTER_KEY = b"encoder_zoo"  # footer key for a shard's row range and run
-LOCATION_COLUMNS = ("file", "row")  # columns of every output file
+FOOTER_KEY = b"encoder_zoo"  # footer key for the run and the row range
+LOCATION_COLUMNS = ("file", "row")  # in every output file
 
 
 def _list_names(keep: str | Sequence[str]) -> list[str]:
@@ -64,7 +62,7 @@ Kept = Annotated[
 
 
 class FileRow(NamedTuple):
-    """A row in an input file: the file, the row number (from 0), texts, and values to copy."""
+    """Input row: file, row number (from 0), texts, values to copy, and whether there is text."""
 
     file: str
     number: int
@@ -87,43 +85,46 @@ def answer_files(
     verbose: Verbosity = "auto",
     **options: Any,
 ) -> list[pathlib.Path]:
-    """Compute predictions for texts in files of any size, and write them to Parquet files.
+    """Compute predictions for text files of any size, and write Parquet files.
 
-    Rows are processed in order, some thousand rows at a time, so memory usage does not depend on
-    file sizes. All rows are checked before the first prediction. Each output file (shard) is
-    written atomically. To continue an interrupted run, call this function again with the same
-    arguments. It continues with the first missing shard.
+    Rows are processed in chunks, so memory usage does not depend on file sizes. All rows are
+    validated before the first prediction. Output files (shards) are written atomically. To continue
+    an interrupted run with the first missing shard, call this function again with the same
+    arguments.
 
-    Each prediction has columns "file" and "row" (from 0), all columns in `keep`, and prediction
-    columns. Dicts use one column per key ("label", "score"), vectors use "embedding", and entities
-    use "entities". For rows without text (null or blank), prediction columns are null. To load this
-    folder as a single table, use `pandas.read_parquet(folder)` or another Parquet reader. The
-    function requires the package pyarrow.
+    Output files contain the columns "file" and "row" (from 0), the columns in `keep`, and the
+    prediction columns. For dicts, there will be one column per key ("label", "score"). Vectors are
+    stored in "embedding", and entities in "entities". For rows without text (null or blank),
+    predictions are null. To load the folder as a single table, use `pandas.read_parquet(folder)` or
+    another Parquet reader. This function requires pyarrow.
 
     Args:
-        task: A task with predictions for raw texts, or a `ZeroShotClassifier`.
-        paths: A path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list with paths
-            and patterns. Each file is read once. Supported formats are `.txt` (one text per line,
-            in a column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and
+        task: Task with predictions for raw texts, or `ZeroShotClassifier`.
+        paths: Path, pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or list of paths and
+            patterns. Each file is read once. Supported formats are `.txt` (one text per line, in a
+            column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and
             optionally compressed (`.csv.gz`), and `.parquet`.
-        folder: Path. The output folder, which should not contain other files. Names that look like
-            a file, such as "answers.parquet", raise an error.
-        columns: Text columns. This can be a name, a list of names for pairs, or a dict {method
-            argument: column name}, such as `{"question": "q", "context": "page"}`.
-        method: String. Task method to call, such as "predict_proba". Defaults to None, which uses
-            the task's prediction method.
-        keep: String or list of strings. Columns to copy, such as "id".
-        shard_rows: Integer. Number of rows in an output file. When the process is interrupted, at
-            most one output file is lost.
-        verbose: 0 to disable the output. By default, this prints progress and speed.
+        folder: Path. Output folder, which should not contain other files. File names such as
+            "answers.parquet" raise an error.
+        columns: String, list or dict. Text column name, list of names for text pairs, or dict
+            {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
+            to "text".
+        method: Optional string. Task method to call, such as "predict_proba". If None, the default
+            prediction method is used. Defaults to None.
+        keep: String or list of strings. Columns to copy, such as "id". Defaults to ().
+        shard_rows: Integer. Number of rows per output file. After an interruption, at most one
+            output file is lost. Defaults to 100_000.
+        verbose: Set to 0 to disable the output. Defaults to "auto", which prints progress and
+            speed.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Returns:
-        List of paths. The output files, in order.
+        List of paths to the output files, in order.
 
     Raises:
-        ValueError: If any row cannot be processed, if the folder contains predictions from another
-        run, or if input files change during the run. FileNotFoundError: If no file matches a path.
+        ValueError: If a row cannot be processed, if the folder contains predictions from a
+            different run, or if input files change during the run.
+        FileNotFoundError: If no file matches a path.
 
     Example:
         >>> import pytest
@@ -140,9 +141,10 @@ def answer_files(
     """
     folder = check_path(folder, "folder")
     if folder.suffix in (".parquet", ".jsonl", ".csv"):
-        expected = f"a folder such as {folder.stem!r} for several files"
-        opened = "pandas.read_parquet(folder) opens them as one table"
-        raise invalid("folder", os.fspath(folder), f"{expected}. {opened}")
+        raise ValueError(
+            f"`folder` is {os.fspath(folder)!r}. Expected the name of a folder for several files, "
+            f"such as {folder.stem!r}. pandas.read_parquet(folder) opens the files as one table."
+        )
     task_method = TaskMethod(task, columns, method, options)
     run = Run.open_or_create(folder, task_method, find_files(paths), _list_names(keep), shard_rows)
     shards = [AnswerShard.create(run, number) for number in range(-(-run.rows // shard_rows))]
@@ -159,8 +161,8 @@ def answer_files(
                     collections.deque(mine, maxlen=0)
             if left[-1] is shards[-1] and next(rows, None) is not None:
                 raise ValueError(
-                    f"The input files have more rows than before: the run in {run.folder} has "
-                    f"{run.rows}. Write to another folder."
+                    f"The input files have more rows than the run in {run.folder}, which has "
+                    f"{run.rows} rows. Write to a different folder."
                 )
         if progress:
             progress.show()
@@ -168,7 +170,14 @@ def answer_files(
 
 
 class AnswerShard(NamedTuple):
-    """An output file and its row range."""
+    """Output file for a range of rows.
+
+    Attributes:
+        run: `Run` that creates the file.
+        number: Integer. Index of the file.
+        first: Integer. Index of the first row.
+        count: Integer. Number of rows.
+    """
 
     run: Run
     number: int
@@ -177,7 +186,7 @@ class AnswerShard(NamedTuple):
 
     @classmethod
     def create(cls, run: Run, number: int) -> AnswerShard:
-        """Return the shard with the given number."""
+        """Create the shard with a given index."""
         first = number * run.shard_rows
         return cls(run, number, first, min(run.shard_rows, run.rows - first))
 
@@ -190,7 +199,7 @@ class AnswerShard(NamedTuple):
         return f"{self.run.sha256} rows {self.first} to {self.first + self.count}".encode()
 
     def is_finished(self) -> bool:
-        """Check whether this file is complete and contains these rows from this run."""
+        """Return whether the file contains all rows of this shard and belongs to this run."""
         if self.path.is_symlink() or not self.path.is_file():
             return False
         try:
@@ -203,7 +212,7 @@ class AnswerShard(NamedTuple):
             return False
 
     def write(self, rows: Iterator[FileRow], progress: AnswerProgress | None) -> None:
-        """Process rows and write them atomically."""
+        """Process the rows, and write the file atomically."""
         schema = self.run.schema.with_metadata({FOOTER_KEY: self._mark})
         written = 0
         with replace_file(self.path, _is_truncated) as new, contextlib.ExitStack() as stack:
@@ -224,7 +233,7 @@ class AnswerShard(NamedTuple):
 
 
 def _is_truncated(path: pathlib.Path) -> bool:
-    """Check whether a shard is incomplete, for example because the disk was full."""
+    """Return whether a shard is incomplete, for example because the disk was full."""
     with open(path, "rb") as file:
         begins = file.read(4) == b"PAR1"
     try:
@@ -248,7 +257,7 @@ def _rows(run: Run) -> Iterator[FileRow]:
 
 
 def _split_into_chunks(rows: Iterator[FileRow]) -> Iterator[list[FileRow]]:
-    """Yield chunks of rows to process at once."""
+    """Yield chunks of rows within the size limits."""
     chunk, size = [], 0
     for row in rows:
         chunk.append(row)
@@ -267,7 +276,7 @@ def _count_characters(value) -> int:
 
 
 def _process_rows(run: Run, rows: list[FileRow]) -> pyarrow.Table:
-    """Return a table with rows and predictions."""
+    """Compute predictions for rows, and return a table."""
     fields = run.schema
     columns = {"file": [row.file for row in rows], "row": [row.number for row in rows]}
     kept = zip(*(row.kept for row in rows), strict=True)
@@ -286,8 +295,8 @@ class AnswerProgress(Progress):
     """Print the number of processed rows, the speed and the remaining time.
 
     Args:
-        rows: Integer. Number of rows in all files.
-        left: Integer. Number of rows left to process.
+        rows: Integer. Total number of rows.
+        left: Integer. Number of remaining rows.
     """
 
     def __init__(self, rows: int, left: int):
@@ -320,27 +329,29 @@ class BatchAnswers:
         ray.data.read_json("texts").map_batches(
             ez.BatchAnswers, fn_constructor_args=[opened], batch_size=1024, compute=...)
 
-    For rows without text (None or blank), predictions are null. Requires pyarrow.
+    For rows without text (None or blank), predictions are null. This class requires pyarrow.
 
     Args:
-        task: A task, or a function without arguments to load a task. The function is called once in
+        task: Task, or function without arguments that loads a task. The function is called once in
             the process that computes the predictions.
-        columns: Text columns. This can be a name, a list of names for pairs, or a dict {method
-            argument: column name}, such as `{"question": "q", "context": "page"}`.
-        method: String. Task method to call. Defaults to None, which uses the task's prediction
-            method, such as "classify".
+        columns: String, list or dict. Text column name, list of names for text pairs, or dict
+            {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
+            to "text".
+        method: Optional string. Task method to call, such as "classify". If None, the default
+            prediction method is used. Defaults to None.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Call arguments:
-        batch: Dict `{name: column}` with NumPy arrays, or an Arrow or pandas table, with N rows.
+        batch: Dict `{name: column}` of NumPy arrays, Arrow table or pandas table with N rows.
 
     Returns:
-        Arrow table with N rows. It contains all batch columns and all prediction columns: one
-            column per key for dicts, "embedding" for vectors, and "entities" for entities.
+        Arrow table with N rows, which contains the batch columns and the prediction columns. For
+        dicts, there will be one column per key. Vectors are stored in "embedding", and entities in
+        "entities".
 
     Raises:
-        ValueError: If the method does not support these arguments, if any row is not text, or if a
-            prediction column has the same name as a batch column.
+        ValueError: If the method does not support these arguments, if a row is not text, or if a
+            prediction column and a batch column have the same name.
 
     Example:
         >>> import pytest
@@ -391,7 +402,7 @@ class BatchAnswers:
 
 
 def join_tables(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
-    """Combine columns from two tables. All names must be different."""
+    """Combine the columns of two tables, which must have different names."""
     for name in answers.column_names:
         table = table.append_column(name, answers[name])
     return table

@@ -1,4 +1,4 @@
-"""Read rows in order from text files (one row per line), CSV, JSON Lines and Parquet files."""
+"""Read rows from text files (one row per line), CSV, JSON Lines and Parquet files."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ def _has_paths(value) -> bool:
 
 Paths = Annotated[
     str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    Rule(_has_paths, "a path, a pattern such as 'texts/*.txt', or a list of them"),
+    Rule(_has_paths, "a path, a pattern such as 'texts/*.txt', or a list of paths and patterns"),
 ]
 
 
 def find_files(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
-    """Return all files that match paths or patterns, without duplicates.
+    """Find all files that match paths or patterns, without duplicates.
 
-    Files that match the same pattern are sorted by name. In a pattern, `**` matches any number of
-    folders.
+    For each pattern, files are sorted by name. `**` matches any number of folders.
 
     Raises:
         FileNotFoundError: If no file matches a path.
-        ValueError: If a file type is unknown.
+        ValueError: If a file has an unknown type.
     """
     found = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
@@ -64,7 +63,7 @@ def _find_matching_files(pattern: str) -> list[str]:
 
 
 def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
-    """Yield the values of columns in a file, row by row.
+    """Yield the column values for all rows in a file.
 
     Args:
         path: Path to a `.txt` file (one row per line, in a column named "text"), a `.csv` file
@@ -74,10 +73,10 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
         names: List of strings. Column names.
 
     Yields:
-        Each row's location for error messages, and its values.
+        Tuples (location, values). Error messages contain the location.
 
     Raises:
-        ValueError: If any row cannot be read, or if columns are missing.
+        ValueError: If a row cannot be read, or if a column is missing.
 
     Example:
         >>> import tempfile
@@ -90,12 +89,12 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Check whether a file is in Parquet format. Its columns then have types."""
+    """Return whether a file is a Parquet file, whose columns have types."""
     return path.suffix.lower() == ".parquet"
 
 
 def _get_kind(path: pathlib.Path) -> str:
-    """Return a file's suffix without .gz."""
+    """Return the file suffix without .gz."""
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
@@ -103,14 +102,14 @@ def _get_reader(path: pathlib.Path) -> Callable:
     packed = path.suffix.lower() == ".gz"
     if _get_kind(path) not in FILE_READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
-            f"{path} has an unknown file type. Expected {', '.join(FILE_READERS)}. All of these "
+            f"{path} has an unknown file type. Expected {', '.join(FILE_READERS)}. All types "
             "except .parquet can be compressed (.gz)."
         )
     return FILE_READERS[_get_kind(path)]
 
 
 def _read_lines(path: pathlib.Path) -> Iterator[str]:
-    """Yield lines from a UTF-8 text file, including line ends."""
+    """Yield all lines in a UTF-8 text file, including line ends."""
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     number = 0
     with opener(path, "rb") as file:
@@ -163,7 +162,9 @@ def _read_json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[
         missing = [name for name in names if name not in record]
         if missing:
             _raise_row_error(
-                location, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row"
+                location,
+                f"has no {missing[0]!r}, only {', '.join(record)}",
+                "this key in every row",
             )
         for name in names:
             if isinstance(record[name], str):
@@ -195,11 +196,11 @@ FILE_READERS = {
 
 
 def _find_positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
-    """Return the position of each requested column in a file header."""
+    """Find the requested columns in a file header. Return the positions."""
     for name in names:
         if name not in header:
             raise ValueError(
-                f"{path} has no column {name!r}. Its columns are: {', '.join(map(str, header))}."
+                f"{path} has no column {name!r}. The columns are {', '.join(map(str, header))}."
             )
     return [header.index(name) for name in names]
 

@@ -1,4 +1,4 @@
-"""Describe a run, to check that nothing has changed when an interrupted run continues."""
+"""Describe runs, so that an interrupted run is only continued if nothing has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.version import __version__
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.bulk.columns import pa
 from encoder_zoo.extras.bulk.rows import is_parquet, parquet, read_rows
 from encoder_zoo.extras.bulk.task_method import TaskMethod, has_text
@@ -36,13 +36,13 @@ INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
 class Scan(NamedTuple):
-    """Information from reading all input files once, before the first prediction.
+    """Information from scanning all input files before the first prediction.
 
     Attributes:
-        rows: Number of rows in each file.
-        without_text: Number of rows without text.
-        sample: Values from the first row with text.
-        kept: Types of the columns to copy.
+        rows: List of integers. Number of rows per file.
+        without_text: Integer. Number of rows without text.
+        sample: Sequence of values from the first row with text.
+        kept: Arrow schema for the copied columns.
     """
 
     rows: list[int]
@@ -52,18 +52,18 @@ class Scan(NamedTuple):
 
 
 def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str]) -> Scan:
-    """Read all files once, and raise an error for the first row that cannot be processed.
+    """Read all files once, and raise an error for the first invalid row.
 
     Args:
-        paths: File paths.
-        names: Text column names.
-        keep: Columns to copy, by name.
+        paths: Sequence of file paths.
+        names: Sequence of strings. Text column names.
+        keep: Sequence of strings. Names of the columns to copy.
 
     Raises:
-        ValueError: If any row is not text, if no text is found, or if types differ within a column.
+        ValueError: If a row is not text, if no text is found, or if a column has several types.
     """
     counts, without_text, sample, schemas = [], 0, None, []
-    largest = {}  # {column: (integer, its location)}
+    largest = {}  # {column: (integer, location)}
     for path in paths:
         count, kinds = 0, {name: set() for name in keep}
         for location, values in read_rows(path, [*names, *keep]):
@@ -101,18 +101,17 @@ def _check_plain(value, name: str, location: str) -> None:
         raise invalid(
             f"{location} of {name!r}",
             value,
-            "strings, numbers or booleans in columns listed in `keep`",
+            "a string, a number or a boolean in each column in `keep`",
         )
     if type(value) is int and value not in INTEGERS:
-        raise invalid(
-            f"{location} of {name!r}",
-            value,
-            "64-bit integers in columns listed in `keep`. Store larger integers as strings",
+        raise ValueError(
+            f"{location} of {name!r} is {quote(value)}, but columns in `keep` can only contain "
+            "64-bit integers. Store larger integers as strings."
         )
 
 
 def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) -> None:
-    """Raise a ValueError when an integer is too large for the column type in the output."""
+    """Raise a ValueError if an integer is too large for the output column type."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
             f"{location} of {name!r} is {value}, which cannot be stored in a column of type "
@@ -122,7 +121,7 @@ def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) ->
 
 
 def _find_types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
-    """Return types for all copied columns in a file."""
+    """Find the types of all copied columns in a file."""
     if is_parquet(path):
         schema = parquet.read_schema(path)
         return pa.schema([schema.field(name) for name in kinds]).remove_metadata()
@@ -148,17 +147,17 @@ PLAIN_VALUES = (str, int, float, bool, type(None))
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that processes the texts in several files with one model.
+    """Run that computes predictions for several files with one model.
 
     Attributes:
-        folder: Output folder.
-        task_method: Method that computes the predictions.
-        files: Input files.
-        keep: Columns to copy.
-        shard_rows: Number of rows in a shard.
-        rows: Number of rows in each file.
-        schema: Output schema.
-        sha256: Checksum over everything that determines the predictions.
+        folder: Path. Output folder.
+        task_method: `TaskMethod` that computes the predictions.
+        files: `InputFiles`.
+        keep: List of strings. Names of the columns to copy.
+        shard_rows: Integer. Number of rows per shard.
+        rows: Integer. Total number of rows.
+        schema: Arrow schema of the output.
+        sha256: String. Checksum over everything that determines the predictions.
     """
 
     folder: pathlib.Path
@@ -179,10 +178,10 @@ class Run:
         keep: list[str],
         shard_rows: int,
     ) -> Run:
-        """Return the interrupted run in this folder, or a new run for empty folders.
+        """Open an interrupted run, or create a run in an empty folder.
 
         Raises:
-            ValueError: If the folder contains predictions from another run. See also `scan` and
+            ValueError: If the folder contains predictions from a different run. See also `scan` and
                 `InputFiles`.
         """
         files = InputFiles(paths)
@@ -216,7 +215,7 @@ class Run:
 
 
 def compute_model_checksum(task: Task) -> str:
-    """Compute a checksum over all weights and settings that affect the task's predictions."""
+    """Compute a checksum over all weights and settings that affect predictions."""
     model = getattr(task, "classifier", task)  # for a ZeroShotClassifier
     preprocessor = model.preprocessor
     of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
@@ -230,7 +229,7 @@ def compute_model_checksum(task: Task) -> str:
 
 
 def _make_plain(value):
-    """Remove layer names and nested objects, which have their own settings."""
+    """Remove layer names and nested objects from settings."""
     if isinstance(value, Mapping):
         kept = {str(name): _make_plain(inner) for name, inner in value.items() if name != "name"}
         return {name: inner for name, inner in kept.items() if inner is not None}
@@ -240,11 +239,11 @@ def _make_plain(value):
 
 
 def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
-    """Return the row count for each file, and a serialized prediction schema."""
+    """Return the number of rows per file, and a serialized prediction schema."""
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(
-            "%d of %d rows have no text. Their predictions are null.",
+            "%d of %d rows have no text. The predictions for these rows are null.",
             scanned.without_text,
             sum(scanned.rows),
         )
@@ -253,7 +252,7 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
     again = [name for name in sample.column_names if name in names]
     if again or len(set(names)) < len(names):
         raise ValueError(
-            f"`keep` is {keep}. Expected unique names that are not the names of prediction "
+            f"`keep` is {keep}. Expected unique names that are different from the prediction "
             f"columns: {', '.join(sample.column_names)}."
         )
     columns = pa.schema([("file", pa.string()), ("row", pa.int64())])
@@ -263,7 +262,7 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
 
 
 def _read(folder: pathlib.Path) -> dict:
-    """Read the description in a folder. Return {} for missing or empty folders."""
+    """Read the run description in a folder. Return {} for a missing or empty folder."""
     path = folder / BULK_NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
@@ -285,7 +284,7 @@ def _read(folder: pathlib.Path) -> dict:
 
 
 def _check_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
-    """Check the row counts in a description, and return its schema."""
+    """Validate the row counts in a run description, and return the schema."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files
     try:
@@ -300,6 +299,6 @@ def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} contains predictions from another run: {name} was {found.get(name)} "
-                f"there, but is {value} now. Write to another folder, or delete this folder."
+                f"{folder} contains predictions from another run with {name}={found.get(name)}, "
+                f"but {name} is {value} now. Write to a different folder, or delete this folder."
             )

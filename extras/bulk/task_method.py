@@ -1,6 +1,6 @@
-"""Compute predictions for text columns in which values can be missing.
+"""Compute predictions for text columns with missing values.
 
-Comments use these letters for shapes: N rows.
+Shapes in comments: N is the number of rows.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier
 
 
 class TaskMethod:
-    """A task method to call for text columns, with additional arguments.
+    """Task method to call for text columns, with additional arguments.
 
     Args:
         task, columns, method: See `BatchAnswers`.
         options: Dict. Additional method arguments.
 
     Raises:
-        ValueError: If the task does not have this method, or if the method does not support these
+        ValueError: If the task does not have the method, or if the method does not support the
             arguments.
         ImportError: If pyarrow is not installed.
     """
@@ -67,16 +67,16 @@ class TaskMethod:
 
     @property
     def names(self) -> list[str]:
-        """Return the names for all text columns."""
+        """Names of all text columns."""
         if isinstance(self.columns, str):
             return [self.columns]
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
 
     def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
-        """Return predictions as columns (N,), or None when all rows are without text.
+        """Compute predictions as columns (N,). Return None if no row has text.
 
         Args:
-            values: Values for the columns in `names`, each with shape (N,).
+            values: Sequence with N values for each column in `names`.
             present: Sequence of booleans of shape (N,). Whether a row has text.
         """
         chosen = [[v for v, p in zip(column, present, strict=True) if p] for column in values]
@@ -92,10 +92,10 @@ class TaskMethod:
         return spread(make_answer_columns(answers, self.method, kind), present)
 
     def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:
-        """Compute predictions for an example text, to find out which columns exist.
+        """Compute predictions for an example text, to determine the prediction columns.
 
         Args:
-            are_lists: For each column in `names`, whether its rows contain lists of texts.
+            are_lists: Sequence of booleans. Whether each column in `names` contains lists of texts.
         """
         model = getattr(self.task, "classifier", self.task)  # for a ZeroShotClassifier
         mask = getattr(model.preprocessor.tokenizer, "mask_token", None)
@@ -103,7 +103,7 @@ class TaskMethod:
         return self.answers([[[text] if is_list else text] for is_list in are_lists], [True])
 
     def _make_arguments(self, values: Sequence) -> tuple[tuple, dict]:
-        """Return positional and keyword arguments for the method."""
+        """Create positional and keyword arguments for the method."""
         if isinstance(self.columns, str):
             return (values[0],), {}
         if isinstance(self.columns, Mapping):
@@ -111,7 +111,7 @@ class TaskMethod:
         return (tuple(values),), {}
 
     def _check_call(self) -> None:
-        """Raise an error for invalid method arguments before any text is processed."""
+        """Raise a ValueError for invalid method arguments."""
         signature = inspect.signature(self._function)
         if "verbose" in signature.parameters:
             self.options.setdefault("verbose", 0)
@@ -130,15 +130,15 @@ class TaskMethod:
 
 
 def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
-    """Return whether a row has text, and check that all values are strings or lists of strings.
+    """Return whether a row has text, after validating all values.
 
     Args:
-        row: One value for each column in `names`.
-        names: Column names for error messages.
+        row: Sequence with one value per column.
+        names: Sequence of strings. Column names for error messages.
         location: String. Row location for error messages.
 
     Raises:
-        ValueError: If any value is neither a string nor a list of strings.
+        ValueError: If a value is neither a string nor a list of strings.
 
     Example:
         >>> has_text(["a", ["b"]], ["x", "y"], "Row 0"), has_text([None], ["x"], "Row 0")

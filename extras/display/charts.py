@@ -41,7 +41,8 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
     Args:
         history: Result of `fit`, or the dict in the attribute `history`.
 
-    Returns: Array of matplotlib axes with shape (1 + metrics,). The first axes show the loss. To
+    Returns:
+        Array of matplotlib axes with shape (1 + metrics,). The first axes show the loss. To
         save all plots, use `axes[0].figure.savefig("curves.png")`.
 
     Raises:

@@ -441,7 +441,8 @@ def attention(
         layer: Integer. Layer index. Defaults to -1, the last layer.
         head: Optional integer. Head index. If None, all heads are shown separately. Defaults to 0.
 
-    Returns: A picture with two columns of tokens. Each token on the left is connected to the
+    Returns:
+        A picture with two columns of tokens. Each token on the left is connected to the
         attended tokens on the right. Lines are darker for higher probabilities. Blue lines connect
         two texts. In terminals, only the most attended token is printed for each token.
 

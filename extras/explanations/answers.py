@@ -1,6 +1,6 @@
 """Explain answers by words in the question and the context.
 
-Comments use these letters for shapes: L sequence.
+Shapes in comments: L is the sequence length.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def explain_answers(
 
 
 class Columns(NamedTuple):
-    """Positions in W windows, (W,) each: start of question, start of context, and "no answer"."""
+    """Positions of question start, context start and "no answer" in all W windows, (W,) each."""
 
     question: np.ndarray
     context: np.ndarray
@@ -78,15 +78,16 @@ class Columns(NamedTuple):
 
 
 class SpanPositions(NamedTuple):
-    """Start and end positions of a possible answer in a window.
+    """Possible answer in a window, given by start and end positions.
 
     Attributes:
-        score: Sum over the outputs at these positions. For beam heads, the output for "no answer".
-        weights: Array of shape (1, ...). It is 1 for outputs at these positions, and 0 for others.
+        score: Float. Sum of the outputs at these positions, or the "no answer" output for beam
+            heads.
+        weights: Array of shape (1, ...). 1 for the outputs at these positions, 0 for all others.
         inputs: Dict {name: (1, L)}. Model inputs for the window.
-        question: Position where the question starts.
-        context: Tuple of integers: position where the context starts, index of its first token, and
-            number of tokens.
+        question: Integer. Start position of the question.
+        context: Tuple of integers (start position of the context, index of the first token in the
+            context, number of tokens).
     """
 
     score: float
@@ -105,10 +106,10 @@ def _spans(
     columns: Columns,
     answer: Answer,
 ) -> list[SpanPositions]:
-    """Return all spans of tokens in a window that contain exactly the characters of an answer.
+    """Find all token spans in a window that match the answer characters exactly.
 
-    There can be several spans, because tokens can share characters. `offsets` are the start and end
-    offsets of all tokens in the context.
+    Several spans can match, because tokens can share characters. `offsets` contains the start and
+    end offsets of all context tokens.
     """
     inputs = make_example_inputs(model, examples, window)
     begin, length = int(windows.begin[window]), int(windows.length[window])
@@ -135,9 +136,9 @@ def _spans(
 def _list_bounds(
     starts: np.ndarray, ends: np.ndarray, answer: Answer, column: int
 ) -> list[tuple[int, int]]:
-    """Return the positions in a window at which an answer can start, and those at which it can end.
+    """List pairs of start and end positions in a window that match an answer.
 
-    `starts` and `ends` are the offsets of the tokens in the window.
+    `starts` and `ends` are token offsets in the window.
     """
     real = starts < ends
     first = np.flatnonzero(real & (starts == answer["start"])) + column

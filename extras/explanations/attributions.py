@@ -1,6 +1,6 @@
-"""Compute how much each word contributes to an output.
+"""Compute word attributions, which measure the contribution of each word to an output.
 
-Comments use these letters for shapes: L sequence, T tokens of a text.
+Shapes in comments: L is the sequence length, T the number of tokens in a text.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class Part(NamedTuple):
-    """A text, or a window of a text, with the position of its tokens in an example.
+    """Tokens from a text or a text window in an example.
 
     Attributes:
-        text: String. The complete text.
+        text: String. Complete text.
         column: Integer. Position of the first token in the example.
-        words: Integer array of shape (T,). Word index for each token.
-        starts: Start position of each word in the text.
-        ends: End position for each word, or 0 for words without characters.
+        words: Integer array of shape (T,). Word index of each token.
+        starts: Integer array. Start offset of each word in the text.
+        ends: Integer array. End offset of each word, or 0 for words without characters.
     """
 
     text: str
@@ -44,20 +44,20 @@ class Part(NamedTuple):
     ends: np.ndarray
 
 
-COMPLETENESS_TOLERANCE = 1e-3  # relative to the sum over all attributions
+COMPLETENESS_TOLERANCE = 1e-3  # relative to the sum of all attributions
 
-SHARE = 0.01  # share of the tolerance for the shortest intervals, for which float32 rounds less
+SHARE = 0.01  # minimum fraction of the tolerance for short intervals, due to rounding errors
 
-MAX_POINTS = 1000  # maximum number of points, because outputs are not accurate enough
+MAX_POINTS = 1000  # more points do not help, because outputs are not accurate enough
 
 
 class Attribution(NamedTuple):
-    """How much each token contributes to an output.
+    """Contribution of each token to an output.
 
     Attributes:
         tokens: Float64 array of shape (L,). Attribution of each token.
         output: Float. Output for the text.
-        baseline: Float. Output for the text with masked words.
+        baseline: Float. Output for the masked text.
     """
 
     tokens: np.ndarray
@@ -66,9 +66,9 @@ class Attribution(NamedTuple):
 
 
 def compute_lobatto_nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes and weights, (count,), for Gauss-Lobatto quadrature from 0 to 1.
+    """Compute nodes and weights, (count,), for Gauss-Lobatto quadrature from 0 to 1.
 
-    The nodes include 0 and 1. The result is exact for polynomials up to degree 2 count - 3.
+    The nodes include 0 and 1. Polynomials up to degree 2 count - 3 are integrated exactly.
 
     Source: Abramowitz and Stegun 1964, 25.4.32.
 
@@ -86,7 +86,7 @@ NODES, LOBATTO_WEIGHTS = compute_lobatto_nodes(7)
 
 
 def integrated_gradients(along: Callable) -> Attribution:
-    """Compute integrated gradients, which add up to the output difference from the baseline.
+    """Compute integrated gradients, which sum to the difference of output and baseline.
 
     Args:
         along: Function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
@@ -120,7 +120,7 @@ def integrated_gradients(along: Callable) -> Attribution:
 
 
 def gradient_times_input(along: Callable) -> Attribution:
-    """Compute attributions with a single gradient. This is faster, but their sum is not exact.
+    """Compute attributions with a single gradient. This is faster, but the sum is not exact.
 
     Args:
         along: See `integrated_gradients`.
@@ -133,11 +133,11 @@ def gradient_times_input(along: Callable) -> Attribution:
 
 
 def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
-    """Select the tokens of one text, before dividing it into windows. See `select_window`.
+    """Select the tokens of one text. See also `select_window`.
 
     Args:
-        tokens: The tokens of all texts.
-        row: Integer. Index of the text.
+        tokens: `TokenizedTexts` with all texts.
+        row: Integer. Text index.
     """
     first, last, words = (
         field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
@@ -151,19 +151,19 @@ def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
 
 
 def select_window(text: Part, column: int, begin: int, count: int) -> Part:
-    """Select the tokens of a text that are in a window.
+    """Select the text tokens in a window.
 
     Args:
-        text: The whole text, as returned by `select_tokens`.
-        column: Integer. Position of the window's first token in the example.
-        begin: Integer. Index of the window's first token in the text.
+        text: `Part` with the whole text, as returned by `select_tokens`.
+        column: Integer. Position of the first window token in the example.
+        begin: Integer. Index of the first window token in the text.
         count: Integer. Number of tokens in the window.
     """
     return text._replace(column=column, words=text.words[begin : begin + count])
 
 
 def make_example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
-    """Return the model inputs for an encoded example, {name: (1, L)}."""
+    """Create the model inputs for an encoded example, {name: (1, L)}."""
     example = take_examples(examples, [index])
     inputs = keras.utils.unpack_x_y_sample_weight(task.batch_maker.collate()(example))[0]
     return {name: values.numpy() for name, values in inputs.items()}
@@ -177,15 +177,15 @@ def compute_attributions(
     method: str,
     batch_size: int | None,
 ) -> Attributions:
-    """Compute how much each word contributes to a weighted sum over outputs.
+    """Compute the contribution of each word to a weighted sum of outputs.
 
     Args:
-        task: The model.
+        task: `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the example.
-        parts: The texts in the example.
-        weights: Array of shape (1, ...). The weight of each output.
-        method: One of `ATTRIBUTION_METHODS`.
-        batch_size: Integer. Number of points per batch, or None to use the default.
+        parts: Sequence of `Part` objects. Texts in the example.
+        weights: Array of shape (1, ...). Output weights.
+        method: String. Key in `ATTRIBUTION_METHODS`.
+        batch_size: Optional integer. Number of points per batch. If None, the default is used.
     """
     masked = np.array(inputs["token_ids"])
     for part in parts:
@@ -203,7 +203,7 @@ def compute_attributions(
 
 
 def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
-    """Return the words in a text with their attributions, which are sums over tokens."""
+    """Sum token attributions for each word in a text."""
     found, unseen = [], 0.0
     for word in dict.fromkeys(part.words.tolist()):
         tokens = np.flatnonzero(part.words == word)
@@ -225,11 +225,11 @@ def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAt
 
 
 def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
-    """Combine attributions for several logits into attributions for their weighted sum.
+    """Combine attributions for several logits into attributions for the weighted sum.
 
     Args:
-        found: List with attributions for the same texts.
-        weights: List of weights with the same length.
+        found: Sequence of `Attributions` for the same texts.
+        weights: Sequence of floats with the same length.
     """
     words = {}
     for row, weight in zip(found, weights, strict=True):
@@ -246,7 +246,7 @@ def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) ->
 
 
 def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
-    """Log a warning for explanations with an inexact sum of attributions."""
+    """Log a warning if the attributions do not sum to the logit change."""
     if method != "integrated_gradients":
         return
     gaps = [
@@ -256,8 +256,8 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
     wrong = sum(gap > COMPLETENESS_TOLERANCE for gap in gaps)
     if wrong:
         logger.warning(
-            "In %d of %d explanations, the attributions do not add up to the change of the logit "
-            "(error up to %.4f), because float16 and bfloat16 are not precise enough. Use "
+            "In %d of %d explanations, the attributions do not add up to the logit change (error "
+            "up to %.4f), because float16 and bfloat16 are not precise enough. Use "
             "dtype='float32'.",
             wrong,
             len(gaps),
@@ -266,13 +266,13 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
 
 
 def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
-    """Compute a weighted sum over the outputs for one text, with different embeddings.
+    """Compute a weighted sum of outputs for one text with several different embeddings.
 
     Args:
-        task: The model.
-        inputs: Dict {name: (1, L)}. Inputs for this text.
-        weights: Array of shape (1, ...). The weight of each output.
-        vectors: Array of shape (n, L, D). Embeddings to use instead of the text's embeddings.
+        task: `Task` to explain.
+        inputs: Dict {name: (1, L)}. Model inputs for the text.
+        weights: Array of shape (1, ...). Output weights.
+        vectors: Array of shape (n, L, D). Embeddings that replace the text embeddings.
 
     Returns:
         Float32 array of shape (n,).
@@ -291,11 +291,11 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
 def compute_values_and_gradients(
     function: Callable, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute function values (n,) and gradients for each row in x, (n, ...).
+    """Compute function values (n,) and gradients (n, ...) for all rows in `x`.
 
     Args:
-        function: Function to map (n, ...) to (n,). Each value should only depend on its own row.
-        x: Float32 array.
+        function: Function that maps (n, ...) to (n,). Each value must only depend on the same row.
+        x: Float32 array of shape (n, ...).
 
     Example:
         >>> values, gradients = compute_values_and_gradients(
@@ -329,15 +329,15 @@ def make_line(
     """Create a function that evaluates the model between the masked text (0) and the text (1).
 
     Args:
-        task: The model.
-        inputs: Dict {name: (1, L)}. Inputs for this text.
-        masked_ids: Array of shape (1, L). Token ids in which words are replaced by masks.
+        task: `Task` to explain.
+        inputs: Dict {name: (1, L)}. Model inputs for the text.
+        masked_ids: Array of shape (1, L). Token ids with masked words.
         weights: See `compute_weighted_logits`.
-        batch_size: Integer. Number of points in a batch.
+        batch_size: Integer. Number of points per batch.
 
     Returns:
-        Function that maps points (n,) to outputs (n,) and slopes (n, L). A slope is the change of
-        the output caused by the embedding of one token, along the line between both texts.
+        Function that maps points (n,) to outputs (n,) and slopes (n, L). The slope of a token
+        is the output change due to this token embedding, along the line between both texts.
     """
     start, end = (
         ops.convert_to_numpy(

@@ -1,6 +1,6 @@
 """Explain entity predictions by the surrounding words.
 
-Comments use these letters for shapes: L sequence, C tags, W windows, T tokens of a text.
+Shapes in comments: L is the sequence length, C the number of tags, W of windows, T of text tokens.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def explain_entities(
 
 
 def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.ndarray]:
-    """Map each entity label to the indices of its tags."""
+    """Map each entity label to tag indices."""
     if strategy == "none":
         return {tag: np.array([index]) for index, tag in enumerate(tagger.tag_names)}
     parsed = parse_tags(tagger.tag_names)
@@ -78,13 +78,13 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
 
 
 def _find_members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
-    """Return the indices of tokens that overlap an entity. Token starts and ends are sorted."""
+    """Find all tokens that overlap an entity. Token starts and ends must be sorted."""
     first = np.searchsorted(ends, entity["start"], side="right")
     return np.arange(first, np.searchsorted(starts, entity["end"]))
 
 
 def _make_weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """Return weights, (1, L, C), that select the best tag per token and average over tokens."""
+    """Create weights (1, L, C) to average the best tag logits over tokens."""
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)
     weights[0, columns, best] = 1 / len(columns)

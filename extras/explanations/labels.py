@@ -1,6 +1,6 @@
 """Explain classifier labels by the words in each text.
 
-Comments use these letters for shapes: W windows of a text, C classes.
+Shapes in comments: W is the number of windows in a text, C the number of classes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def explain_labels(
 
 
 def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
-    """Encode one or two text columns. Return tokens, their position in windows, and examples."""
+    """Encode one or two text columns. Return tokens, windows and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
     marks = classifier.batch_maker.cached("word_marks", lambda: mark_word_tokens(tokenizer))
@@ -89,7 +89,7 @@ def _parts(
     examples: dict,
     number: int,
 ) -> list[Part]:
-    """Return the parts of one or two texts in a window."""
+    """Select the parts of one or two texts in a window."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
     columns = tokenizer.first_column, second + tokenizer.pair_separators - 1
     found = []
@@ -100,14 +100,14 @@ def _parts(
 
 
 def _compute_shares(logits: np.ndarray, pooling: str) -> np.ndarray:
-    """Return how much each window contributes to each logit of the text, (W, C)."""
+    """Compute the weight of each window for each logit, (W, C)."""
     if pooling == "max":
         return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
     return np.full_like(logits, 1 / len(logits))
 
 
 def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
-    """Return the index of a class, which is given by its label or index."""
+    """Convert a label or class index to a class index."""
     [index] = find_label_indices([label], classifier.labels).numpy().tolist()
     if not 0 <= index < classifier.num_classes:
         names = list(classifier.class_names)
@@ -116,7 +116,7 @@ def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
 
 
 def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
-    """Return a class probability, or the predicted value for regression."""
+    """Compute a class probability, or the predicted value for regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])
     return float(classifier._class_answers.probabilities(logits)[index])

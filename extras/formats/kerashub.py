@@ -1,6 +1,6 @@
 """Read KerasHub presets without running any code from them.
 
-The files contain the names of Python modules and classes. They are never imported. Instead, class
+The files contain names of Python modules and classes, which are never imported. Instead, class
 names are looked up in a table.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
@@ -42,26 +42,26 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 
 def files() -> set[str]:
-    """Return file names for a KerasHub preset."""
+    """List all file names in KerasHub presets."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
     return {CONFIG, MANIFEST, *tokenizer_file_names(), *weights, *_OTHERS}
 
 
 def tokenizer_file_names() -> set[str]:
-    """Return file names for a KerasHub preset's tokenizer."""
+    """List all tokenizer file names in KerasHub presets."""
     named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
-    """Open the checkpoint in a folder. Return None for folders without KerasHub presets."""
+    """Open the checkpoint of a KerasHub preset. Return None for other folders."""
     if CONFIG in files and "class_name" in files.read_json(CONFIG):
         return KerasHubCheckpoint(files, settings)
     return None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
-    """Open the tokenizer in a folder. Return None for folders without KerasHub presets."""
+    """Open the tokenizer of a KerasHub preset. Return None for other folders."""
     family = find_tokenizer_family(files, files.read_json(CONFIG) if CONFIG in files else {})
     if family is None:
         return None
@@ -70,18 +70,18 @@ def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None
 
 
 class KerasHubCheckpoint(Checkpoint):
-    """Checkpoint in a folder written by KerasHub or downloaded from its Kaggle presets.
+    """Checkpoint in a KerasHub preset, for example from Kaggle.
 
-    The model has the same outputs as in KerasHub. For this reason, values that are hard-coded in
-    KerasHub are used, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head. Token
-    ids can differ, because KerasHub case-folds texts. For example, it converts "ß" to "ss".
+    The model computes the same outputs as in KerasHub. For this reason, hard-coded KerasHub values
+    are used, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head. Token ids can
+    differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
 
     Args:
         files: `FolderFiles` for a folder with `config.json` and `model.weights.h5`.
-        settings: Dict. Content from `encoder_zoo.json`, or {} if this file does not exist.
+        settings: Dict. The `encoder_zoo.json` content, or {} for a missing file.
 
     Raises:
-        ValueError: If files are missing, damaged or contain invalid values.
+        ValueError: If a file is missing or damaged, or contains invalid values.
     """
 
     def __init__(self, files: FolderFiles, settings: dict):
@@ -155,7 +155,7 @@ class KerasHubCheckpoint(Checkpoint):
             self.config["problem_type"] = stored.get("problem_type", problem)
 
     def _add(self, file: Hdf5File, groups: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Map Hugging Face tensor names to the arrays of a layer, and store their shapes."""
+        """Map Hugging Face tensor names to arrays in the file, and store the shapes."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
             for block in self._names.blocks.values():
@@ -171,7 +171,7 @@ class KerasHubCheckpoint(Checkpoint):
                     self.shapes[name] = (math.prod(stored),)
 
     def _add_positions(self) -> None:
-        """Add rows for the first positions, which are not used and not stored by KerasHub."""
+        """Add rows for unused first positions, which KerasHub does not store."""
         added = self.family.unused_positions
         if self.family.positions_skip_padding:
             added = self.config["pad_token_id"] + 1
@@ -184,11 +184,11 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Return the family for a preset's tokenizer, or None for other presets.
+    """Find the family for the tokenizer in a KerasHub preset. Return None for other folders.
 
     Args:
-        files: `FolderFiles` for a preset, which may contain only a tokenizer.
-        config: Dict. Content from config.json, or {} if this file does not exist.
+        files: `FolderFiles` for a preset. Only the tokenizer files are required.
+        config: Dict. The config.json content, or {} for a missing file.
     """
     if "class_name" in config:
         return _find_family(files, config["class_name"])
@@ -201,16 +201,16 @@ def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
 
 
 def _find_family(files: FolderFiles, name: object) -> Family:
-    """Return the family for a backbone class name in config.json."""
+    """Find the family for a backbone class name in config.json."""
     families = {names.backbone: family for family, names in KERAS_HUB.items()}
     return get_family(_look_up(families, name, files.path / CONFIG))
 
 
 def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
-    """Read a KerasHub preset's tokenizer. Return None for presets without a tokenizer.
+    """Read the tokenizer in a KerasHub preset. Return None for presets without a tokenizer.
 
     Raises:
-        ValueError: If the family expects another tokenizer class.
+        ValueError: If the family requires a different tokenizer class.
     """
     path, names = files.path / _TOKENIZER, KERAS_HUB[family.name]
     if _TOKENIZER not in files:
@@ -238,7 +238,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
 
 
 def _read_head(settings: Mapping, path: pathlib.Path) -> dict:
-    """Read the head settings from the manifest."""
+    """Get the head settings from the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0
     names = labels is None or (
@@ -267,11 +267,9 @@ def _convert_config(description: Mapping, family: Family, path: pathlib.Path) ->
     config = _settings(description, path)
     dtype = config.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":
-        raise invalid(
-            f"{path}: dtype",
-            dtype["class_name"],
-            "DTypePolicy, because quantized weights are not supported. Save the preset before "
-            "quantizing the model",
+        raise ValueError(
+            f"{path}: dtype is {quote(dtype['class_name'])}, but quantized weights are not "
+            "supported. Save the preset before quantizing the model."
         )
     names, keys = KERAS_HUB[family.name].arguments, family.config_keys
     known = {theirs: names.get(ours, ours) for ours, theirs in keys.items()}
@@ -307,7 +305,7 @@ def _is_special(token: object) -> bool:
 
 
 def _find_kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
-    """Return a kernel's shape as (out, in), after merging the axes for heads."""
+    """Return the kernel shape (out, in) after merging the attention head axes."""
     if len(stored) not in (2, 3):
         raise invalid(f"{group}/vars/0.shape", stored, "two or three axes")
     inputs = len(stored) - 1 if group.endswith("output_dense") else 1

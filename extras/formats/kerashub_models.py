@@ -39,7 +39,7 @@ LIBRARY = Library(
 )
 
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
-# Values of tokenizer settings that KerasHub's files cannot express.
+# Tokenizer settings with values that KerasHub files cannot store.
 _TOKENIZER_BUILT_IN = {"added_tokens": [], "special_tokens_in_text": False}
 _TOKENIZER_BUILT_IN |= {"truncation_side": "right", "padding_side": "right"}
 _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id")
@@ -70,10 +70,10 @@ def save_for_keras_hub(
     Args:
         model: Backbone or task to save.
         tokenizer: Optional tokenizer to save with a backbone.
-        dtype: Optional string. Weight dtype. If None, the model's dtype will be used.
+        dtype: Optional string. Weight dtype. If None, the model dtype will be used.
         folder: Path. Folder to write or replace.
-        settings: Dict. The fields to write to the manifest.
-        about: Description for the model card.
+        settings: Dict. Fields to write to the manifest.
+        about: `Description` for the model card.
     """
     labels = ()
     if isinstance(model, Backbone):
@@ -97,12 +97,12 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
     """Convert a backbone to a KerasHub backbone with the same weights.
 
     Args:
-        backbone: Backbone from a family that KerasHub supports.
-        dtype: Optional string. Dtype for the new model. If None, the backbone's dtype policy will
-            be used. Defaults to None.
+        backbone: `Backbone` to convert.
+        dtype: Optional string. New model dtype. If None, the backbone dtype policy will be used.
+            Defaults to None.
 
     Raises:
-        ValueError: If KerasHub does not support this family or a backbone setting.
+        ValueError: If KerasHub does not support the family or a backbone setting.
     """
     names = _get_names(backbone)
     _check_built_in(names.backbone, names.built_in, backbone)
@@ -142,15 +142,15 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
 def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
     """Convert a tokenizer to a KerasHub tokenizer with the same vocabulary and settings.
 
-    Token ids can differ because KerasHub case-folds texts. For example, it converts "ß" to "ss".
+    Token ids can differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
 
     Args:
-        tokenizer: Tokenizer of this package.
-        backbone: Backbone to use with the tokenizer. It determines the tokenizer class in KerasHub.
+        tokenizer: `Tokenizer` to convert.
+        backbone: `Backbone` to use with the tokenizer, which determines the KerasHub class.
 
     Raises:
-        ValueError: If KerasHub uses a different tokenizer class for this backbone, or if it does
-            not support all tokenizer settings.
+        ValueError: If KerasHub uses a different tokenizer class for this backbone, or does not
+            support all tokenizer settings.
     """
     names, kind = _get_names(backbone), backbone.family.tokenizer
     if type(tokenizer) is not kind.load():
@@ -173,12 +173,12 @@ def make_keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Mod
     """Convert a task to a KerasHub task with the same weights and preprocessor.
 
     Args:
-        task: Sequence classifier or masked language model.
-        dtype: Optional string. Dtype for the new model. If None, the backbone's dtype policy will
-            be used. Defaults to None.
+        task: `SequenceClassifier` or `MaskedLM` to convert.
+        dtype: Optional string. New model dtype. If None, the backbone dtype policy will be used.
+            Defaults to None.
 
     Raises:
-        ValueError: If KerasHub does not support this task, its family or all of its settings.
+        ValueError: If KerasHub does not support the task, the family or a setting.
     """
     backbone, names = task.backbone, _get_names(task.backbone)
     record = names.heads.get(task.record.head)
@@ -222,7 +222,7 @@ def _get_class(name: str) -> type:
 
 
 def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) -> None:
-    """Check that settings are equal to the values that are hard-coded in KerasHub."""
+    """Compare settings with the hard-coded values in KerasHub."""
     for name, value in built_in.items():
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
@@ -230,12 +230,12 @@ def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) 
             advice = ' Save with format="huggingface".'
             if isinstance(model, keras.Model):
                 advice = (
-                    f" To use KerasHub's value, load the model with from_preset(..., "
-                    f"{name}={value!r}), check its outputs, and save it."
+                    f" To use the KerasHub value, load the model with from_preset(..., "
+                    f"{name}={value!r}), check the outputs, and save the model."
                 )
             raise ValueError(
                 f"The {type(model).__name__} has {name}={found!r}, but in KerasHub, {theirs} "
-                f"always uses {name}={value!r}. Its outputs would be different.{advice}"
+                f"always uses {name}={value!r}. The outputs would be different.{advice}"
             )
 
 
@@ -243,8 +243,8 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
     """Copy weights from a model to the corresponding KerasHub model.
 
     Args:
-        model: Model of this package.
-        there: KerasHub model.
+        model: Model to copy from.
+        there: KerasHub model to copy to.
         groups: Dict that maps attribute paths in `model` to group names in KerasHub weight files.
     """
     for path, group in groups.items():
@@ -260,17 +260,17 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
 
 
 def _weights(layer: keras.layers.Layer) -> list:
-    """Return a layer's weights in the same order as Keras, after merging LoRA updates."""
+    """Return the layer weights in Keras order, after merging LoRA updates."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]
     return layer.weights
 
 
 def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
-    """Return the position embeddings at a path, shape (max_sequence_length, D).
+    """Compute position embeddings (max_sequence_length, D) for KerasHub.
 
-    The first positions are removed if they are not used. If KerasHub has no segment embedding for
-    this family, the embedding of segment 0 is added to all positions.
+    Unused first positions are removed. If KerasHub has no segment embedding for this family, the
+    embedding of segment 0 is added to all positions.
     """
     layer = backbone.embeddings
     table = keras.ops.convert_to_numpy(find_layer(backbone, path).embeddings)
@@ -281,7 +281,7 @@ def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.nda
 
 
 def _find_layer(model: keras.Model, group: str) -> keras.layers.Layer:
-    """Return the layer for a group name in weight files. 'dense_1' is the second `Dense`."""
+    """Find a layer by the group name in weight files. 'dense_1' is the second `Dense`."""
     first, *inner = group.split("/")
     kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
     alike = [
@@ -294,7 +294,7 @@ def _find_layer(model: keras.Model, group: str) -> keras.layers.Layer:
 
 
 def _convert_to_snake_case(name: str) -> str:
-    """Convert a class name to snake case, as Keras does for the default names of layers.
+    """Convert a class name to snake case, like Keras for default layer names.
 
     Example:
         >>> _convert_to_snake_case("MaskedLMHead")

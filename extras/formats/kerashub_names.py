@@ -1,4 +1,4 @@
-"""Tables with the names of classes, layers and settings in KerasHub for each family."""
+"""Tables with class names, layer names and settings in KerasHub for each family."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubHead:
-    """Names for a task in KerasHub and for the layers in its head.
+    """KerasHub names for a task and the head layers.
 
     Attributes:
-        task: String. Task class in KerasHub.
+        task: String. Task class name.
         groups: Dict that maps attribute paths in the task to group names in weight files.
-        built_in: Dict that maps task arguments to values that are hard-coded in KerasHub.
+        built_in: Dict that maps task arguments to hard-coded values in KerasHub.
     """
 
     task: str
@@ -23,22 +23,22 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """Names for an encoder family in KerasHub, and hard-coded values.
+    """KerasHub names and hard-coded values for an encoder family.
 
     Attributes:
-        backbone: String. Backbone class in KerasHub.
-        built_in: Dict that maps backbone arguments to values that are hard-coded in KerasHub.
+        backbone: String. Backbone class name.
+        built_in: Dict that maps backbone arguments to hard-coded values in KerasHub.
         groups: Dict that maps attribute paths in the backbone to group names in weight files.
         heads: Dict that maps head names (see `Family.heads`) to `KerasHubHead`.
-        tokenizer: String. Tokenizer class in KerasHub.
+        tokenizer: String. Tokenizer class name.
         tokenizer_file_names: Dict that maps file names in Hugging Face folders to file names in
             KerasHub.
         tokenizer_settings: Dict that maps settings in tokenizer_config.json to tuples (name in
             KerasHub, default in KerasHub).
         tokenizer_arguments: Dict that maps tokenizer arguments in KerasHub to tokenizer attributes
             in this package.
-        tokenizer_built_in: Dict that maps tokenizer attributes in this package to values that are
-            hard-coded in KerasHub.
+        tokenizer_built_in: Dict that maps tokenizer attributes in this package to hard-coded values
+            in KerasHub.
         arguments: Dict that maps backbone arguments to different names in KerasHub. Several
             arguments can be mapped to the same name.
         blocks: Dict that maps backbone attributes with lists of blocks to prefixes of group names.
@@ -63,7 +63,7 @@ _LAYERS = ("query", "key", "value", "output")  # dense layers of an attention la
 
 
 def _name_block_groups(block: str, projection: str, blocks: str = "blocks") -> dict[str, str]:
-    """Return group names in weight files for all attribute paths in Transformer blocks.
+    """Map attribute paths in Transformer blocks to group names in weight files.
 
     Args:
         block: String. Group name for blocks, with {} as placeholder for the index.

@@ -1,6 +1,6 @@
 """Read TensorFlow 1 checkpoints, such as models from https://github.com/google-research/bert.
 
-Checkpoints contain configuration, vocabulary and weights, for example `bert_config.json`,
+A checkpoint contains configuration, vocabulary and weights, for example `bert_config.json`,
 `vocab.txt` and `bert_model.ckpt.*`.
 """
 
@@ -30,11 +30,11 @@ WEIGHTS = None  # repositories always contain the other files too
 
 @dataclasses.dataclass(frozen=True)
 class Tf1Names:
-    """Names for an encoder family in TensorFlow 1 checkpoints.
+    """Names in TensorFlow 1 checkpoints for an encoder family.
 
     Attributes:
         config_file: String. Configuration file name.
-        parts: Tuple of pairs (regular expression, replacement). They are applied to variable names
+        parts: Tuple of pairs (regular expression, replacement), which are applied to variable names
             in order.
     """
 
@@ -70,7 +70,7 @@ _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
 def files() -> list[str]:
-    """Return glob patterns for checkpoint files. This does not include tokenizer files."""
+    """List glob patterns for checkpoint files, without tokenizer files."""
     configs = [names.config_file for names in TF1.values()]
     return [*configs, "*.index", "*.data-*"]
 
@@ -79,13 +79,13 @@ tokenizer_file_names = files
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
-    """Open the checkpoint in a folder. Return None for folders without a checkpoint."""
+    """Open the TensorFlow 1 checkpoint in a folder. Return None for other folders."""
     family = _find_family(files)
     return Tf1Checkpoint(files, family) if family else None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
-    """Open the tokenizer in a folder. Return None for folders without a checkpoint."""
+    """Open the tokenizer of a TensorFlow 1 checkpoint. Return None for other folders."""
     if (family := _find_family(files)) is None:
         return None
     path, config = _read_config(files, family)
