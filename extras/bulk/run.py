@@ -299,6 +299,6 @@ def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} contains predictions from another run with {name}={found.get(name)}, "
-                f"but {name} is {value} now. Write to a different folder, or delete this folder."
+                f"{folder} contains predictions from another run: {name} was {found.get(name)}, "
+                f"but is {value} now. Write to a different folder, or delete this folder."
             )

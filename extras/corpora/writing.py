@@ -342,8 +342,8 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
-                f"{folder} contains another corpus with {name}={found.get(name)}, but {name} is "
-                f"{value} now. Write to a different folder, or delete this folder."
+                f"{folder} contains another corpus: {name} was {found.get(name)}, but is {value} "
+                "now. Write to a different folder, or delete this folder."
             )
     if found[MODIFIED] != modified:
         cure = (

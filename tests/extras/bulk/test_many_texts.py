@@ -706,7 +706,7 @@ def test_a_single_column_is_kept_by_its_name_and_a_file_is_no_folder(tmp_path):
     answer = ez.answer_files(Reversing(), path, tmp_path / "out", keep="id", verbose=0)
     assert parquet.read_table(answer[0]).column("id").to_pylist() == [7]
     for name in ("out.parquet", "out.jsonl", "out.csv"):
-        with pytest.raises(ValueError, match="folder is.*'out'"):
+        with pytest.raises(ValueError, match="folder. is.*'out'"):
             ez.answer_files(Reversing(), path, tmp_path / name, verbose=0)
         assert not (tmp_path / name).exists()
     with pytest.raises(ValueError, match="other than 'file' and 'row'"):

@@ -146,7 +146,7 @@ class TestFolders:
             ez.LateInteraction.from_preset(tmp_path / "wrong", verify=False)
 
     def test_another_width_is_refused(self):
-        with pytest.raises(ValueError, match="dim is 7.*projections"):
+        with pytest.raises(ValueError, match="dim. is 7.*projections"):
             ez.LateInteraction.from_preset(GOLDEN / "late_interaction" / "pylate", dim=7)
 
 
