@@ -113,10 +113,10 @@ class HybridEmbedder:
     separately. Training a task affects all three kinds of vectors.
 
     Args:
-        dense: `TextEmbedder` for text embeddings.
-        terms: `SparseEncoder` for term weights, with the same backbone.
-        tokens: `LateInteraction` for token embeddings, with the same backbone, and without markers,
-            expansion and skiplist.
+        dense: The `TextEmbedder` for text embeddings.
+        terms: The `SparseEncoder` for term weights, with the same backbone.
+        tokens: The `LateInteraction` for token embeddings, with the same backbone, and without
+            markers, expansion and skiplist.
         weights: Tuple of three floats. Score weights. Defaults to (1.0, 0.3, 1.0).
 
     Attributes:
@@ -225,9 +225,9 @@ class HybridEmbedder:
 
         Args:
             texts: String, or list, array, tensor or table column of strings.
-            prompt: Optional string. Name of a `TextEmbedder` prompt to add before each text.
+            prompt: Optional string. The name of a `TextEmbedder` prompt to add before each text.
                 Defaults to None.
-            batch_size: Optional integer. Batch size. If None, 32 is used. Defaults to None.
+            batch_size: Optional integer. The batch size. If None, 32 is used. Defaults to None.
             missing: String, "none" or "error". Handling of rows without text (None, NaN or blank).
                 With "none", embeddings are NaN, term weights are empty, and token embeddings are
                 None. With "error", an error will be raised for the first row without text. Defaults
@@ -271,7 +271,7 @@ class HybridEmbedder:
             documents: Texts or `HybridVectors`.
 
         Returns:
-            Float32 array of shape (N, M). Higher values are more similar. For a single text,
+            A float32 array of shape (N, M). Higher values are more similar. For a single text,
             the axis is removed.
         """
         sides, ones = [], []
@@ -308,10 +308,10 @@ class HybridEmbedder:
         Args:
             documents: List, array or column of strings, table, list of dicts, or result of
                 `chunks`.
-            precision: String. Precision of text and token embeddings. See `VectorIndex`. Defaults
-                to "float32".
-            batch_size: Optional integer. Batch size for `embed`. If None, 32 is used. Defaults to
-                None.
+            precision: String. The precision of text and token embeddings. See `VectorIndex`.
+                Defaults to "float32".
+            batch_size: Optional integer. The batch size for `embed`. If None, 32 is used. Defaults
+                to None.
             ids, metadata, text_column: See `VectorIndex.build`.
 
         Raises:
@@ -348,7 +348,7 @@ class HybridEmbedder:
         """Load an index from a folder that was created with `HybridIndex.save`.
 
         Args:
-            folder: Path. Index folder.
+            folder: Path. The index folder.
             verify: Boolean. Whether to verify all file checksums. Defaults to True.
         """
         return HybridIndex.load(folder, self._parts(), verify)

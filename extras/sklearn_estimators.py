@@ -187,11 +187,11 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         preset: String. See `SequenceClassifier.from_preset`. The default preset is small and works
             offline. Larger presets, such as "all_minilm_l6_en_uncased", are more accurate. Defaults
             to "bert_nano_en_uncased".
-        epochs: Integer. Number of epochs. Defaults to 3.
-        batch_size: Integer. Batch size for training and prediction. Defaults to 32.
-        learning_rate: Optional float. Peak learning rate. If None, the recommended learning rate is
-            used. See `SequenceClassifier.compile`. Defaults to None.
-        sequence_length: Optional integer. Maximum number of tokens. If None, the maximum model
+        epochs: Integer. The number of epochs. Defaults to 3.
+        batch_size: Integer. The batch size for training and prediction. Defaults to 32.
+        learning_rate: Optional float. The peak learning rate. If None, the recommended learning
+            rate is used. See `SequenceClassifier.compile`. Defaults to None.
+        sequence_length: Optional integer. The maximum number of tokens. If None, the maximum model
             length is used. Defaults to None.
         class_weight: Optional dict {class: weight} or "balanced", as in scikit-learn classifiers.
             Defaults to None.
@@ -382,11 +382,11 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     Args:
         preset: String. See `TextEmbedder.from_preset`. The default preset is small and works
             offline. Defaults to "bert_nano_en_uncased_embedder".
-        batch_size: Integer. Batch size for prediction. Defaults to 32.
+        batch_size: Integer. The batch size for prediction. Defaults to 32.
         sequence_length: Optional integer. See `TextClassifier`. Defaults to None.
 
     Attributes:
-        model_: `TextEmbedder`.
+        model_: A `TextEmbedder`.
 
     Example:
         >>> from sklearn.linear_model import LogisticRegression

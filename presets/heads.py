@@ -54,7 +54,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     """Replace `architectures` and `id2label` by values that match the weights and the task.
 
     Args:
-        checkpoint: `Checkpoint` whose `config` is updated.
+        checkpoint: The `Checkpoint` whose `config` is updated.
         cls: Task class to load.
         given: Dict of task arguments from the caller.
 
@@ -215,15 +215,15 @@ def restore_head(
     """Load the task head, or log a warning with the reason for a new head.
 
     Args:
-        checkpoint: `Checkpoint` after `settle_head`.
+        checkpoint: The `Checkpoint` after `settle_head`.
         task: Task whose head is loaded.
         arguments: Dict of task arguments from the caller.
-        safeguards: `Safeguards` to use.
+        safeguards: The `Safeguards` to use.
         new_pooler: Boolean. Whether the pooler is new because the checkpoint has no pooler.
-        other_class: Optional string. Class name returned by `settle_head`.
+        other_class: Optional string. The class name returned by `settle_head`.
 
     Returns:
-        Set of strings. Names of all loaded tensors.
+        A set of strings. Names of all loaded tensors.
 
     Raises:
         ValueError: If a checkpoint that was saved by this task has missing tensors or different

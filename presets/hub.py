@@ -68,12 +68,12 @@ def from_hugging_face(
         address: String. `hf://organisation/name`, optionally followed by `@` and a branch, tag or
             commit.
         verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
-        max_bytes: Integer. Maximum total file size. Defaults to 2**63.
+        max_bytes: Integer. The maximum total file size. Defaults to 2**63.
         weights: Boolean. Whether to download the weights. If False, only tokenizer files are
             downloaded. Defaults to True.
 
     Returns:
-        Path to the folder.
+        The path to the folder.
 
     Raises:
         ValueError: If the address is malformed, or if the repository is missing or has no weights.
@@ -136,7 +136,7 @@ def list_files(
 
     Args:
         address: String. See `from_hugging_face`.
-        max_bytes: Integer. Maximum total file size. Defaults to 2**63.
+        max_bytes: Integer. The maximum total file size. Defaults to 2**63.
         weights: Boolean. Whether to select files with weights. Defaults to True.
 
     Returns:
@@ -270,8 +270,8 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     """Select the preset files in a repository, with weights in one format.
 
     Args:
-        address: String. Repository address for error messages.
-        names: List of strings. Names of all files.
+        address: String. The repository address for error messages.
+        names: List of strings. The names of all files.
         weights: Boolean. Whether to include the weights. If False, only tokenizer files are
             selected. Defaults to True.
 
@@ -323,7 +323,7 @@ def from_kaggle(address: str) -> pathlib.Path:
         address: String. `kaggle://organisation/model/keras/variant[/version]`, as in KerasHub.
 
     Returns:
-        Path to the folder.
+        The path to the folder.
 
     Raises:
         ValueError: If the address is malformed or the model cannot be downloaded.

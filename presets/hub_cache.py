@@ -29,7 +29,7 @@ class HubFile(NamedTuple):
     """File to download from a repository.
 
     Attributes:
-        size: Integer. Size in bytes.
+        size: Integer. The size in bytes.
         checksum: Optional string. SHA-256 checksum of a large file, or git SHA-1 checksum of any
             other file, which is also the file name in the cache. None if the hub sends no
             checksum.
@@ -42,7 +42,7 @@ class HubFile(NamedTuple):
         """Return whether a local file has the expected contents.
 
         Args:
-            path: Path to check.
+            path: The path to check.
             verify: Boolean. Whether to compare the checksums. Defaults to True.
 
         Raises:
@@ -96,7 +96,7 @@ def download_files(
     """Download the missing files of a commit to the cache. A lock file makes other processes wait.
 
     Args:
-        address: String. Address from the user for error messages.
+        address: String. The address from the user for error messages.
         repository: String. "organisation/name".
         commit: String. Hash of 40 hexadecimal digits.
         files: Dict {path in the commit folder: `HubFile`}.

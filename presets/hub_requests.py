@@ -42,9 +42,9 @@ def run_with_timeout(function: Callable[[], T], received: Callable[[], int] = la
     from time to time.
 
     Args:
-        function: Function that sends the request. The function runs in a thread, which is abandoned
-            after a timeout.
-        received: Function that returns the number of received bytes. Defaults to a constant.
+        function: A function that sends the request. The function runs in a thread, which is
+            abandoned after a timeout.
+        received: A function that returns the number of received bytes. Defaults to a constant.
 
     Returns:
         The result of the function.
@@ -83,7 +83,7 @@ def run_with_retries(
 
     Args:
         address: String. Preset address for error messages.
-        function: Function that sends the request.
+        function: A function that sends the request.
         any_error: Boolean. Whether to repeat the request after any error. Defaults to False.
         refusals: Dict {HTTP status: error message}. Defaults to `REFUSALS`.
 

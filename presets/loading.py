@@ -100,8 +100,8 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
     """Load a tokenizer from a folder. The folder does not need to contain a model.
 
     Args:
-        files: `FolderFiles` for the folder.
-        family: `Family` of the model that uses the tokenizer.
+        files: The `FolderFiles` for the folder.
+        family: The `Family` of the model that uses the tokenizer.
 
     Returns:
         A `Tokenizer`.
@@ -188,8 +188,8 @@ class RestoredBackbone(NamedTuple):
     """Backbone with the weights of a checkpoint.
 
     Attributes:
-        backbone: `Backbone`.
-        used: Set of strings. Names of all loaded tensors.
+        backbone: A `Backbone`.
+        used: Set of strings. The names of all loaded tensors.
         pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no pooler.
     """
 
@@ -337,7 +337,7 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
 
     Args:
         cls: Task class.
-        checkpoint: `Checkpoint` after `settle_head`.
+        checkpoint: The `Checkpoint` after `settle_head`.
         given: Dict of task arguments from the caller, which override values from the checkpoint.
 
     Returns:

@@ -24,10 +24,10 @@ class Library(NamedTuple):
     """Library that can also open a preset.
 
     Attributes:
-        name: String. Library name.
+        name: String. The library name.
         opens: String. Code that opens the preset, after `cls` was imported.
         imports: String. Code that imports `cls`.
-        platform: String. Library framework. Defaults to "PyTorch".
+        platform: String. The library framework. Defaults to "PyTorch".
     """
 
     name: str
@@ -59,10 +59,10 @@ class Usage(NamedTuple):
     """Classes and example code to load and use a preset.
 
     Attributes:
-        pipeline: String. Name of the task on the hub.
-        our_class: String. Class name in this package.
-        library: `Library` that can also open the preset.
-        their_class: String. Class name in the other library.
+        pipeline: String. The name of the task on the hub.
+        our_class: String. The class name in this package.
+        library: The `Library` that can also open the preset.
+        their_class: String. The class name in the other library.
         example: String. Example call with raw text, or "" to omit it. Defaults to "".
     """
 
@@ -77,13 +77,13 @@ class Description(NamedTuple):
     """Information in a model card.
 
     Attributes:
-        backbone: `Backbone` of the model.
-        usage: `Usage` of the preset.
+        backbone: The `Backbone` of the model.
+        usage: The `Usage` of the preset.
         results: Dict {metric name: value}. Results of the last `evaluate`. Defaults to {}.
-        repository: Optional string. Repository on the hub, or None for a local folder. Defaults
+        repository: Optional string. The repository on the hub, or None for a local folder. Defaults
             to None.
-        labels: Tuple of strings. Class names. Defaults to ().
-        dtype: String. Weight dtype. Defaults to "float32".
+        labels: Tuple of strings. The class names. Defaults to ().
+        dtype: String. The weight dtype. Defaults to "float32".
     """
 
     backbone: Backbone
@@ -117,7 +117,7 @@ def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description
     Args:
         new: Path. Folder to write to.
         folder: Path. Folder to be replaced, which can contain a previous card.
-        description: `Description` with the information in the card.
+        description: The `Description` with the information in the card.
     """
     path, earlier = new / CARD, folder / CARD
     if earlier.is_file() and not earlier.is_symlink():
@@ -132,8 +132,8 @@ def make_card(name: str, description: Description) -> str:
     """Create a model card.
 
     Args:
-        name: String. Name of the folder or repository.
-        description: `Description` with the information in the card.
+        name: String. The name of the folder or repository.
+        description: The `Description` with the information in the card.
     """
     backbone, usage = description.backbone, description.usage
     facts = f"""A {backbone.family.name} encoder for {usage.pipeline.replace("-", " ")}:

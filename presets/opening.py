@@ -44,7 +44,7 @@ class Safeguards:
 
     Attributes:
         verify: Boolean. Whether to verify all file checksums. Defaults to True.
-        max_bytes: Integer. Maximum weight size in float32. Defaults to 8 GiB.
+        max_bytes: Integer. The maximum weight size in float32. Defaults to 8 GiB.
         allow_nonfinite: Boolean. Whether to accept weights that are NaN or infinite. Defaults to
             False.
     """
@@ -71,7 +71,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
 
     Args:
         source: String or path. Preset to load, as in `from_preset`.
-        safeguards: `Safeguards` to use.
+        safeguards: The `Safeguards` to use.
 
     Returns:
         A `Checkpoint`, which is a context manager that closes all files. The weights are not read
@@ -101,8 +101,8 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
     """Open and validate the checkpoint in a folder.
 
     Args:
-        files: `FolderFiles` for a local or remote folder, which is closed after an error.
-        safeguards: `Safeguards` to use.
+        files: The `FolderFiles` for a local or remote folder, which is closed after an error.
+        safeguards: The `Safeguards` to use.
 
     Returns:
         A `Checkpoint`. See `open_preset`.
@@ -127,7 +127,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
 
     Args:
         source: String or path. Preset to load, as in `from_preset`. The model files can be missing.
-        safeguards: `Safeguards` to use.
+        safeguards: The `Safeguards` to use.
 
     Yields:
         A `TokenizerPreset` with open files.

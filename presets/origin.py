@@ -26,10 +26,10 @@ class Origin(NamedTuple):
     """Model from which the weights were loaded.
 
     Attributes:
-        base_model: Optional string. Repository on the hub, or name in `list_presets()`. Defaults to
-            None, which means unknown.
-        licence: Optional string. Licence identifier on the hub, such as "apache-2.0". Defaults to
-            None, which means unknown.
+        base_model: Optional string. The repository on the hub, or name in `list_presets()`.
+            Defaults to None, which means unknown.
+        licence: Optional string. The licence identifier on the hub, such as "apache-2.0". Defaults
+            to None, which means unknown.
         languages: Tuple of strings. ISO 639 codes, or "multilingual". Defaults to ().
     """
 
@@ -72,7 +72,7 @@ def read_card(path: pathlib.Path) -> Origin:
     """Read the origin from the YAML fields of a model card. Invalid fields are ignored.
 
     Args:
-        path: Path of the file README.md, which does not need to exist.
+        path: The path of the file README.md, which does not need to exist.
     """
     if not path.is_file():
         return Origin()
@@ -102,9 +102,9 @@ class OriginVocabulary:
     """Vocabulary with which the weights were trained.
 
     Attributes:
-        kind: String. Tokenizer class name.
-        size: Optional integer. Number of tokens. None if the tokens were not read.
-        sha256: Optional string. Token checksum. None if the tokens were not read.
+        kind: String. The tokenizer class name.
+        size: Optional integer. The number of tokens. None if the tokens were not read.
+        sha256: Optional string. The token checksum. None if the tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

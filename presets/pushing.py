@@ -59,7 +59,7 @@ def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
     """Download the model card, and keep the card if it was written by a user.
 
     Returns:
-        List of all file names in the repository, or [] if the repository does not exist.
+        A list of all file names in the repository, or [] if the repository does not exist.
     """
     from huggingface_hub.errors import RepositoryNotFoundError
 

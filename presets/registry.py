@@ -25,17 +25,17 @@ class PresetInfo(NamedTuple):
     """Row in the table of `list_presets()`.
 
     Attributes:
-        name: String. Name to pass to `from_preset`.
+        name: String. The name to pass to `from_preset`.
         family: String. Encoder family, such as "bert" or "xlm-roberta".
-        task: String. Class whose weights the checkpoint contains, such as "TextEmbedder", or
+        task: String. The class whose weights the checkpoint contains, such as "TextEmbedder", or
             "Backbone" for a checkpoint without a head. If the checkpoint is loaded as a different
             task, the head starts from random weights.
-        parameters: Integer. Number of weights in the encoder and the pooler.
+        parameters: Integer. The number of weights in the encoder and the pooler.
         languages: String. ISO 639 codes, or "multi" and the number of languages. "zxx" stands for
             sequences without a language, such as proteins.
-        licence: String. Licence of the weights according to the publisher.
+        licence: String. The licence of the weights according to the publisher.
         source: String. "bundled", or a repository address.
-        description: String. Short description of the model.
+        description: String. The short description of the model.
         verified: Boolean. Whether the layout of the files was checked on the page of the
             repository. If False, the layout was assumed from similar checkpoints. If the assumption
             is wrong, loading raises an error that names the file and the key. Defaults to True.
@@ -86,7 +86,7 @@ def format_table(rows: Sequence[Sequence[str]], right: int) -> str:
 
     Args:
         rows: List of lists of strings. Table cells.
-        right: Integer. Index of the column to align to the right.
+        right: Integer. The index of the column to align to the right.
 
     Example:
         >>> print(format_table([["name", "size"], ["bert", "9"]], right=1))
@@ -150,7 +150,7 @@ def get_listed_entry(name: str) -> dict:
     """Return the list entry for a preset, or {} for an unlisted preset.
 
     Args:
-        name: String. Name in the list, or address of the repository with any revision.
+        name: String. The name in the list, or address of the repository with any revision.
 
     Example:
         >>> get_listed_entry("hf://google-bert/bert-base-uncased")["licence"]
@@ -177,12 +177,12 @@ def resolve(
             `kaggle://organisation/model/keras/variant[/version]`. `hf://` can be omitted if no
             folder has the same path.
         verify: Boolean. Whether to verify the checksums of downloaded files. Defaults to True.
-        max_bytes: Integer. Maximum download size in bytes. Defaults to 2**63.
+        max_bytes: Integer. The maximum download size in bytes. Defaults to 2**63.
         weights: Boolean. Whether to download the weights from the Hugging Face Hub. Defaults to
             True.
 
     Returns:
-        Path to the folder.
+        The path to the folder.
 
     Raises:
         ValueError: If the preset does not exist.

@@ -55,9 +55,9 @@ def restore_backbone(
     Additional subclass weights keep their initial values, with a warning.
 
     Args:
-        checkpoint: Open `Checkpoint`.
+        checkpoint: An open `Checkpoint`.
         overrides: Dict of backbone arguments from the caller.
-        safeguards: `Safeguards` to use.
+        safeguards: The `Safeguards` to use.
         new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
             error. Defaults to False.
         kind: Optional backbone class. If None, the family class is used. Defaults to
@@ -144,7 +144,7 @@ def check_overrides(
     Args:
         trained: Dict of backbone arguments from the checkpoint configuration.
         overrides: Dict of backbone arguments from the caller.
-        checkpoint: Open `Checkpoint` for error messages.
+        checkpoint: An open `Checkpoint` for error messages.
         has_pooler: Boolean. Whether the checkpoint has a pooler. If False, the caller can choose
             the new pooler activation.
 

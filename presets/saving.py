@@ -109,7 +109,7 @@ def save_task(
     Args:
         task: Task to save.
         folder, dtype, format, shard_bytes: See `Task.save_to_preset`.
-        repository: Optional string. Repository to mention in the model card. Defaults to None.
+        repository: Optional string. The repository to mention in the model card. Defaults to None.
         beside: Dict {file name: content} of additional files. Defaults to {}.
     """
     backbone, settings = task.backbone, {"task": task.record.name}
@@ -150,10 +150,10 @@ class StoredModel(NamedTuple):
     """Model to write to a folder.
 
     Attributes:
-        config: Optional dict. Fields of config.json in addition to the fields for the backbone. If
-            None, config.json is not written.
+        config: Optional dict. The fields of config.json in addition to the fields for the backbone.
+            If None, config.json is not written.
         weights: Dict with all backbone and head weights.
-        backbone: `Backbone`.
+        backbone: A `Backbone`.
         tokenizer: Optional `Tokenizer`.
     """
 

@@ -40,7 +40,7 @@ def train_vocabulary(
 
     Args:
         texts: Iterable of strings, which can be a generator.
-        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
+        vocabulary_size: Positive integer. The maximum number of tokens, including special tokens.
         family: String. "bert", "electra" or "distilbert" (WordPiece), "roberta" (byte-level BPE),
             "xlm-roberta" or "albert" (unigram model of SentencePiece). Defaults to "bert".
         **options: Further arguments: `lowercase` for WordPiece and ALBERT, and `character_coverage`
@@ -70,7 +70,7 @@ def train_wordpiece(
 
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
-        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
+        vocabulary_size: Positive integer. The maximum number of tokens, including special tokens.
         lowercase: Boolean. Whether to lowercase texts and remove accents, during training and in
             the tokenizer. Defaults to True.
 
@@ -165,9 +165,9 @@ def train_unigram(
 
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
-        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
-        character_coverage: Float between 0 and 1. Fraction of the characters in the texts to cover
-            by the vocabulary. Defaults to 0.9995.
+        vocabulary_size: Positive integer. The maximum number of tokens, including special tokens.
+        character_coverage: Float between 0 and 1. The fraction of the characters in the texts to
+            cover by the vocabulary. Defaults to 0.9995.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
@@ -201,7 +201,7 @@ def train_albert_unigram(
 
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
-        vocabulary_size: Positive integer. Maximum number of tokens, including special tokens.
+        vocabulary_size: Positive integer. The maximum number of tokens, including special tokens.
         lowercase: Boolean. Whether to lowercase texts and remove accents, during training and in
             the tokenizer. Defaults to True.
         character_coverage: Float between 0 and 1. See `train_unigram`. Defaults to 0.9995.

@@ -76,14 +76,14 @@ names are read from the features of the dataset. |
     | CoNLL | files with one word per line. See `read_conll` |
 
     Args:
-        source: Path to a file or folder, list of rows, or dataset.
+        source: The path to a file or folder, list of rows, or dataset.
         kind: Optional string. "spans", "tags" (for words) or "labels" (for texts). If None, the
             kind is inferred from the rows. Defaults to None.
-        text_key: Optional string. Text key in every row. If None, common names such as "text" will
-            be tried. Defaults to None.
+        text_key: Optional string. The text key in every row. If None, common names such as "text"
+            will be tried. Defaults to None.
 
     Returns:
-        Tuple `(x, y)`, which can also be passed to `fit`, `evaluate` and `validation_data` as a
+        A tuple `(x, y)`, which can also be passed to `fit`, `evaluate` and `validation_data` as a
         single argument. For spans, `y` contains lists of `{"start", "end", "label"}`. For tags, `x`
         contains lists of words.
 
@@ -289,12 +289,12 @@ def read_conll(
     skipped, too.
 
     Args:
-        path: Path to a UTF-8 file with columns separated by tabs or spaces.
-        column: Integer. Tag column index. Negative indices count from the end. Defaults to -1.
-        word_column: Integer. Word column index. Use 1 for CoNLL-U. Defaults to 0.
+        path: The path to a UTF-8 file with columns separated by tabs or spaces.
+        column: Integer. The tag column index. Negative indices count from the end. Defaults to -1.
+        word_column: Integer. The word column index. Use 1 for CoNLL-U. Defaults to 0.
 
     Returns:
-        Tuple of words and tags that can be passed to `TokenClassifier.fit`.
+        A tuple of words and tags that can be passed to `TokenClassifier.fit`.
 
     Raises:
         ValueError: If the file contains no words, if lines have different numbers of columns, or if
@@ -352,7 +352,7 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
     Existing files are replaced atomically.
 
     Args:
-        path: Path to write to.
+        path: The path to write to.
         words: List of sentences. Each sentence is a list of words.
         tags: List of lists of strings with one tag per word.
 

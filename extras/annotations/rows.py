@@ -143,13 +143,13 @@ def extract_annotations(
 
     Args:
         rows: List of rows, or dataset. See `read_annotations`.
-        kinds: Tuple of strings. Annotation kinds to look for. Defaults to all kinds.
-        classes: Optional list of strings. Class names of the task. If a dataset has different names
-            but the same number of classes, the class ids are used. Defaults to None.
+        kinds: Tuple of strings. The annotation kinds to look for. Defaults to all kinds.
+        classes: Optional list of strings. The class names of the task. If a dataset has different
+            names but the same number of classes, the class ids are used. Defaults to None.
         several: Optional boolean. Whether to return a list of labels for each text. If None, lists
             are returned unless all texts have exactly one label. Defaults to None.
-        text_key: Optional string. Text key in every row. If None, common names such as "text" will
-            be tried. Defaults to None.
+        text_key: Optional string. The text key in every row. If None, common names such as "text"
+            will be tried. Defaults to None.
 
     Raises:
         ValueError: If annotations are missing or invalid. See `read_annotations`.
@@ -411,9 +411,9 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
     """Find the tags in a row with words. Return the key and the tags.
 
     Args:
-        row: Dict. Row with words.
-        count: Integer. Number of words.
-        number: Integer. Row index for error messages.
+        row: Dict. The row with words.
+        count: Integer. The number of words.
+        number: Integer. The row index for error messages.
         only: Boolean. Whether other annotation kinds are impossible in this row.
     """
     known = [key for key in TAGS if _is_list_of_tags(row.get(key), count)]
@@ -627,7 +627,7 @@ def check_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
 
     Args:
         spans: List of dicts, (start, end, label) triples or spaCy `Span` objects.
-        text: String. Annotated text.
+        text: String. The annotated text.
         row: Row index or file name for error messages.
 
     Raises:

@@ -15,10 +15,10 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
     """Read questions from a SQuAD v1.1 or v2.0 JSON file.
 
     Args:
-        path: Path to a JSON file.
+        path: The path to a JSON file.
 
     Returns:
-        List of dicts with the keys "id", "question", "context" and "answers", which can be passed
+        A list of dicts with the keys "id", "question", "context" and "answers", which can be passed
         to `SpanQA.fit`. Each answer is a dict with the keys "text" and "answer_start". Unanswerable
         questions have an empty list of answers.
 

@@ -104,22 +104,22 @@ def answer_files(
             patterns. Each file is read once. Supported formats are `.txt` (one text per line, in a
             column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and
             optionally compressed (`.csv.gz`), and `.parquet`.
-        folder: Path. Output folder, which should not contain other files. File names such as
+        folder: Path. The output folder, which should not contain other files. File names such as
             "answers.parquet" raise an error.
         columns: String, list or dict. Text column name, list of names for text pairs, or dict
             {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
             to "text".
-        method: Optional string. Task method to call, such as "predict_proba". If None, the default
-            prediction method is used. Defaults to None.
+        method: Optional string. The task method to call, such as "predict_proba". If None, the
+            default prediction method is used. Defaults to None.
         keep: String or list of strings. Columns to copy, such as "id". Defaults to ().
-        shard_rows: Integer. Number of rows per output file. After an interruption, at most one
+        shard_rows: Integer. The number of rows per output file. After an interruption, at most one
             output file is lost. Defaults to 100_000.
         verbose: Set to 0 to disable the output. Defaults to "auto", which prints progress and
             speed.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Returns:
-        List of paths to the output files, in order.
+        A list of paths to the output files, in order.
 
     Raises:
         ValueError: If a row cannot be processed, if the folder contains predictions from a
@@ -173,10 +173,10 @@ class AnswerShard(NamedTuple):
     """Output file for a range of rows.
 
     Attributes:
-        run: `Run` that creates the file.
-        number: Integer. Index of the file.
-        first: Integer. Index of the first row.
-        count: Integer. Number of rows.
+        run: The `Run` that creates the file.
+        number: Integer. The index of the file.
+        first: Integer. The index of the first row.
+        count: Integer. The number of rows.
     """
 
     run: Run
@@ -295,8 +295,8 @@ class AnswerProgress(Progress):
     """Print the number of processed rows, the speed and the remaining time.
 
     Args:
-        rows: Integer. Total number of rows.
-        left: Integer. Number of remaining rows.
+        rows: Integer. The total number of rows.
+        left: Integer. The number of remaining rows.
     """
 
     def __init__(self, rows: int, left: int):
@@ -337,7 +337,7 @@ class BatchAnswers:
         columns: String, list or dict. Text column name, list of names for text pairs, or dict
             {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
             to "text".
-        method: Optional string. Task method to call, such as "classify". If None, the default
+        method: Optional string. The task method to call, such as "classify". If None, the default
             prediction method is used. Defaults to None.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
@@ -345,7 +345,7 @@ class BatchAnswers:
         batch: Dict `{name: column}` of NumPy arrays, Arrow table or pandas table with N rows.
 
     Returns:
-        Arrow table with N rows, which contains the batch columns and the prediction columns. For
+        An Arrow table with N rows, which contains the batch columns and the prediction columns. For
         dicts, there will be one column per key. Vectors are stored in "embedding", and entities in
         "entities".
 

@@ -66,11 +66,11 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
     """Yield the column values for all rows in a file.
 
     Args:
-        path: Path to a `.txt` file (one row per line, in a column named "text"), a `.csv` file
+        path: The path to a `.txt` file (one row per line, in a column named "text"), a `.csv` file
             (with names in the first line), a `.tsv` file (with tabs and without quotes), a `.jsonl`
             file (one object per line), all optionally compressed, such as `.jsonl.gz`, or a
             `.parquet` file.
-        names: List of strings. Column names.
+        names: List of strings. The column names.
 
     Yields:
         Tuples (location, values). Error messages contain the location.

@@ -39,8 +39,8 @@ class Scan(NamedTuple):
     """Information from scanning all input files before the first prediction.
 
     Attributes:
-        rows: List of integers. Number of rows per file.
-        without_text: Integer. Number of rows without text.
+        rows: List of integers. The number of rows per file.
+        without_text: Integer. The number of rows without text.
         sample: Sequence of values from the first row with text.
         kept: Arrow schema for the copied columns.
     """
@@ -56,8 +56,8 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 
     Args:
         paths: Sequence of file paths.
-        names: Sequence of strings. Text column names.
-        keep: Sequence of strings. Names of the columns to copy.
+        names: Sequence of strings. The text column names.
+        keep: Sequence of strings. The names of the columns to copy.
 
     Raises:
         ValueError: If a row is not text, if no text is found, or if a column has several types.
@@ -150,14 +150,14 @@ class Run:
     """Run that computes predictions for several files with one model.
 
     Attributes:
-        folder: Path. Output folder.
-        task_method: `TaskMethod` that computes the predictions.
-        files: `InputFiles`.
-        keep: List of strings. Names of the columns to copy.
-        shard_rows: Integer. Number of rows per shard.
-        rows: Integer. Total number of rows.
+        folder: Path. The output folder.
+        task_method: The `TaskMethod` that computes the predictions.
+        files: An `InputFiles`.
+        keep: List of strings. The names of the columns to copy.
+        shard_rows: Integer. The number of rows per shard.
+        rows: Integer. The total number of rows.
         schema: Arrow schema of the output.
-        sha256: String. Checksum over everything that determines the predictions.
+        sha256: String. The checksum over everything that determines the predictions.
     """
 
     folder: pathlib.Path

@@ -76,7 +76,7 @@ class TaskMethod:
         """Compute predictions as columns (N,). Return None if no row has text.
 
         Args:
-            values: Sequence with N values for each column in `names`.
+            values: A sequence with N values for each column in `names`.
             present: Sequence of booleans of shape (N,). Whether a row has text.
         """
         chosen = [[v for v, p in zip(column, present, strict=True) if p] for column in values]
@@ -95,7 +95,8 @@ class TaskMethod:
         """Compute predictions for an example text, to determine the prediction columns.
 
         Args:
-            are_lists: Sequence of booleans. Whether each column in `names` contains lists of texts.
+            are_lists: Sequence of booleans. Whether each column in `names` contains lists of
+                texts.
         """
         model = getattr(self.task, "classifier", self.task)  # for a ZeroShotClassifier
         mask = getattr(model.preprocessor.tokenizer, "mask_token", None)
@@ -133,9 +134,9 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
     """Return whether a row has text, after validating all values.
 
     Args:
-        row: Sequence with one value per column.
-        names: Sequence of strings. Column names for error messages.
-        location: String. Row location for error messages.
+        row: A sequence with one value per column.
+        names: Sequence of strings. The column names for error messages.
+        location: String. The row location for error messages.
 
     Raises:
         ValueError: If a value is neither a string nor a list of strings.

@@ -62,10 +62,10 @@ class PretrainingCorpus:
         folder: Path. Folder written by `from_files` or `from_documents`.
 
     Attributes:
-        num_tokens, num_sentences, num_documents: Number of tokens, sentences and documents.
-        num_shards: Number of corpus files.
+        num_tokens, num_sentences, num_documents: The number of tokens, sentences and documents.
+        num_shards: The number of corpus files.
         vocabulary_size: Tokenizer vocabulary size.
-        sha256: Checksum over all contents.
+        sha256: The checksum over all contents.
         manifest: Dict with the contents of `corpus.json`.
 
     Raises:
@@ -120,13 +120,13 @@ class PretrainingCorpus:
         create one part per process, and combine the parts with `join`.
 
         Args:
-            folder: Path. Output folder, which should not contain other files.
+            folder: Path. The output folder, which should not contain other files.
             paths: List of paths. UTF-8 text files, which can be compressed with gzip. Documents
                 with more than 16 million characters will be split.
             tokenizer: Tokenizer for the model to pretrain.
-            shard_tokens: Integer. Approximate number of tokens per corpus file. During training,
-                examples from several files are shuffled together, and only the example positions
-                are kept in memory. Defaults to 2**23.
+            shard_tokens: Integer. The approximate number of tokens per corpus file. During
+                training, examples from several files are shuffled together, and only the example
+                positions are kept in memory. Defaults to 2**23.
             verbose: Set to 0 to disable the output. Defaults to "auto", which prints progress and
                 speed.
             part: Optional tuple (i, n). Only process part i of n, starting from 0. The parts have a
@@ -184,7 +184,7 @@ class PretrainingCorpus:
         again to continue. The parts can be deleted afterwards.
 
         Args:
-            folder: Path. Output folder, which should not contain other files.
+            folder: Path. The output folder, which should not contain other files.
             parts: List of paths. Folders of all parts, in any order.
             verbose: Set to 0 to disable the output. Defaults to "auto", which prints progress and
                 speed.

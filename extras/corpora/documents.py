@@ -24,7 +24,7 @@ class Document(NamedTuple):
 
     Attributes:
         sentences: Non-empty list of non-empty strings.
-        position: List of integers. Position to continue reading with `documents`.
+        position: List of integers. The position to continue reading with `documents`.
         share: Optional float between 0 and 1. Fraction of text read so far. None if unknown.
     """
 
@@ -139,9 +139,9 @@ class CorpusDocuments:
     """Documents from an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
-        documents: Iterable of documents. Each document is a string with one sentence per line, or a
-            list or tensor of sentences. To continue a corpus, the documents and the order must be
-            the same.
+        documents: Iterable of documents. Each document is a string with one sentence per line,
+            or a list or tensor of sentences. To continue a corpus, the documents and the order must
+            be the same.
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
@@ -203,7 +203,7 @@ def split_sentences(document: object, number: int = 0) -> list[str]:
 
     Args:
         document: See `CorpusDocuments`.
-        number: Integer. Document index for error messages.
+        number: Integer. The document index for error messages.
 
     Example:
         >>> split_sentences("One. \\n\\nTwo.")

@@ -29,11 +29,12 @@ class ShardExamples:
     """Planned examples in a shard, without tokens.
 
     Attributes:
-        spans: Int64 array of shape (P, 2). Start and end positions of all spans.
-        example_splits: Array of shape (R + 1,). First span index of each example, followed by P.
+        spans: Int64 array of shape (P, 2). The start and end positions of all spans.
+        example_splits: Array of shape (R + 1,). The first span index of each example, followed by
+            P.
         labels: Optional int32 array of shape (R,) for segment pairs. 1 if the second segment does
             not follow the first segment, else 0.
-        slot_splits: Array of shape (K + 1,). First example index of each slot, followed by R. A
+        slot_splits: Array of shape (K + 1,). The first example index of each slot, followed by R. A
             slot is one row in a batch, and can contain several short examples.
     """
 
@@ -65,7 +66,7 @@ def make_planner(
     """Create a function that plans the examples for a preprocessor.
 
     Args:
-        preprocessor: `MaskedLMPreprocessor` for single texts or segment pairs.
+        preprocessor: The `MaskedLMPreprocessor` for single texts or segment pairs.
     """
     length = preprocessor.max_sequence_length
     if isinstance(preprocessor, PretrainingPreprocessor):
@@ -83,7 +84,7 @@ def fill_with_sentences(shard: Shard, length: int) -> ShardExamples:
     An end token separates two documents. Sentences that do not fit into an example are split.
 
     Args:
-        shard: `Shard` with documents.
+        shard: The `Shard` with documents.
         length: Integer. Example length, including start and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
@@ -171,11 +172,11 @@ def segment_pairs(
     the start or end of the longer segment.
 
     Args:
-        shard: `Shard` with documents.
+        shard: The `Shard` with documents.
         length: Integer. Example length, including three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
-        short_share: Float between 0 and 1. Fraction of examples with a random shorter length of at
-            least two tokens.
+        short_share: Float between 0 and 1. The fraction of examples with a random shorter length of
+            at least two tokens.
         rng: `random.Random`. Random generator.
 
     Source: Devlin et al. 2019, appendix A.2, and the released code, `create_pretraining_data.py`,

@@ -42,11 +42,11 @@ class Reader:
     """Read slots from a corpus, in order or shuffled.
 
     Args:
-        corpus: `PretrainingCorpus` to read.
-        plan: Function that takes a shard and a random generator, and plans the examples in the
+        corpus: The `PretrainingCorpus` to read.
+        plan: A function that takes a shard and a random generator, and plans the examples in the
             shard.
-        seed: Integer. Seed for planning and shuffling.
-        windows: List of integers. Number of slots in each previous window. The list is extended
+        seed: Integer. The seed for planning and shuffling.
+        windows: List of integers. The number of slots in each previous window. The list is extended
             during reading, so that previous windows can be skipped later. Defaults to [].
     """
 
@@ -115,9 +115,9 @@ class CorpusBatches(Source):
     With several workers, each worker only reads a part of each batch.
 
     Args:
-        plan: `Plan` whose `batch_size` is the total number of slots for all workers.
-        maker: `BatchMaker` whose preprocessor creates the examples.
-        corpus: `PretrainingCorpus` with the same tokenizer as the preprocessor.
+        plan: The `Plan` whose `batch_size` is the total number of slots for all workers.
+        maker: The `BatchMaker` whose preprocessor creates the examples.
+        corpus: The `PretrainingCorpus` with the same tokenizer as the preprocessor.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, corpus: PretrainingCorpus):
@@ -164,9 +164,9 @@ class CorpusBatches(Source):
         """Create a dataset of preprocessed batches.
 
         Args:
-            slots: Function that returns an iterator over slots.
-            seed: Integer. Seed for masking. Defaults to 0.
-            done: Integer. Number of batches to skip. Defaults to 0.
+            slots: A function that returns an iterator over slots.
+            seed: Integer. The seed for masking. Defaults to 0.
+            done: Integer. The number of batches to skip. Defaults to 0.
             worker: Tuple (worker index, number of workers). Defaults to (0, 1).
         """
         preprocessor, (number, count) = self.maker.preprocessor, worker
@@ -233,7 +233,7 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
 
     Args:
         examples: Dict of tensors with all examples in the batch.
-        collate: Function that pads and masks the examples.
+        collate: A function that pads and masks the examples.
         packed: Boolean. Whether several texts can share a slot.
         draws: Boolean. Whether masks are random. If False, they only depend on the texts.
     """
@@ -262,7 +262,7 @@ def read_examples(
     """Read and concatenate the tokens of all slots in a batch.
 
     Returns:
-        Dict with "token_ids" (token ids of all examples), "sizes" (number of tokens per example),
+        A dict with "token_ids" (token ids of all examples), "sizes" (number of tokens per example),
         "first_length" (number of tokens in the first segment) and "slot_sizes" (number of examples
         per slot). For pairs, the dict also contains "labels".
 

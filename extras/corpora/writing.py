@@ -37,7 +37,7 @@ class Shard:
         tokens: Array of unsigned integers of shape (T,). Token ids, which are read from disk when
             they are used.
         sentences: Int64 array of shape (S + 1,). Sentence offsets in `tokens`.
-        documents: Int64 array of shape (D + 1,). Document offsets in `sentences`.
+        documents: Int64 array of shape (D + 1,). The document offsets in `sentences`.
 
     Example:
         >>> shard = Shard.create([[[5, 6], [7]], [[8]]])
@@ -218,7 +218,7 @@ class Block(NamedTuple):
     """Tokenized documents together with source positions.
 
     Attributes:
-        shard: `Shard` with the documents.
+        shard: The `Shard` with the documents.
         positions: Sequence of source positions, one after each document.
         share: Optional float between 0 and 1. Fraction of text read so far. None if unknown.
     """
@@ -259,7 +259,7 @@ class CorpusTexts:
 
     Args:
         documents: `TextFiles` or `CorpusDocuments`. Documents to tokenize.
-        tokenizer: `Tokenizer` to use.
+        tokenizer: The `Tokenizer` to use.
         part: Optional tuple (i, n) for part i of n. Defaults to None.
     """
 

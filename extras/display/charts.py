@@ -39,10 +39,10 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
     """Plot the loss and all metrics per epoch, for training and held-out data.
 
     Args:
-        history: Result of `fit`, or the dict in the attribute `history`.
+        history: The result of `fit`, or the dict in the attribute `history`.
 
     Returns:
-        Array of matplotlib axes with shape (1 + metrics,). The first axes show the loss. To
+        An array of matplotlib axes with shape (1 + metrics,). The first axes show the loss. To
         save all plots, use `axes[0].figure.savefig("curves.png")`.
 
     Raises:
@@ -105,11 +105,11 @@ def thresholds(
     Args:
         model: Binary classifier, multi-label classifier, or entity model.
         x, y: Held-out examples and labels in memory, as passed to `fit`.
-        labels: Optional list of strings. Labels to predict, for `ZeroShotClassifier` and
+        labels: Optional list of strings. The labels to predict, for `ZeroShotClassifier` and
             `EntityExtractor`. Defaults to None.
 
     Returns:
-        Array of matplotlib axes with shape (C,), one per label. For two classes, only the second
+        An array of matplotlib axes with shape (C,), one per label. For two classes, only the second
         class is plotted. To save all plots, use `axes[0].figure.savefig("thresholds.png")`.
 
     Raises:
@@ -208,7 +208,7 @@ def class_report(report: ClassReport) -> Picture:
     """Show the result of `evaluate_classes` as a table.
 
     Args:
-        report: Result of `evaluate_classes`.
+        report: The result of `evaluate_classes`.
 
     Example:
         >>> import encoder_zoo as ez
@@ -390,7 +390,7 @@ def errors(
         classifier: Classifier with one label per text.
         x: Texts or text pairs, as passed to `evaluate`.
         y: True labels, as passed to `evaluate`.
-        top_k: Integer. Maximum number of texts to show. Defaults to 10.
+        top_k: Integer. The maximum number of texts to show. Defaults to 10.
 
     Raises:
         ValueError: If the model does not predict one label per text.

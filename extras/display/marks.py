@@ -37,10 +37,10 @@ class Mark:
     """Mark for the characters from `start` to `end`.
 
     Attributes:
-        start, end: Integers. Character offsets.
+        start, end: Integers. The character offsets.
         style: String. CSS style.
         caption: String. Caption to show after the characters. Defaults to "".
-        sign: String. Prefix for the caption in terminals. Defaults to "".
+        sign: String. The prefix for the caption in terminals. Defaults to "".
     """
 
     start: int
@@ -111,10 +111,10 @@ def answer(
     """Show an answer in the context.
 
     Args:
-        context: String. Context, as passed to `SpanQA.answer`.
-        answers: Result of `SpanQA.answer`. For several answers (`top_k`), words with higher scores
-            are darker, and a blue line marks the best answer.
-        question: Optional string. Question to show above the context. Defaults to None.
+        context: String. The context, as passed to `SpanQA.answer`.
+        answers: The result of `SpanQA.answer`. For several answers (`top_k`), words with higher
+            scores are darker, and a blue line marks the best answer.
+        question: Optional string. The question to show above the context. Defaults to None.
         true: Optional list of dicts with "text" and "answer_start". True answers in SQuAD format. A
             green line marks the first true answer. In terminals, this answer is printed on a
             separate line. Defaults to None.
@@ -249,7 +249,7 @@ def mark_text(text: str, marks: list[Mark]) -> Picture:
     """Create a picture that shows a text with separate or nested marks.
 
     Args:
-        text: String. Text to show.
+        text: String. The text to show.
         marks: List of `Mark` objects, sorted by start position. Longer marks with the same start
             come first.
 
@@ -330,7 +330,7 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     darker. Words in an entity or answer are bold.
 
     Args:
-        explanations: Result of the task method `explain`, or a part of this result.
+        explanations: The result of the task method `explain`, or a part of this result.
 
     Raises:
         ValueError: If `explanations` was not returned by `explain`.
@@ -436,10 +436,11 @@ def attention(
 
     Args:
         model: Task with a preprocessor. Fine-tuning is not required.
-        first: String. Text to show.
+        first: String. The text to show.
         second: Optional string. Second text of a pair. Defaults to None.
-        layer: Integer. Layer index. Defaults to -1, the last layer.
-        head: Optional integer. Head index. If None, all heads are shown separately. Defaults to 0.
+        layer: Integer. The layer index. Defaults to -1, the last layer.
+        head: Optional integer. The head index. If None, all heads are shown separately. Defaults to
+            0.
 
     Returns:
         A picture with two columns of tokens. Each token on the left is connected to the
@@ -511,7 +512,7 @@ def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: 
         title: String. Drawing title.
         tokens: List of L tokens.
         weights: Array of shape (L, L). The sum of each row is 1.
-        middle: Integer. Index at which the second text starts.
+        middle: Integer. The index at which the second text starts.
     """
     heights = [ROW_HEIGHT * (index + 0.75) for index in range(len(tokens))]
     lines = [

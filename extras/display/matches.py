@@ -43,11 +43,11 @@ class Match(NamedTuple):
     """Query token and the most similar document token.
 
     Attributes:
-        token: Tuple (start, end). Character range for the query token.
-        word: Tuple (start, end). Character range for the query word that contains the token.
-        found: Optional tuple (start, end). Character range for the document word, or None for
+        token: Tuple (start, end). The character range for the query token.
+        word: Tuple (start, end). The character range for the query word that contains the token.
+        found: Optional tuple (start, end). The character range for the document word, or None for
             special tokens.
-        score: Float. Dot product.
+        score: Float. The dot product.
     """
 
     token: tuple[int, int]
@@ -66,9 +66,9 @@ def matches(model: Any, query: str, document: str) -> Picture:
     which are summarized below the table.
 
     Args:
-        model: `LateInteraction`.
-        query: String. Query.
-        document: String. Document.
+        model: A `LateInteraction`.
+        query: String. The query.
+        document: String. The document.
 
     Raises:
         ValueError: If `query` or `document` is not a single string.

@@ -70,7 +70,7 @@ class Picture:
 
         Args:
             path: File path, such as "entities.html".
-            title: String. Title above the picture. Defaults to "".
+            title: String. The title above the picture. Defaults to "".
 
         Raises:
             ValueError: If the file exists and was not written by this method.

@@ -85,7 +85,7 @@ class SpanPositions(NamedTuple):
             heads.
         weights: Array of shape (1, ...). 1 for the outputs at these positions, 0 for all others.
         inputs: Dict {name: (1, L)}. Model inputs for the window.
-        question: Integer. Start position of the question.
+        question: Integer. The start position of the question.
         context: Tuple of integers (start position of the context, index of the first token in the
             context, number of tokens).
     """

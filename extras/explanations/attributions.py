@@ -31,8 +31,8 @@ class Part(NamedTuple):
 
     Attributes:
         text: String. Complete text.
-        column: Integer. Position of the first token in the example.
-        words: Integer array of shape (T,). Word index of each token.
+        column: Integer. The position of the first token in the example.
+        words: Integer array of shape (T,). The word index of each token.
         starts: Integer array. Start offset of each word in the text.
         ends: Integer array. End offset of each word, or 0 for words without characters.
     """
@@ -56,8 +56,8 @@ class Attribution(NamedTuple):
 
     Attributes:
         tokens: Float64 array of shape (L,). Attribution of each token.
-        output: Float. Output for the text.
-        baseline: Float. Output for the masked text.
+        output: Float. The output for the text.
+        baseline: Float. The output for the masked text.
     """
 
     tokens: np.ndarray
@@ -89,7 +89,7 @@ def integrated_gradients(along: Callable) -> Attribution:
     """Compute integrated gradients, which sum to the difference of output and baseline.
 
     Args:
-        along: Function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
+        along: A function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
             `make_line`.
 
     Source: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, section 3.
@@ -136,8 +136,8 @@ def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
     """Select the tokens of one text. See also `select_window`.
 
     Args:
-        tokens: `TokenizedTexts` with all texts.
-        row: Integer. Text index.
+        tokens: The `TokenizedTexts` with all texts.
+        row: Integer. The text index.
     """
     first, last, words = (
         field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
@@ -154,10 +154,10 @@ def select_window(text: Part, column: int, begin: int, count: int) -> Part:
     """Select the text tokens in a window.
 
     Args:
-        text: `Part` with the whole text, as returned by `select_tokens`.
-        column: Integer. Position of the first window token in the example.
-        begin: Integer. Index of the first window token in the text.
-        count: Integer. Number of tokens in the window.
+        text: The `Part` with the whole text, as returned by `select_tokens`.
+        column: Integer. The position of the first window token in the example.
+        begin: Integer. The index of the first window token in the text.
+        count: Integer. The number of tokens in the window.
     """
     return text._replace(column=column, words=text.words[begin : begin + count])
 
@@ -180,12 +180,12 @@ def compute_attributions(
     """Compute the contribution of each word to a weighted sum of outputs.
 
     Args:
-        task: `Task` to explain.
+        task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the example.
         parts: Sequence of `Part` objects. Texts in the example.
-        weights: Array of shape (1, ...). Output weights.
+        weights: Array of shape (1, ...). The output weights.
         method: String. Key in `ATTRIBUTION_METHODS`.
-        batch_size: Optional integer. Number of points per batch. If None, the default is used.
+        batch_size: Optional integer. The number of points per batch. If None, the default is used.
     """
     masked = np.array(inputs["token_ids"])
     for part in parts:
@@ -269,13 +269,13 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
     """Compute a weighted sum of outputs for one text with several different embeddings.
 
     Args:
-        task: `Task` to explain.
+        task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the text.
-        weights: Array of shape (1, ...). Output weights.
+        weights: Array of shape (1, ...). The output weights.
         vectors: Array of shape (n, L, D). Embeddings that replace the text embeddings.
 
     Returns:
-        Float32 array of shape (n,).
+        A float32 array of shape (n,).
     """
     count = vectors.shape[0]
     inputs = {
@@ -294,7 +294,8 @@ def compute_values_and_gradients(
     """Compute function values (n,) and gradients (n, ...) for all rows in `x`.
 
     Args:
-        function: Function that maps (n, ...) to (n,). Each value must only depend on the same row.
+        function: A function that maps (n, ...) to (n,). Each value must only depend on the same
+            row.
         x: Float32 array of shape (n, ...).
 
     Example:
@@ -329,14 +330,14 @@ def make_line(
     """Create a function that evaluates the model between the masked text (0) and the text (1).
 
     Args:
-        task: `Task` to explain.
+        task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the text.
-        masked_ids: Array of shape (1, L). Token ids with masked words.
+        masked_ids: Array of shape (1, L). The token ids with masked words.
         weights: See `compute_weighted_logits`.
-        batch_size: Integer. Number of points per batch.
+        batch_size: Integer. The number of points per batch.
 
     Returns:
-        Function that maps points (n,) to outputs (n,) and slopes (n, L). The slope of a token
+        A function that maps points (n,) to outputs (n,) and slopes (n, L). The slope of a token
         is the output change due to this token embedding, along the line between both texts.
     """
     start, end = (

@@ -70,10 +70,10 @@ def save_for_keras_hub(
     Args:
         model: Backbone or task to save.
         tokenizer: Optional tokenizer to save with a backbone.
-        dtype: Optional string. Weight dtype. If None, the model dtype will be used.
+        dtype: Optional string. The weight dtype. If None, the model dtype will be used.
         folder: Path. Folder to write or replace.
-        settings: Dict. Fields to write to the manifest.
-        about: `Description` for the model card.
+        settings: Dict. The fields to write to the manifest.
+        about: The `Description` for the model card.
     """
     labels = ()
     if isinstance(model, Backbone):
@@ -97,9 +97,9 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
     """Convert a backbone to a KerasHub backbone with the same weights.
 
     Args:
-        backbone: `Backbone` to convert.
-        dtype: Optional string. New model dtype. If None, the backbone dtype policy will be used.
-            Defaults to None.
+        backbone: The `Backbone` to convert.
+        dtype: Optional string. The new model dtype. If None, the backbone dtype policy will be
+            used. Defaults to None.
 
     Raises:
         ValueError: If KerasHub does not support the family or a backbone setting.
@@ -145,8 +145,8 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
     Token ids can differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
 
     Args:
-        tokenizer: `Tokenizer` to convert.
-        backbone: `Backbone` to use with the tokenizer, which determines the KerasHub class.
+        tokenizer: The `Tokenizer` to convert.
+        backbone: The `Backbone` to use with the tokenizer, which determines the KerasHub class.
 
     Raises:
         ValueError: If KerasHub uses a different tokenizer class for this backbone, or does not
@@ -174,8 +174,8 @@ def make_keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Mod
 
     Args:
         task: `SequenceClassifier` or `MaskedLM` to convert.
-        dtype: Optional string. New model dtype. If None, the backbone dtype policy will be used.
-            Defaults to None.
+        dtype: Optional string. The new model dtype. If None, the backbone dtype policy will be
+            used. Defaults to None.
 
     Raises:
         ValueError: If KerasHub does not support the task, the family or a setting.

@@ -11,7 +11,7 @@ class KerasHubHead:
     """KerasHub names for a task and the head layers.
 
     Attributes:
-        task: String. Task class name.
+        task: String. The task class name.
         groups: Dict that maps attribute paths in the task to group names in weight files.
         built_in: Dict that maps task arguments to hard-coded values in KerasHub.
     """
@@ -30,7 +30,7 @@ class KerasHubNames:
         built_in: Dict that maps backbone arguments to hard-coded values in KerasHub.
         groups: Dict that maps attribute paths in the backbone to group names in weight files.
         heads: Dict that maps head names (see `Family.heads`) to `KerasHubHead`.
-        tokenizer: String. Tokenizer class name.
+        tokenizer: String. The tokenizer class name.
         tokenizer_file_names: Dict that maps file names in Hugging Face folders to file names in
             KerasHub.
         tokenizer_settings: Dict that maps settings in tokenizer_config.json to tuples (name in

@@ -33,7 +33,7 @@ class Tf1Names:
     """Names in TensorFlow 1 checkpoints for an encoder family.
 
     Attributes:
-        config_file: String. Configuration file name.
+        config_file: String. The configuration file name.
         parts: Tuple of pairs (regular expression, replacement), which are applied to variable names
             in order.
     """
@@ -112,8 +112,8 @@ class Tf1Checkpoint(Checkpoint):
     this reason, checked files are copied and the copies are read.
 
     Args:
-        files: `FolderFiles` for the checkpoint folder.
-        family: `Family` for this checkpoint.
+        files: The `FolderFiles` for the checkpoint folder.
+        family: The `Family` for this checkpoint.
 
     Raises:
         ValueError: If the folder does not contain exactly one checkpoint, or if TensorFlow cannot

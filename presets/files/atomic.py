@@ -46,11 +46,11 @@ class Kind(NamedTuple):
     """Type of folder that this package writes, such as a preset or an index.
 
     Attributes:
-        name: String. Type name for error messages, for example "an index".
-        is_written: Function that takes a manifest and returns whether the folder has this type.
-        manifest: String. Manifest file name. Defaults to "encoder_zoo.json".
-        read: Sequence of strings. Patterns of the file names that are read when loading the folder.
-            User files must not match any pattern. Defaults to ().
+        name: String. The type name for error messages, for example "an index".
+        is_written: A function that takes a manifest and returns whether the folder has this type.
+        manifest: String. The manifest file name. Defaults to "encoder_zoo.json".
+        read: Sequence of strings. The patterns of the file names that are read when loading the
+            folder. User files must not match any pattern. Defaults to ().
     """
 
     name: str
@@ -69,8 +69,8 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
     is not changed.
 
     Args:
-        folder: String or path. Target folder, which does not need to exist.
-        kind: `Kind` of the folder. The `with` block must write the manifest.
+        folder: String or path. The target folder, which does not need to exist.
+        kind: The `Kind` of the folder. The `with` block must write the manifest.
 
     Yields:
         New folder path.
@@ -122,8 +122,8 @@ def replace_file(
     The `with` block writes to a new file. If the block fails, the target is not changed.
 
     Args:
-        path: String or path. Target file, which does not need to exist.
-        is_written: Function that takes a path and returns whether this package wrote the file. By
+        path: String or path. The target file, which does not need to exist.
+        is_written: A function that takes a path and returns whether this package wrote the file. By
             default, existing files are treated as files of other programs, which are only replaced
             by identical contents.
 
@@ -165,7 +165,7 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
 
     Args:
         folder: String or path. Folder to clean up.
-        kind: `Kind` of the folder.
+        kind: The `Kind` of the folder.
     """
     target = pathlib.Path(folder)
     try:

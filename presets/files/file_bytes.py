@@ -17,8 +17,8 @@ class FileBytes:
     """Read byte ranges from an open file.
 
     Args:
-        file: Binary file object with the methods `seek` and `readinto`.
-        advice: String. Last sentence of all error messages, without the period. Defaults to
+        file: A binary file object with the methods `seek` and `readinto`.
+        advice: String. The last sentence of all error messages, without the period. Defaults to
             `TORCH_SAVE`.
 
     Attributes:
@@ -71,7 +71,7 @@ class FileBytes:
         """Check the file size.
 
         Args:
-            expected: Integer. Minimum size in bytes.
+            expected: Integer. The minimum size in bytes.
             exact: Boolean. Whether to also reject larger files. Defaults to False.
 
         Raises:
@@ -95,8 +95,8 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
 
     Args:
         path: String or path. File path for the error message.
-        declared: Integer. Number of bytes that the arrays need according to their shapes.
-        size: Integer. Number of bytes in the file.
+        declared: Integer. The number of bytes that the arrays need according to their shapes.
+        size: Integer. The number of bytes in the file.
 
     Raises:
         ValueError: If `declared` exceeds `size`.

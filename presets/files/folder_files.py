@@ -26,9 +26,9 @@ class FolderFiles:
         path: Folder path for error messages.
 
     Attributes:
-        inside: String. Subfolder name in `root`, or "" for the root folder.
-        listed: Collection of strings. Names of all files in the folder.
-        not_downloaded: Sequence of strings. Names of files in the repository that were not
+        inside: String. The subfolder name in `root`, or "" for the root folder.
+        listed: Collection of strings. The names of all files in the folder.
+        not_downloaded: Sequence of strings. The names of files in the repository that were not
             downloaded.
     """
 
@@ -68,10 +68,10 @@ class FolderFiles:
         """Open a binary file, and close it when the folder is closed.
 
         Args:
-            name: String. File name without a folder.
+            name: String. The file name without a folder.
             named_in: Optional string. File and field that contain `name`, for error messages.
                 Defaults to None.
-            inside: String. Subfolder that contains the file. Defaults to "".
+            inside: String. The subfolder that contains the file. Defaults to "".
 
         Returns:
             The file object, positioned at the start.
@@ -161,8 +161,8 @@ class Subfolder(FolderFiles):
     """Open subfolder.
 
     Args:
-        files: `FolderFiles` of the whole folder, which must stay open.
-        name: String. Subfolder name.
+        files: The `FolderFiles` of the whole folder, which must stay open.
+        name: String. The subfolder name.
     """
 
     def __init__(self, files: FolderFiles, name: str):

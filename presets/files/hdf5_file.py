@@ -25,7 +25,7 @@ class Hdf5File:
     For safety, these files are rejected.
 
     Args:
-        file: Binary file object, which must stay open until all arrays are read. Error messages
+        file: A binary file object, which must stay open until all arrays are read. Error messages
             contain the `name` attribute.
 
     Raises:

@@ -21,8 +21,8 @@ class Limit(NamedTuple):
     """Size limits for JSON data.
 
     Attributes:
-        content: Integer. Maximum JSON text size in bytes.
-        memory: Integer. Approximate maximum size of the parsed data in bytes.
+        content: Integer. The maximum JSON text size in bytes.
+        memory: Integer. The approximate maximum size of the parsed data in bytes.
     """
 
     content: int
@@ -53,8 +53,8 @@ def read_field(
 
     Args:
         settings: Dictionary with the contents of a JSON file.
-        name: String. Field name.
-        rule: `Rule` for the value.
+        name: String. The field name.
+        rule: The `Rule` for the value.
         path: JSON file path for error messages.
         default: Value to return if the field is missing or null. Defaults to None.
 
@@ -134,7 +134,7 @@ def parse_object(
     Args:
         content: Bytes of UTF-8 text. The caller should compare the length with `limit.content`.
         name: File name for error messages.
-        limit: `Limit` for the parsed data. Defaults to `SETTINGS`.
+        limit: The `Limit` for the parsed data. Defaults to `SETTINGS`.
         unique_names: Boolean. Whether to reject duplicate names with equal values. Duplicate names
             with different values are always rejected. Defaults to False.
 
@@ -229,7 +229,7 @@ def _find_code(value: Any, depth: int) -> tuple[str, str] | None:
     """Search for Keras layers that run code and for data that is nested too deeply.
 
     Returns:
-        Tuple (field, error) for the first problem, or None.
+        A tuple (field, error) for the first problem, or None.
     """
     if depth > DEPTH:
         return "", f": nested too deeply, more than {DEPTH} levels."

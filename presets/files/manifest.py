@@ -31,7 +31,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
     Args:
         folder: Path. The folder, which contains all other files.
         settings: Dictionary of additional fields with plain data.
-        name: String. Manifest file name. Defaults to "encoder_zoo.json".
+        name: String. The manifest file name. Defaults to "encoder_zoo.json".
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -51,7 +51,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     """Read and verify the folder manifest.
 
     Args:
-        files: `FolderFiles` with the preset files.
+        files: The `FolderFiles` with the preset files.
         verify: Boolean. Whether to verify the checksums of all files.
         weights: Boolean. Whether to also verify files with weights. Defaults to True.
 

@@ -30,13 +30,13 @@ class OpenFolder(FolderFiles):
 
     Args:
         path: String or path. Folder to open.
-        patterns: Iterable of strings. Patterns of the files to open immediately. Patterns can
+        patterns: Iterable of strings. The patterns of the files to open immediately. Patterns can
             contain wildcards. Patterns with a slash match files in subfolders. Other files can be
             opened later with `file`, unless the folder is deleted. Defaults to ().
 
     Attributes:
         path: Folder path for error messages.
-        listed: List of strings. Names of all files in the folder at the time of opening.
+        listed: List of strings. The names of all files in the folder at the time of opening.
 
     Raises:
         FileNotFoundError: If the folder does not exist.

@@ -32,7 +32,7 @@ class Global:
     """Reference to a class or function in a pickle.
 
     Attributes:
-        name: String. Qualified name, including the module.
+        name: String. The qualified name, including the module.
     """
 
     name: str
@@ -48,9 +48,9 @@ class PickleStream:
     """Sequential reader for a part of a file.
 
     Args:
-        source: `FileBytes` to read from.
-        start, end: Integers. Start and end offsets of the part in bytes.
-        name: String. Part name for error messages.
+        source: The `FileBytes` to read from.
+        start, end: Integers. The start and end offsets of the part in bytes.
+        name: String. The part name for error messages.
     """
 
     def __init__(self, source: FileBytes, start: int, end: int, name: str):
@@ -107,7 +107,7 @@ class PickleInterpreter:
     """Interpret pickles as plain data, without running code.
 
     Args:
-        stream: `PickleStream` with one or more pickles.
+        stream: The `PickleStream` with one or more pickles.
         globals: Optional dictionary that maps the name of each allowed global to a function. If the
             pickle calls the global, this function is called instead. If the function is None, calls
             are rejected. Defaults to None, which means that no globals are allowed.

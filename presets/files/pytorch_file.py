@@ -27,7 +27,7 @@ class PyTorchFile:
     pickles are interpreted as plain data. Files with other contents are rejected.
 
     Args:
-        file: Seekable binary file. Its `name` is used in error messages.
+        file: A seekable binary file. Its `name` is used in error messages.
 
     Attributes:
         shapes: Dictionary that maps tensor names to shapes. Strings, numbers and plain containers

@@ -41,7 +41,7 @@ class SafetensorsFile:
     """Read tensors from a `.safetensors` file.
 
     Args:
-        file: Binary file object, which must stay open until all tensors are read. Error messages
+        file: A binary file object, which must stay open until all tensors are read. Error messages
             contain the `name` attribute.
 
     Attributes:

@@ -59,7 +59,7 @@ class ZipStorages:
     """Find all storages in a torch.save file in the zip format.
 
     Args:
-        source: `FileBytes` to read from.
+        source: The `FileBytes` to read from.
 
     Attributes:
         value: The saved object.
@@ -142,7 +142,7 @@ class StreamedStorages:
     """Find all storages in a torch.save file in the older format.
 
     Args:
-        source: `FileBytes` to read from.
+        source: The `FileBytes` to read from.
 
     Attributes:
         value: The saved object.
@@ -218,10 +218,10 @@ class Storage:
     """A contiguous range of elements in the file.
 
     Attributes:
-        key: String. Storage name in the file.
+        key: String. The storage name in the file.
         dtype: NumPy dtype of the elements.
         size: Integer. The number of elements.
-        start: Integer. First element index in the stored storage, which can be larger.
+        start: Integer. The first element index in the stored storage, which can be larger.
             Defaults to 0.
     """
 
@@ -237,7 +237,7 @@ class TensorView:
 
     Attributes:
         storage: The `Storage` that contains the elements.
-        start: Integer. First element index in the storage.
+        start: Integer. The first element index in the storage.
         shape: Tuple of integers.
         strides: Tuple of integers. Strides in elements. Dimensions of size 0 or 1 have the stride
             0.
@@ -270,7 +270,7 @@ class TensorPickle:
     """Interpret a pickle with tensors, and collect the storages of the tensors.
 
     Args:
-        source: `FileBytes` for error messages.
+        source: The `FileBytes` for error messages.
 
     Attributes:
         storages: Dictionary that maps keys to `Storage` objects.

@@ -31,10 +31,10 @@ class ZipEntry(NamedTuple):
     """Entry in the zip directory.
 
     Attributes:
-        name: String. Path of the entry in the archive.
+        name: String. The path of the entry in the archive.
         flags: Integer. General purpose bit flags.
-        header: Integer. Offset of the local header in bytes.
-        size: Integer. Content size in bytes.
+        header: Integer. The offset of the local header in bytes.
+        size: Integer. The content size in bytes.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ZipDirectory:
     """Find and validate all entries in a zip file.
 
     Args:
-        source: `FileBytes` to read from.
+        source: The `FileBytes` to read from.
 
     Attributes:
         entries: Dictionary that maps names to `ZipEntry` objects.

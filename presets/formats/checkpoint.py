@@ -43,9 +43,9 @@ class Checkpoint(ABC):
     file has changed.
 
     Attributes:
-        files: `FolderFiles` for the folder.
-        family: `Family` of the model.
-        config_file: Path of the file with the configuration.
+        files: The `FolderFiles` for the folder.
+        family: The `Family` of the model.
+        config_file: The path of the file with the configuration.
         config: Dict. The `config.json` content, or a configuration converted to this format.
         config_names: Dict {field in `config`: name in the file} for renamed fields.
         weight_files: Frozen set of strings. Names of all files with tensors.
@@ -98,9 +98,9 @@ class Checkpoint(ABC):
         """Set the fields of `config` that describe a head and its labels.
 
         Args:
-            name: String. Head name in `Family.heads`.
+            name: String. The head name in `Family.heads`.
             labels: Optional list of strings. One label per output.
-            classes: Integer. Number of outputs if `labels` is None. Defaults to 0.
+            classes: Integer. The number of outputs if `labels` is None. Defaults to 0.
 
         Raises:
             ValueError: If `classes` is too large.
@@ -122,8 +122,8 @@ class TokenizerPreset:
     """Tokenizer in a preset.
 
     Attributes:
-        files: Open `FolderFiles` for the preset.
-        config: Dict. Configuration file content, or {} for a missing file.
+        files: An open `FolderFiles` for the preset.
+        config: Dict. The configuration file content, or {} for a missing file.
         config_file: Configuration file path.
         family: Optional `Family` of the model. None for an unknown model.
         settings: Dict. The `encoder_zoo.json` content.
@@ -158,9 +158,9 @@ class ChangedCheckpoint(Checkpoint):
     """Checkpoint with new values for some tensors.
 
     Args:
-        checkpoint: Original `Checkpoint`.
+        checkpoint: The original `Checkpoint`.
         shapes: Dict {name of a changed tensor: new shape}.
-        change: Function that takes the name and the original tensor value, and returns the new
+        change: A function that takes the name and the original tensor value, and returns the new
             value.
         config: Dict. Changed fields of config.json. Defaults to {}.
     """
@@ -189,8 +189,8 @@ def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoi
     """Add embeddings for new tokens to a checkpoint. Each embedding is the mean of the old ones.
 
     Args:
-        checkpoint: `Checkpoint` with fewer tokens.
-        vocabulary_size: Integer. New number of tokens.
+        checkpoint: The `Checkpoint` with fewer tokens.
+        vocabulary_size: Integer. The new number of tokens.
 
     Source: Hewitt 2021, Initializing New Word Embeddings for Pretrained Language Models. The mean
     has the smallest effect on the outputs for other tokens.
@@ -224,8 +224,8 @@ def select_rows(checkpoint: Checkpoint, output: str, rows: Sequence[int | None])
     """Rearrange the output layer rows for new labels.
 
     Args:
-        checkpoint: `Checkpoint` with one row per old label.
-        output: String. Output layer name.
+        checkpoint: The `Checkpoint` with one row per old label.
+        output: String. The output layer name.
         rows: Sequence of optional integers. Row index in the checkpoint for each new label. None
             stands for an unknown label, whose weights are set to 0.
     """
@@ -338,7 +338,7 @@ def match(
     """Match the weights of layers to tensors in a checkpoint by name and shape.
 
     Args:
-        checkpoint: `Checkpoint` with the tensors.
+        checkpoint: The `Checkpoint` with the tensors.
         model: Model that contains the layers.
         layers: Dict {attribute path: name in the checkpoint}.
 
@@ -394,8 +394,8 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
 
     Args:
         value: Array with the values of the tensor.
-        name: String. File name and tensor name for the error message.
-        advice: String. Last sentence of the error message.
+        name: String. The file name and tensor name for the error message.
+        advice: String. The last sentence of the error message.
 
     Example:
         >>> check_weights(np.array([1.0, np.nan]), "bias", "Download it again.")

@@ -58,7 +58,7 @@ def check_config(
 
     Args:
         config: Dict. The config.json content.
-        family: `Family` of the model.
+        family: The `Family` of the model.
         path: File path for error messages.
         names: Optional dict {field: name in the file} for renamed fields. Defaults to None.
 
@@ -143,7 +143,7 @@ def convert_config(config: Mapping, family: Family) -> dict:
 
     Args:
         config: Dict. The config.json content.
-        family: `Family` of the backbone.
+        family: The `Family` of the backbone.
     """
     arguments = {
         ours: config[theirs]
@@ -160,7 +160,7 @@ def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
     """Create the content of config.json for a backbone.
 
     Args:
-        backbone: `Backbone` to save.
+        backbone: The `Backbone` to save.
         tokenizer: Optional tokenizer to save with the backbone.
 
     Raises:
@@ -219,10 +219,10 @@ def check_sizes(
 
     Args:
         config: Dict. Validated content of config.json.
-        family: `Family` of the model.
+        family: The `Family` of the model.
         shapes: Dict {tensor name: shape}.
-        path: Path of config.json for error messages.
-        max_bytes: Integer. Maximum weight size in float32.
+        path: The path of config.json for error messages.
+        max_bytes: Integer. The maximum weight size in float32.
 
     Raises:
         ValueError: If a size differs from a weight shape, or if the weights exceed `max_bytes`.

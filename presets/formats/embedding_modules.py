@@ -57,9 +57,10 @@ def read_pooling(
     """Read the Pooling module configuration.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         module: Pooling `Module` to read.
-        width: Optional integer. Encoder output dimension. If None, the dimensions are not checked.
+        width: Optional integer. The encoder output dimension. If None, the dimensions are not
+            checked.
 
     Returns:
         A tuple of the `pooling` argument of `TextEmbedder`, and a boolean whether to pool prompts.
@@ -95,10 +96,10 @@ def read_dense(
     """Read the Dense module configuration.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         module: Dense `Module` to read.
-        width: Integer. Input vector dimension.
-        embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
+        width: Integer. The input vector dimension.
+        embedding: String. The input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
             `SENTENCE`.
 
     Returns:
@@ -138,10 +139,10 @@ def read_dense_layers(
     """Read all Dense module configurations, and check the weight shapes.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         modules: Sequence of `Module` objects. The output of each module is the input of the next
             module.
-        width: Integer. First module input dimension.
+        width: Integer. The first module input dimension.
         embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
     Returns:
@@ -159,7 +160,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     """Read the SpladePooling module configuration.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         module: SpladePooling `Module` to read.
 
     Returns:
@@ -185,7 +186,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
     """Check the Normalize module configuration, which can be missing.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         module: Normalize `Module` to check.
         embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
@@ -256,8 +257,8 @@ class ModuleCheckpoint(Checkpoint):
     """Module weights in a subfolder.
 
     Args:
-        files: `FolderFiles` for the whole folder.
-        module: `Module` to open.
+        files: The `FolderFiles` for the whole folder.
+        module: The `Module` to open.
     """
 
     def __init__(self, files: FolderFiles, module: Module):
@@ -276,10 +277,10 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
     """Check the Dense module weight shapes before creating the layer.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         module: Dense `Module` to check.
-        dense: Dict. Result of `read_dense`.
-        width: Integer. Input vector dimension.
+        dense: Dict. The result of `read_dense`.
+        width: Integer. The input vector dimension.
     """
     units = dense["units"]
     expected = {"linear.weight": (units, width)}
@@ -302,7 +303,7 @@ def load_dense(
 
     Args:
         layer: `Projection` layer to assign the weights to.
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         module: Dense `Module` to read.
         allow_nonfinite: Boolean. See `Safeguards`.
 
@@ -334,8 +335,8 @@ def make_dense_files(
 
     Args:
         layers: Sequence of `Projection` layers.
-        paths: Sequence of strings. Subfolder of each layer.
-        width: Integer. First layer input dimension.
+        paths: Sequence of strings. The subfolder of each layer.
+        width: Integer. The first layer input dimension.
         name: String. Argument with the layers, for error messages.
         dtype: Stored weight dtype. If None, every weight keeps its dtype.
 
@@ -385,8 +386,8 @@ class LinearFile(Checkpoint):
     """Linear layer weights in a separate file, as in BGE-M3.
 
     Args:
-        files: `FolderFiles` for the folder.
-        name: String. Name of a PyTorch file with the tensors "weight" and optionally "bias".
+        files: The `FolderFiles` for the folder.
+        name: String. The name of a PyTorch file with the tensors "weight" and optionally "bias".
 
     Raises:
         ValueError: If the file contains unexpected tensors or shapes.
@@ -422,7 +423,7 @@ class LinearFile(Checkpoint):
         """Raise a ValueError if the layer and the encoder have different dimensions.
 
         Args:
-            width: Integer. Encoder output dimension.
+            width: Integer. The encoder output dimension.
         """
         if self.width != width:
             raise ValueError(

@@ -86,8 +86,9 @@ class SpanHeadRecord(Head):
     """Describes the layers after the encoder in a gliner folder.
 
     Attributes:
-        span_mode: String. Method to compute span vectors from word vectors. Defaults to "markerV0".
-        num_rnn_layers: Integer. Number of LSTM layers. Defaults to 1.
+        span_mode: String. The method to compute span vectors from word vectors. Defaults to
+            "markerV0".
+        num_rnn_layers: Integer. The number of LSTM layers. Defaults to 1.
 
     Example:
         >>> SpanHeadRecord(num_rnn_layers=0).tensors["head.label.outer"]
@@ -153,7 +154,7 @@ def find_encoder_address(files: FolderFiles) -> str | None:
     Versions before 0.2.7 do not store the encoder configuration and tokenizer.
 
     Args:
-        files: `FolderFiles` for the folder.
+        files: The `FolderFiles` for the folder.
 
     Raises:
         ValueError: If encoder files are missing, but `model_name` is not a repository.
@@ -177,7 +178,7 @@ def read_encoder(
     """Read the encoder configuration and tokenizer.
 
     Args:
-        files: `FolderFiles` for a gliner folder.
+        files: The `FolderFiles` for a gliner folder.
         encoder: Optional `FolderFiles`. Encoder files from the hub, for incomplete folders.
 
     Returns:
@@ -201,12 +202,12 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
     The tensors of the further layers have the same names as in gliner.
 
     Args:
-        files: `FolderFiles` for the folder.
+        files: The `FolderFiles` for the folder.
         settings: Dict. The `encoder_zoo.json` content.
         encoder: Optional `FolderFiles`. See `read_encoder`. Defaults to None.
 
     Attributes:
-        gliner: Dict. Result of `read_config`.
+        gliner: Dict. The result of `read_config`.
     """
 
     is_of_one_task = True

@@ -54,12 +54,12 @@ class HuggingFaceCheckpoint(Checkpoint):
     The weights are in a single file or in shards.
 
     Args:
-        files: `FolderFiles` for the folder.
+        files: The `FolderFiles` for the folder.
         settings: Dict. The `encoder_zoo.json` content.
-        config_name: String. Configuration file name. Defaults to "config.json".
+        config_name: String. The configuration file name. Defaults to "config.json".
         config: Optional dict. Encoder configuration. If None, the whole content of the file is
             used. Defaults to None.
-        wrapper: Optional string. Prefix of all encoder tensors. If None, the prefix is detected
+        wrapper: Optional string. The prefix of all encoder tensors. If None, the prefix is detected
             with `_find_wrapper`. Defaults to None.
 
     Raises:

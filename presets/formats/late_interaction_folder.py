@@ -253,9 +253,9 @@ def make_hybrid_files(
     """Create the files of BGE-M3 that are saved next to the files of `TextEmbedder`.
 
     Args:
-        dense: `TextEmbedder` to save.
-        terms: `SparseEncoder` with token weights.
-        tokens: `LateInteraction`.
+        dense: The `TextEmbedder` to save.
+        terms: The `SparseEncoder` with token weights.
+        tokens: A `LateInteraction`.
         dtype: Stored weight dtype. If None, every weight keeps its dtype.
 
     Returns:

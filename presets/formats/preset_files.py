@@ -39,10 +39,10 @@ class WeightFormat(NamedTuple):
     """File names of a weight format: a single file, or shards with an index.
 
     Attributes:
-        file: String. Name of a file with all weights.
-        index: String. Shard index name.
+        file: String. The name of a file with all weights.
+        index: String. The shard index name.
         shards: String. Regular expression for the names of shards.
-        patterns: Tuple of strings. Patterns for all names, including names from other programs.
+        patterns: Tuple of strings. The patterns for all names, including names from other programs.
     """
 
     file: str

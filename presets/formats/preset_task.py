@@ -23,11 +23,11 @@ class FolderFormat:
     libraries.
 
     Attributes:
-        opened_by: Optional string. Class in sentence-transformers or gliner to open the folder. If
-            None, the folder can be opened with transformers.
-        settings: Tuple of strings. Task and preprocessor arguments that are stored in these files.
-            They are not passed to the backbone, and not stored in `encoder_zoo.json`.
-        encoder_prefix: Optional string. Prefix of all encoder tensors, for formats without
+        opened_by: Optional string. The class in sentence-transformers or gliner to open the folder.
+            If None, the folder can be opened with transformers.
+        settings: Tuple of strings. The task and preprocessor arguments that are stored in these
+            files. They are not passed to the backbone, and not stored in `encoder_zoo.json`.
+        encoder_prefix: Optional string. The prefix of all encoder tensors, for formats without
             config.json. If None, tensors are named as in transformers.
     """
 
@@ -39,7 +39,7 @@ class FolderFormat:
         """Get the task arguments that are stored in the files.
 
         Args:
-            checkpoint: Open `Checkpoint` to load from.
+            checkpoint: An open `Checkpoint` to load from.
             given: Dict of arguments from the caller, which override values from the files.
 
         Returns:
@@ -56,7 +56,7 @@ class FolderFormat:
         """Get the preprocessor arguments that are stored in the files.
 
         Args:
-            preset: Open `Checkpoint` or `TokenizerPreset`.
+            preset: An open `Checkpoint` or `TokenizerPreset`.
             tokenizer: Tokenizer loaded from the preset.
 
         Returns:
@@ -71,7 +71,7 @@ class FolderFormat:
         """List tokens that the task needs and the tokenizer does not contain.
 
         Args:
-            preset: Open `Checkpoint`.
+            preset: An open `Checkpoint`.
             tokenizer: Tokenizer loaded from the preset.
             given: Dict of arguments from the caller.
         """
@@ -84,12 +84,12 @@ class FolderFormat:
 
         Args:
             task: Task created with `arguments`.
-            checkpoint: Open `Checkpoint` to load from.
+            checkpoint: An open `Checkpoint` to load from.
             given: Dict of arguments from the caller.
             allow_nonfinite: Boolean. See `presets.opening.Safeguards`.
 
         Returns:
-            Set of strings. Checkpoint names of all loaded tensors, except for tensors in separate
+            A set of strings. Checkpoint names of all loaded tensors, except for tensors in separate
             files.
         """
         return set()
@@ -131,17 +131,17 @@ class TaskRecord:
     In a subclass, fields can be changed with `record = dataclasses.replace(Base.record, ...)`.
 
     Args:
-        name: String. Task name in `TASKS` and `encoder_zoo.json`.
+        name: String. The task name in `TASKS` and `encoder_zoo.json`.
         preprocessor_class: Preprocessor class.
-        head: String. Head name in `Family.heads`, which is also the suffix of class names in
+        head: String. The head name in `Family.heads`, which is also the suffix of class names in
             transformers. Defaults to "Model", which means that the task has no head.
         default_head: Optional `Head` for families without `head` in `Family.heads`. If None, these
             families are not supported. Defaults to None.
-        pipeline_tag: String. Task name on the Hugging Face Hub. Defaults to
+        pipeline_tag: String. The task name on the Hugging Face Hub. Defaults to
             "feature-extraction".
-        peft_type: Optional string. Task name in peft. If None, adapters cannot be saved.
+        peft_type: Optional string. The task name in peft. If None, adapters cannot be saved.
             Defaults to None.
-        text_method: Optional string. Name of the method for inference on raw text, such as
+        text_method: Optional string. The name of the method for inference on raw text, such as
             "classify". Defaults to None.
         answer_type: Optional TypedDict. Type of the results, for tasks with lists of results that
             can be empty. Defaults to None.
@@ -152,18 +152,18 @@ class TaskRecord:
             initial value. Defaults to {}.
         compile_settings: Tuple of strings. Additional arguments of `compile`, which are stored as
             task attributes. Defaults to ().
-        distilled_settings: Tuple of strings. Task and preprocessor arguments that a student copies
-            from the teacher. Defaults to ().
+        distilled_settings: Tuple of strings. The task and preprocessor arguments that a student
+            copies from the teacher. Defaults to ().
         instead_of_predict: Optional string. Advice for users who pass raw texts to `predict`, for
             tasks that only accept preprocessed inputs. Defaults to None.
         only_saved_model: Optional string. Operation that can only be exported as a SavedModel, such
             as "an LSTM". For these tasks, `for_cpu` only converts the backbone with the output
             "sequence_output". Defaults to None.
-        file_advice: String. Last sentence of the error message for a path instead of texts.
-        folder: `FolderFormat` of presets. Defaults to the format of transformers.
+        file_advice: String. The last sentence of the error message for a path instead of texts.
+        folder: The `FolderFormat` of presets. Defaults to the format of transformers.
         learning_rate: Optional float. Default peak learning rate. If None, the value of the
             family is used. Defaults to None.
-        warmup: Optional float. Fraction of steps in which the learning rate increases. If None,
+        warmup: Optional float. The fraction of steps in which the learning rate increases. If None,
             the usual value is used. Defaults to None.
         of_pairs: Optional boolean. Whether the head classifies pairs of segments, for families that
             use the same name for heads for single segments and pairs. Defaults to None.
@@ -182,7 +182,7 @@ class TaskRecord:
         packs_batches: Boolean. Whether texts in a batch can be packed on JAX. See
             `choose_sequence_counts`. Packing requires that `logits_of` computes outputs from
             `encoded`, and that the loss is a mean over independent examples. Defaults to False.
-        goes_step_by_step: Optional string. Name of a recurrent layer, such as "an LSTM". On
+        goes_step_by_step: Optional string. The name of a recurrent layer, such as "an LSTM". On
             TensorFlow, the task is trained without XLA, which requires a fixed number of steps.
             Defaults to None.
 
@@ -227,21 +227,21 @@ class PresetTask(Protocol):
     """Protocol with the task attributes to load and save presets.
 
     Attributes:
-        record: `TaskRecord` of the task class.
-        head_record: `Head` of the task in the family of the backbone.
+        record: The `TaskRecord` of the task class.
+        head_record: The `Head` of the task in the family of the backbone.
         problem_type: Optional string. Problem type in config.json.
-        labels: Optional list of strings. Class names.
-        num_classes: Optional integer. Number of classes.
+        labels: Optional list of strings. The class names.
+        num_classes: Optional integer. The number of classes.
         new_head: Optional tuple of arrays. Initial weights for a new head, or None if the
             checkpoint contains a head.
         kept_weights: Dict {tensor name: value in the checkpoint}, for heads that `fit` builds.
         given_head: Optional layer from the user that replaces the head of the family.
         weights_before_adapters: Dict of arrays. See `adapters.get_weights_before_adapters`.
         head: Optional layer that is applied to the outputs of the backbone.
-        backbone: `Backbone`.
+        backbone: A `Backbone`.
         preprocessor: Optional instance of `record.preprocessor_class`.
         learning_rate: Float. Recommended peak learning rate for further training.
-        default_learning_rate: Float. Peak learning rate of the family.
+        default_learning_rate: Float. The peak learning rate of the family.
         last_evaluation: Dict of floats. Results of the last `evaluate` with the current
             weights, for the model card.
     """

@@ -90,8 +90,8 @@ class Module(NamedTuple):
     """Entry of `modules.json`.
 
     Attributes:
-        kind: String. Class name without the package.
-        path: String. Subfolder path, or "" for the root.
+        kind: String. The class name without the package.
+        path: String. The subfolder path, or "" for the root.
     """
 
     kind: str
@@ -104,7 +104,7 @@ def find_encoder_files(files: FolderFiles) -> FolderFiles:
     If a Router has several encoders, the document encoder is used.
 
     Args:
-        files: `FolderFiles` for a preset. Unsupported modules are allowed.
+        files: The `FolderFiles` for a preset. Unsupported modules are allowed.
 
     Returns:
         `FolderFiles` for the encoder.
@@ -147,7 +147,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
     """Read the routes of a Router from `router_config.json`.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
 
     Returns:
         A `Routes` object, or None for a model without a Router.
@@ -251,7 +251,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
     """Read and validate `modules.json`.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
 
     Returns:
         A list of `Module` objects.
@@ -279,7 +279,7 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
     """Read and validate `modules.json` of a text embedding model.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
 
     Returns:
         A list of `Module` objects.
@@ -304,8 +304,8 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
     """Check that all Transformer module settings are supported.
 
     Args:
-        files: `FolderFiles` for the encoder.
-        task: String. Name of a task in transformers, such as "feature-extraction".
+        files: The `FolderFiles` for the encoder.
+        task: String. The name of a task in transformers, such as "feature-extraction".
         has_roles: Boolean. Whether the model has separate settings for queries and documents.
             Defaults to False.
 
@@ -357,7 +357,7 @@ def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
     The content of a missing file is {}.
 
     Args:
-        files: `FolderFiles` for the encoder.
+        files: The `FolderFiles` for the encoder.
     """
     name = next((name for name in TRANSFORMER_SETTINGS if name in files), None)
     return (name, files.read_json(name)) if name else (TRANSFORMER_SETTINGS[0], {})
@@ -367,7 +367,7 @@ def read_length(files: FolderFiles) -> int | None:
     """Return the maximum sequence length, or None if no file contains a length.
 
     Args:
-        files: `FolderFiles` for the encoder.
+        files: The `FolderFiles` for the encoder.
 
     Raises:
         ValueError: If the length is not an integer greater than 2.
@@ -389,7 +389,7 @@ def read_tokenizer_length(files: FolderFiles) -> int | None:
     """Return the maximum length in `tokenizer_config.json`, or None for a missing length.
 
     Args:
-        files: `FolderFiles` for the encoder or the static table.
+        files: The `FolderFiles` for the encoder or the static table.
     """
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
@@ -401,7 +401,7 @@ def check_case(files: FolderFiles, tokenizer) -> None:
     """Check that a tokenizer lowercases texts if `do_lower_case` is true.
 
     Args:
-        files: `FolderFiles` for the encoder.
+        files: The `FolderFiles` for the encoder.
         tokenizer: Tokenizer from the same files.
 
     Raises:
@@ -422,7 +422,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     """Read the prompts in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
 
     Returns:
         A dict of the preprocessor arguments `prompts` and `default_prompt`, without empty values.
@@ -466,8 +466,8 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
     """Read the similarity in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles` for the whole folder.
-        known: Sequence of strings. Supported similarities. The first similarity is the default.
+        files: The `FolderFiles` for the whole folder.
+        known: Sequence of strings. The supported similarities. The first similarity is the default.
 
     Raises:
         ValueError: If the similarity is not in `known`.
@@ -482,7 +482,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
     """Read an integer from `config_sentence_transformers.json`. Return None for a missing field.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         field: String. "truncate_dim" or "max_active_dims".
 
     Raises:
@@ -520,7 +520,7 @@ def make_settings_json(
 
     Args:
         task: Task with a `similarity_function`.
-        model_type: String. Class name in sentence-transformers.
+        model_type: String. The class name in sentence-transformers.
         **counts: Optional integers for the fields of `read_count`. Fields with the value None are
             omitted.
     """

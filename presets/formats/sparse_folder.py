@@ -67,8 +67,9 @@ class SparseFolder(FolderFormat):
     """Folder format of `SparseEncoder`: sentence-transformers or BGE-M3.
 
     Args:
-        load_table_class: Function that imports the layer class of query term weights.
-        read_tokenizer: Function that takes the table files and a family, and returns the tokenizer.
+        load_table_class: A function that imports the layer class of query term weights.
+        read_tokenizer: A function that takes the table files and a family, and returns the
+            tokenizer.
     """
 
     opened_by = "SparseEncoder"
@@ -200,7 +201,7 @@ class QueryTable(NamedTuple):
     """Table of query term weights in a preset.
 
     Attributes:
-        files: `FolderFiles` for the table folder.
+        files: The `FolderFiles` for the table folder.
         module: Optional `Module`. None for the file `idf.json` without modules.
         is_trained: Boolean. Whether `fit` updates the weights.
     """
@@ -214,7 +215,7 @@ def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
     """Find the table of query term weights in a preset, or return None without a table.
 
     Args:
-        checkpoint: Open `Checkpoint` to load from.
+        checkpoint: An open `Checkpoint` to load from.
 
     Raises:
         ValueError: If the query route is neither a table nor an encoder, or if a field is invalid.
@@ -244,7 +245,7 @@ def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
     """Find the files of a separate query encoder, or return None without a query encoder.
 
     Args:
-        checkpoint: Open `Checkpoint` to load from.
+        checkpoint: An open `Checkpoint` to load from.
     """
     routes = theirs.read_routes(checkpoint.files.root)
     if routes is None or routes.document[0].path != checkpoint.files.inside:
@@ -264,7 +265,7 @@ def _restore_query_table(
     Args:
         weight: Variable of shape (vocabulary,) to assign the weights to.
         tokenizer: Tokenizer for queries.
-        checkpoint: Open `Checkpoint` to load from.
+        checkpoint: An open `Checkpoint` to load from.
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
@@ -292,8 +293,8 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
     """Read a JSON file that maps tokens to weights.
 
     Args:
-        given: String. Path from the configuration. Only the file name is used.
-        files: `FolderFiles` for the table.
+        given: String. The path from the configuration. Only the file name is used.
+        files: The `FolderFiles` for the table.
         tokenizer: Tokenizer for queries.
 
     Returns:
@@ -324,9 +325,9 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
     """Read `max_terms` and the similarity from the model settings.
 
     Args:
-        files: `FolderFiles` for the whole folder.
-        of_others: Tuple of strings. Similarities to ignore, because they belong to other kinds of
-            vectors in the same folder. Defaults to ().
+        files: The `FolderFiles` for the whole folder.
+        of_others: Tuple of strings. The similarities to ignore, because they belong to other kinds
+            of vectors in the same folder. Defaults to ().
     """
     settings, similarity = theirs.read_model_settings(files), SPARSE_SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))

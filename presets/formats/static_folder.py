@@ -82,7 +82,7 @@ def find_static_module(files: FolderFiles) -> Module | None:
     """Find the module with the table of static embeddings, or return None for other folders.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
     """
     if MODULES in files:
         if str(read_first_module(files).get("type")).split(".")[-1] != STATIC:
@@ -96,9 +96,9 @@ class StaticCheckpoint(Checkpoint):
     """Checkpoint in a folder of static embeddings.
 
     Args:
-        files: `FolderFiles` for the whole folder.
+        files: The `FolderFiles` for the whole folder.
         settings: Dict. The `encoder_zoo.json` content.
-        module: `Module` of the table.
+        module: The `Module` of the table.
 
     Raises:
         ValueError: If tokenizer.json is missing, if a weight name or shape is unexpected, or
@@ -194,7 +194,7 @@ def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
     """Create config.json and the safetensors file for a `TextEmbedder` with a `TokenTable`.
 
     Args:
-        task: `TextEmbedder` to save.
+        task: The `TextEmbedder` to save.
         dtype: Stored table dtype. If None, float32 is used.
     """
     table = task.backbone.table()

@@ -31,9 +31,9 @@ class StoredTokenizer(NamedTuple):
     """Class and files to create a tokenizer later.
 
     Attributes:
-        kind: `TokenizerClass` of the tokenizer.
-        files: `TokenizerFiles` with the contents of the files.
-        added: Tuple of strings. Special model tokens that are missing in the files. Defaults
+        kind: The `TokenizerClass` of the tokenizer.
+        files: The `TokenizerFiles` with the contents of the files.
+        added: Tuple of strings. The special model tokens that are missing in the files. Defaults
             to ().
     """
 
@@ -154,7 +154,7 @@ def check_max_length(length: object, field: str) -> int | None:
 
     Args:
         length: Value from a file.
-        field: String. File name and field for the error message.
+        field: String. The file name and field for the error message.
 
     Raises:
         ValueError: If the length is not an integer greater than 2.
@@ -175,7 +175,7 @@ def read_stored_tokenizer(
     """Read the tokenizer files in a folder, and choose the tokenizer class.
 
     Args:
-        files: `FolderFiles` for a preset.
+        files: The `FolderFiles` for a preset.
         config: Dict. The config.json content, or {} for a missing file.
         default: Optional `TokenizerClass` to use if the files do not determine the class.
 
@@ -212,8 +212,8 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
     """Read the files that a tokenizer class needs.
 
     Args:
-        files: `FolderFiles` for a preset.
-        kind: `TokenizerClass` of the tokenizer.
+        files: The `FolderFiles` for a preset.
+        kind: The `TokenizerClass` of the tokenizer.
 
     Returns:
         `TokenizerFiles` for `kind.load().from_files(...)`.

@@ -358,7 +358,7 @@ def test_another_run_is_refused(tmp_path):
             r"row 1 \(line 2\) is not readable as JSON: Invalid",
         ),
         ("a.jsonl", b'{"text": "a"}\n[1]\n', r"row 1 \(line 2\) is \[1\]"),
-        ("a.jsonl", b'{"txt": "a"}\n', r"row 0 \(line 1\) has no 'text', but txt"),
+        ("a.jsonl", b'{"txt": "a"}\n', r"row 0 \(line 1\) has no 'text', only txt"),
         (
             "a.csv",
             b"id,text\n1,a\n2\n",
@@ -387,7 +387,7 @@ def test_a_row_that_cannot_be_answered_is_named_before_any_work(tmp_path, name, 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["1", "18446744073709551615"], r"row 1 \(line 2\) of 'id' is 18446744073709551615\."),
+        (["1", "18446744073709551615"], r"row 1 \(line 2\) of 'id' is 18446744073709551615, but"),
         (
             ["9007199254740993", "0.5"],
             r"row 0 \(line 1\) of 'id' is 9007199254740993, .*double",
@@ -432,7 +432,7 @@ def test_arguments_are_checked_before_any_work(tmp_path):
         ({"method": "compare"}, "compare.*missing.*'second'"),
         ({"top_k": 0}, "top_k is 0"),
         ({"keep": ["row"]}, "keep.*is"),
-        ({"keep": ["no"]}, "has no 'no', but id, text, b"),
+        ({"keep": ["no"]}, "has no 'no', only id, text, b"),
         ({"columns": 7}, "columns is 7"),
     ):
         with pytest.raises(ValueError, match=message):

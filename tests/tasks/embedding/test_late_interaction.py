@@ -132,7 +132,7 @@ class TestFolders:
         [
             ("config_sentence_transformers.json", {"query_length": 0}, "query_length is 0"),
             ("config_sentence_transformers.json", {"query_prefix": 3}, "query_prefix is 3"),
-            ("config_sentence_transformers.json", {"skiplist_words": "."}, "a list of texts"),
+            ("config_sentence_transformers.json", {"skiplist_words": "."}, "a list of strings"),
             ("config_sentence_transformers.json", {"do_query_expansion": 1}, "true or false"),
             ("1_Dense/config.json", {"in_features": 9}, "in_features is 9"),
             ("1_Dense/config.json", {"out_features": 2**40}, "the weights have"),
