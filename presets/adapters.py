@@ -79,7 +79,7 @@ CLASSIFIERS = ("classifier", "score")
 
 
 def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Map module names in transformers to the dense layers in a backbone.
+    """Map module names in transformers to a backbone's dense layers.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -152,7 +152,7 @@ def _list_factors(updates: Iterable[keras.layers.Layer]) -> list[keras.Variable]
 
 
 def _check_holds_trained(task: PresetTask, stored: list[tuple]) -> None:
-    """Raise a ValueError if trainable weights cannot be stored in an adapter file."""
+    """Raise a ValueError when trainable weights cannot be stored in an adapter file."""
     known = {id(weight) for weight, _ in stored}
     if not task.head_record.pooled and task.backbone.pooler:
         known |= {id(weight) for weight in task.backbone.pooler_dense.weights}  # not used
@@ -311,7 +311,8 @@ def _select_layers(
     the file are selected.
 
     Returns:
-        A tuple of a dict from names to layers, and a list of missing tensors if no layer was found.
+        A tuple (dict from names to layers, list of missing tensors). The list is only filled if no
+        layer was found.
     """
     known, targets = map_projections(task.backbone), config.get("target_modules")
     stored = {
@@ -360,7 +361,7 @@ def _is_saved(name: str, config: dict) -> bool:
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
-    """Return the rank and alpha of a layer according to the peft options."""
+    """Return a layer's rank and alpha according to the peft options."""
 
     def value_of(option: str, default: float) -> float:
         patterns = config.get(option) or {}
@@ -445,7 +446,7 @@ PEFT_RULES = {
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Raise a ValueError if the adapters are not plain LoRA, for example DoRA."""
+    """Raise a ValueError when the adapters are not plain LoRA, for example DoRA."""
     for name, value in config.items():
         if name in IRRELEVANT_PEFT_FIELDS or not value:
             continue

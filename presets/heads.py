@@ -156,7 +156,7 @@ def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str
 def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Infer the task of a head from hidden layers and pooler. Return None if unclear."""
+    """Infer a head's task from hidden layers and pooler. Return None when unclear."""
     family = checkpoint.family
     # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
@@ -171,7 +171,7 @@ def _infer_task(
 
 
 def _find_head(name: str, family: Family) -> str | None:
-    """Find the head of a family by a class name from `architectures`."""
+    """Find a family's head by class name from `architectures`."""
     exact = [head for head in family.heads if family.class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
@@ -393,7 +393,7 @@ def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) 
 
 
 def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
-    """Raise a ValueError if a tied output projection differs from the token embedding."""
+    """Raise a ValueError when a tied output projection differs from the token embedding."""
     twins = checkpoint.family.tied if head.tied_bias else {}
     for name in find_unexpected(checkpoint, ()):
         if name in twins and name.startswith(f"{head.output}."):

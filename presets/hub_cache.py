@@ -30,9 +30,8 @@ class HubFile(NamedTuple):
 
     Attributes:
         size: Integer. The size in bytes.
-        checksum: Optional string. SHA-256 checksum of a large file, or git SHA-1 checksum of any
-            other file, which is also the file name in the cache. None if the hub sends no
-            checksum.
+        checksum: Optional string. SHA-256 checksum for large files, or git SHA-1 checksum for other
+            files, which is also the file name in the cache. None if the hub sends no checksum.
     """
 
     size: int
@@ -93,7 +92,7 @@ def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
 def download_files(
     address: str, repository: str, commit: str, files: Mapping[str, HubFile], verify: bool
 ) -> None:
-    """Download the missing files of a commit to the cache. A lock file makes other processes wait.
+    """Download missing commit files to the cache. A lock file makes other processes wait.
 
     Args:
         address: String. The address from the user for error messages.
@@ -131,7 +130,7 @@ def download_files(
 
 
 def write_reference(folder: pathlib.Path, revision: str, commit: str) -> None:
-    """Store the commit of a branch or tag, for loading without a connection."""
+    """Store the commit for a branch or tag, for loading without a connection."""
     path = folder / "refs" / revision
     if not path.is_file() or path.read_text("utf-8") != commit:
         _replace(path, lambda new: new.write_text(commit, encoding="utf-8"))

@@ -185,7 +185,7 @@ class Request(NamedTuple):
 
 
 class RestoredBackbone(NamedTuple):
-    """Backbone with the weights of a checkpoint.
+    """Backbone with checkpoint weights.
 
     Attributes:
         backbone: A `Backbone`.
@@ -420,7 +420,7 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
 def _require_tokenizer(
     preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
 ) -> Tokenizer:
-    """Load the tokenizer. Raise a ValueError if there is no tokenizer."""
+    """Load the tokenizer. Raise a ValueError when there is no tokenizer."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
         raise ValueError(
@@ -433,7 +433,7 @@ def _require_tokenizer(
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | None:
-    """Load the tokenizer and compare it with the model. Return None if there is no tokenizer."""
+    """Load the tokenizer and compare it with the model. Return None when there is no tokenizer."""
     check_token_list(added_tokens)
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
@@ -453,7 +453,7 @@ def _read_tokenizer(
 
 
 def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the model's maximum sequence length, or None if there is no model."""
+    """Return the model's maximum sequence length, or None when there is no model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None

@@ -1,4 +1,4 @@
-"""Write the model card `README.md` of a preset."""
+"""Write the model card `README.md` for presets."""
 
 from __future__ import annotations
 

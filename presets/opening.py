@@ -182,7 +182,7 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 @contextlib.contextmanager
 def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
-    """Download and open the encoder of an incomplete gliner folder. Otherwise, yield None."""
+    """Download and open the encoder for an incomplete gliner folder. Otherwise, yield None."""
     if (address := find_encoder_address(files)) is None:
         yield None
         return

@@ -69,7 +69,7 @@ def _read_listed(name: str, entry: dict) -> Origin:
 
 
 def read_card(path: pathlib.Path) -> Origin:
-    """Read the origin from the YAML fields of a model card. Invalid fields are ignored.
+    """Read the origin from YAML fields in a model card. Invalid fields are ignored.
 
     Args:
         path: The path of the file README.md, which does not need to exist.

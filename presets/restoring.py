@@ -123,7 +123,7 @@ def match_backbone(
 
 
 def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
-    """Log the weights of a user-defined subclass that are missing in the checkpoint."""
+    """Log user-defined subclass weights that are missing in the checkpoint."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
@@ -166,14 +166,14 @@ def check_overrides(
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    """Log unused tensors. Raise a ValueError if an unused tensor belongs to the encoder."""
+    """Log unused tensors. Raise a ValueError when an unused tensor belongs to the encoder."""
     check_all_used(checkpoint, used)
     if left := find_unexpected(checkpoint, used):
         logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
 
 
 def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
-    """Raise a ValueError if an encoder tensor is not used."""
+    """Raise a ValueError when an encoder tensor is not used."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)

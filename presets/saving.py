@@ -141,7 +141,7 @@ def save_task(
 
 
 def _name_own_class(backbone: Backbone) -> dict:
-    """Return the setting with the name of a user-defined backbone class, or {}."""
+    """Return the setting with the user-defined backbone class name, or {}."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
@@ -180,7 +180,7 @@ def _store_model(task: PresetTask) -> StoredModel:
 
 
 def _name_architecture(task: PresetTask) -> str:
-    """Return the class name of a task in transformers."""
+    """Return a task's class name in transformers."""
     suffix = task.head_record.class_suffix or task.record.head
     return task.backbone.family.class_prefix + suffix
 
@@ -232,7 +232,7 @@ def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], s
 def _write_model(
     new: pathlib.Path, model: StoredModel, dtype: str | None, shard_bytes: int
 ) -> None:
-    """Write the configuration, weights and tokenizer of a model to a folder."""
+    """Write a model's configuration, weights and tokenizer."""
     config, weights, backbone, tokenizer = model
     dtypes, main = _list_dtypes(weights, dtype)
     if config is not None:

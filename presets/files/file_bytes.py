@@ -109,7 +109,7 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
 
 
 def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
-    """Raise a ValueError if an array does not have a floating-point dtype."""
+    """Raise a ValueError when an array does not have a floating-point dtype."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(
             f"{path}: {quote(name)} has dtype {quote(str(dtype))}. Expected float16, bfloat16, "

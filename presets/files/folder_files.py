@@ -141,7 +141,7 @@ class FolderFiles:
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if an open file was modified."""
+        """Raise a ValueError when an open file was modified."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
@@ -204,5 +204,5 @@ def is_plain(name: object) -> bool:
 
 
 def get_size(file: BinaryIO) -> int:
-    """Return the size of an open file in bytes. The position moves to the end of the file."""
+    """Return an open file's size in bytes. The position moves to the end of the file."""
     return file.seek(0, os.SEEK_END)

@@ -56,7 +56,7 @@ class Hdf5File:
         return len(names.intersection(self._names))
 
     def shapes(self, group: str) -> list[tuple[int, ...]]:
-        """Return the shapes of all arrays in a layer, in order."""
+        """Return all array shapes in a layer, in order."""
         with self._open() as file:
             path = f"{self._root}/{group}/vars"
             count = len(self._find(file, path))

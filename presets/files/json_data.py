@@ -52,7 +52,7 @@ def read_field(
     """Get a field from a JSON object, and validate the value.
 
     Args:
-        settings: Dictionary with the contents of a JSON file.
+        settings: Dictionary with JSON file contents.
         name: String. The field name.
         rule: The `Rule` for the value.
         path: JSON file path for error messages.

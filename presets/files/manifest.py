@@ -143,7 +143,7 @@ def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
 
 
 def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the hexadecimal checksum of a prefix followed by the bytes of an open file.
+    """Compute the hexadecimal checksum of a prefix and an open file.
 
     Example:
         >>> import io

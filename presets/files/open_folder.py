@@ -210,7 +210,7 @@ def _is_match(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _get_state(file: BinaryIO) -> tuple[int, int]:
-    """Return the size and modification time of an open file."""
+    """Return an open file's size and modification time."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 
@@ -253,7 +253,7 @@ class InputFiles:
         return [state.st_mtime_ns for state in self._states]
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if a file has changed."""
+        """Raise a ValueError when a file has changed."""
         for path, before in zip(self.paths, self._states, strict=True):
             if not path.exists() or _get_version(os.stat(path)) != _get_version(before):
                 raise ValueError(

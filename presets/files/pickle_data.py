@@ -29,7 +29,7 @@ NOTHING_RUNS = "Only tensors are read, and no code from the file is executed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Global:
-    """Reference to a class or function in a pickle.
+    """Reference to a class or function.
 
     Attributes:
         name: String. The qualified name, including the module.
@@ -45,7 +45,7 @@ class OrderedMapping(dict):
 
 
 class PickleStream:
-    """Sequential reader for a part of a file.
+    """Sequential reader for part of a file.
 
     Args:
         source: The `FileBytes` to read from.
@@ -99,7 +99,7 @@ class PickleStream:
         return line.decode("ascii", "backslashreplace")
 
     def error(self, what: str, *advice: str) -> ValueError:
-        """Create a ValueError whose message starts with the names of the file and the part."""
+        """Create a ValueError whose message starts with the file name and the part name."""
         return self.source.make_error(f"{self.name} {what}", *advice)
 
 

@@ -233,7 +233,7 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorView:
-    """Tensor that is stored in a storage.
+    """View on the elements in a storage.
 
     Attributes:
         storage: The `Storage` that contains the elements.

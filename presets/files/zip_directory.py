@@ -1,6 +1,6 @@
-"""Parse the central directory of an uncompressed zip file.
+"""Parse the central directory in uncompressed zip files.
 
-Programs can disagree about the entries of a malformed zip file. For this reason, ambiguous files
+Programs can disagree about the entries in malformed zip files. For this reason, ambiguous files
 are rejected. Names must be unique. The entries must start at the first byte, be in order, and not
 overlap. The directory must come after the entries and end at the end of the file.
 

@@ -159,7 +159,7 @@ class ChangedCheckpoint(Checkpoint):
 
     Args:
         checkpoint: The original `Checkpoint`.
-        shapes: Dict {name of a changed tensor: new shape}.
+        shapes: Dict {changed tensor name: new shape}.
         change: A function that takes the name and the original tensor value, and returns the new
             value.
         config: Dict. Changed fields of config.json. Defaults to {}.
@@ -322,7 +322,7 @@ def find_layer(model: keras.Model, path: str) -> object:
 
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
-    """Raise a ValueError if a layer is quantized."""
+    """Raise a ValueError when a layer is quantized."""
     mode = getattr(find_layer(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
@@ -335,7 +335,7 @@ def check_not_quantized(model: keras.Model, path: str) -> None:
 def match(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
 ) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
-    """Match the weights of layers to tensors in a checkpoint by name and shape.
+    """Match layer weights to checkpoint tensors by name and shape.
 
     Args:
         checkpoint: The `Checkpoint` with the tensors.
@@ -378,7 +378,7 @@ def copy(
 
 
 def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
-    """Convert a weight to the array that is stored in a file."""
+    """Convert a weight to an array for storage."""
     value = gather_array(weight)
     return np.ascontiguousarray(value.T if transposed else value, dtype)
 
@@ -390,7 +390,7 @@ def convert_to_float32(tensor: np.ndarray) -> np.ndarray:
 
 
 def check_weights(value: np.ndarray, name: str, advice: str) -> None:
-    """Raise a ValueError if a tensor contains NaN, infinite or very large values.
+    """Raise a ValueError when a tensor contains NaN, infinite or very large values.
 
     Args:
         value: Array with the values of the tensor.

@@ -54,7 +54,7 @@ COMMON = {
 def check_config(
     config: Mapping, family: Family, path: pathlib.Path, names: Mapping[str, str] | None = None
 ) -> None:
-    """Validate all supported fields of a configuration.
+    """Validate all supported configuration fields.
 
     Args:
         config: Dict. The config.json content.
@@ -129,7 +129,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _make_rules(family: Family) -> dict[str, Rule]:
-    """Create the rules for all config.json fields of a family."""
+    """Create the rules for all config.json fields in a family."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = get_argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -157,7 +157,7 @@ def convert_config(config: Mapping, family: Family) -> dict:
 
 
 def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """Create the content of config.json for a backbone.
+    """Create config.json content for a backbone.
 
     Args:
         backbone: The `Backbone` to save.

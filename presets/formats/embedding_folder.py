@@ -149,7 +149,7 @@ def _read_model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
 
 
 def make_embedder_settings(task: keras.Model) -> dict[str, object]:
-    """Create the content of `config_sentence_transformers.json` for a `TextEmbedder`."""
+    """Create the contents of `config_sentence_transformers.json` for a `TextEmbedder`."""
     return theirs.make_settings_json(task, "SentenceTransformer", truncate_dim=task.dim)
 
 

@@ -201,7 +201,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
-    """Convert the class name of a PyTorch activation to the Keras name.
+    """Convert an activation class name in PyTorch to the Keras name.
 
     Args:
         name: Class name from a file, such as "torch.nn.modules.activation.Tanh".
@@ -243,7 +243,7 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
-    """Raise a ValueError if a module reads or writes an unexpected tensor."""
+    """Raise a ValueError when a module reads or writes an unexpected tensor."""
     for name in names:
         read_field(config, name, one_of(embedding), path)
 
@@ -420,7 +420,7 @@ class LinearFile(Checkpoint):
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
-        """Raise a ValueError if the layer and the encoder have different dimensions.
+        """Raise a ValueError when the layer and the encoder have different dimensions.
 
         Args:
             width: Integer. The encoder output dimension.

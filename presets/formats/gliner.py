@@ -83,7 +83,7 @@ _OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class SpanHeadRecord(Head):
-    """Describes the layers after the encoder in a gliner folder.
+    """Describes the layers after the encoder in gliner folders.
 
     Attributes:
         span_mode: String. The method to compute span vectors from word vectors. Defaults to
@@ -182,7 +182,7 @@ def read_encoder(
         encoder: Optional `FolderFiles`. Encoder files from the hub, for incomplete folders.
 
     Returns:
-        A tuple of a dict with the content of config.json, and a `StoredTokenizer`.
+        A tuple (dict with the config.json content, `StoredTokenizer`).
     """
     config = read_config(files)
     own = config["encoder_config"]
@@ -197,9 +197,9 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """Checkpoint in a gliner folder, with an encoder and further layers.
+    """Checkpoint in the gliner format, with an encoder and further layers.
 
-    The tensors of the further layers have the same names as in gliner.
+    The tensors of further layers have the same names as in gliner.
 
     Args:
         files: The `FolderFiles` for the folder.

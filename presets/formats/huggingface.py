@@ -167,7 +167,7 @@ def _find_family(config: dict, path: pathlib.Path) -> Family:
 
 
 def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
-    """Infer the family of an old checkpoint without `model_type`."""
+    """Infer the family for an old checkpoint without `model_type`."""
     named = [
         family
         for family in list_families()
@@ -196,7 +196,7 @@ def _has_blocks(family: Family, raw_names: list[str]) -> bool:
 
 
 def _find_wrapper(raw_names: list[str], family: Family) -> str:
-    """Find the common prefix of all tensors, if the model was saved inside of another module.
+    """Find the common tensor name prefix, if the model was saved inside of another module.
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]

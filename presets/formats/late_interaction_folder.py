@@ -229,7 +229,7 @@ def _make_projection_settings(units: int, activation: str, use_bias: bool, resid
 
 
 def _read_modules(files: FolderFiles, form: str) -> list[Module]:
-    """Read and validate the modules in a folder."""
+    """Read and validate all modules."""
     modules = theirs.read_modules(files)
     kinds = [module.kind for module in modules]
     allowed = {

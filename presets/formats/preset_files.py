@@ -36,7 +36,7 @@ _ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
 
 class WeightFormat(NamedTuple):
-    """File names of a weight format: a single file, or shards with an index.
+    """Weight format file names: a single file, or shards with an index.
 
     Attributes:
         file: String. The name of a file with all weights.

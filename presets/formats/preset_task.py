@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FolderFormat:
-    """Folder format of a task: files in addition to config.json, weights and tokenizer.
+    """Task folder format: files in addition to config.json, weights and tokenizer.
 
     This base class adds no files, as in transformers. Subclasses implement the formats of other
     libraries.
@@ -126,7 +126,7 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """Description of a task class for other modules.
+    """Task class description for other modules.
 
     In a subclass, fields can be changed with `record = dataclasses.replace(Base.record, ...)`.
 
@@ -232,7 +232,7 @@ class PresetTask(Protocol):
         problem_type: Optional string. Problem type in config.json.
         labels: Optional list of strings. The class names.
         num_classes: Optional integer. The number of classes.
-        new_head: Optional tuple of arrays. Initial weights for a new head, or None if the
+        new_head: Optional tuple of arrays. Initial weights for a new head, or None when the
             checkpoint contains a head.
         kept_weights: Dict {tensor name: value in the checkpoint}, for heads that `fit` builds.
         given_head: Optional layer from the user that replaces the head of the family.
@@ -271,10 +271,10 @@ class PresetTask(Protocol):
         """Get constructor arguments from config.json, unless the caller overrides them."""
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why the checkpoint head cannot be loaded, or return None if it can."""
+        """Explain why the checkpoint head cannot be loaded, or return None when it can."""
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
-        """Map each label to a row of the head in a checkpoint, if only some labels are new.
+        """Map each label to a head row in the checkpoint, if only some labels are new.
 
         A new label is mapped to None. If the labels use all rows or no rows of the head, the result
         is None.

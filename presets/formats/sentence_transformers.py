@@ -1,7 +1,7 @@
 """Read and write the files that all models of sentence-transformers have in common.
 
 The file `modules.json` lists the model modules, for example an encoder, pooling, dense layers
-and normalization. The files of a module are in the root or in a subfolder. Classes in
+and normalization. The module files are in the root or in a subfolder. Classes in
 `modules.json` are never imported.
 """
 
@@ -130,7 +130,7 @@ def read_first_module(files: FolderFiles) -> Mapping:
 
 
 class Routes(NamedTuple):
-    """Modules of a Router, with separate routes for queries and documents.
+    """Router modules, with separate routes for queries and documents.
 
     Attributes:
         query: List of `Module` objects for queries.
@@ -144,7 +144,7 @@ class Routes(NamedTuple):
 
 
 def read_routes(files: FolderFiles) -> Routes | None:
-    """Read the routes of a Router from `router_config.json`.
+    """Read the Router routes from `router_config.json`.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -276,7 +276,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
 
 
 def read_embedding_modules(files: FolderFiles) -> list[Module]:
-    """Read and validate `modules.json` of a text embedding model.
+    """Read and validate `modules.json` for a text embedding model.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -354,7 +354,7 @@ def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
 def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
     """Read `sentence_bert_config.json`, and return the file name and the content.
 
-    The content of a missing file is {}.
+    A missing file has the content {}.
 
     Args:
         files: The `FolderFiles` for the encoder.
@@ -364,7 +364,7 @@ def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
 
 
 def read_length(files: FolderFiles) -> int | None:
-    """Return the maximum sequence length, or None if no file contains a length.
+    """Return the maximum sequence length, or None when no file contains a length.
 
     Args:
         files: The `FolderFiles` for the encoder.
@@ -497,7 +497,7 @@ def select_modules(modules: Sequence[Module], kind: str) -> list[Module]:
 
 
 def make_modules_json(modules: Sequence[tuple[str, str]]) -> list[dict[str, object]]:
-    """Create the content of `modules.json`.
+    """Create the contents of `modules.json`.
 
     Args:
         modules: Sequence of tuples (path, class name).
@@ -509,14 +509,14 @@ def make_modules_json(modules: Sequence[tuple[str, str]]) -> list[dict[str, obje
 
 
 def make_length_json(length: int) -> dict[str, object]:
-    """Create the content of `sentence_bert_config.json`."""
+    """Create the contents of `sentence_bert_config.json`."""
     return {"max_seq_length": length, "do_lower_case": False}
 
 
 def make_settings_json(
     task: keras.Model, model_type: str, **counts: int | None
 ) -> dict[str, object]:
-    """Create the content of `config_sentence_transformers.json`.
+    """Create the contents of `config_sentence_transformers.json`.
 
     Args:
         task: Task with a `similarity_function`.

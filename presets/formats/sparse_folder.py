@@ -189,7 +189,7 @@ class SparseFolder(FolderFormat):
 
 
 def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
-    """Return all modules in a folder, or the modules on the route of a Router."""
+    """Return all modules in a folder, or the modules on a Router route."""
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
         same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
@@ -198,7 +198,7 @@ def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
 
 
 class QueryTable(NamedTuple):
-    """Table of query term weights in a preset.
+    """Table with query term weights.
 
     Attributes:
         files: The `FolderFiles` for the table folder.
@@ -212,7 +212,7 @@ class QueryTable(NamedTuple):
 
 
 def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
-    """Find the table of query term weights in a preset, or return None without a table.
+    """Find the query term weight table in a preset, or return None without a table.
 
     Args:
         checkpoint: An open `Checkpoint` to load from.
@@ -242,7 +242,7 @@ def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
 
 
 def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
-    """Find the files of a separate query encoder, or return None without a query encoder.
+    """Find separate query encoder files, or return None without a query encoder.
 
     Args:
         checkpoint: An open `Checkpoint` to load from.
@@ -298,7 +298,7 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
         tokenizer: Tokenizer for queries.
 
     Returns:
-        A tuple of a float array of shape (vocabulary,), and the file path.
+        A tuple (float array of shape (vocabulary,), file path).
     """
     name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
     where = next((part for part in (files, files.root) if name in part), None)
@@ -377,10 +377,10 @@ def _make_pooling_config(task: keras.Model) -> dict[str, object]:
 def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
     """Create the query module files.
 
-    The configuration, weights and tokenizer of a query encoder are not included.
+    Query encoder configuration, weights and tokenizer are not included.
 
     Returns:
-        A tuple of a list of module folders, and a dict {file path: content}.
+        A tuple (list of module folders, dict {file path: content}).
     """
     queries = task.query_encoder
     if isinstance(queries, keras.Model):

@@ -79,7 +79,7 @@ class StoredFile(NamedTuple):
 
 
 def find_static_module(files: FolderFiles) -> Module | None:
-    """Find the module with the table of static embeddings, or return None for other folders.
+    """Find the module with static embeddings, or return None for other folders.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -93,7 +93,7 @@ def find_static_module(files: FolderFiles) -> Module | None:
 
 
 class StaticCheckpoint(Checkpoint):
-    """Checkpoint in a folder of static embeddings.
+    """Checkpoint with static embeddings.
 
     Args:
         files: The `FolderFiles` for the whole folder.

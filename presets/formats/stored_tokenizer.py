@@ -188,7 +188,7 @@ def read_stored_tokenizer(
 
 
 def _fix_pair_template(stored: StoredTokenizer) -> StoredTokenizer:
-    """Remove the second start token from the template for text pairs in a gliner folder.
+    """Remove the second start token from the template for text pairs in gliner folders.
 
     These models do not use text pairs, so the outputs are not affected.
     """
