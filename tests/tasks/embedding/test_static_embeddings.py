@@ -164,7 +164,7 @@ def test_other_tasks_and_a_missing_tokenizer(tmp_path):
     with pytest.raises(ValueError, match="tokenizer.json"):
         ez.TextEmbedder.from_preset(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="has no tokenizer.json"):
+    with pytest.raises(ValueError, match="does not contain tokenizer.json"):
         ez.TextEmbedder.from_preset(tmp_path)
 
 
