@@ -198,8 +198,8 @@ def check_loads(checkpoint: Checkpoint) -> int:
         Number of weights of its encoder, with the pooler if its family has one.
 
     Raises:
-        ValueError: "... has no tokenizer", "...: the weights do not match config.json. ...", "...:
-            weights that do not belong to the architecture in config.json: ..."
+        ValueError: "... does not contain a tokenizer. ...", "...: the weights do not match
+            config.json. ...", "... contains weights that do not belong to the architecture in ..."
     """
     check_modules(checkpoint, loading._require_tokenizer(checkpoint))
     pooler = {"pooler": checkpoint.family.pooler is not None}
