@@ -1,7 +1,6 @@
 """Compute text embeddings, term weights and token embeddings in one forward pass.
 
-Shapes in comments: N is the number of texts, D the vector size, V the vocabulary size, L the number
-of tokens in a text.
+Comments use these letters for shapes: N texts, D width, V vocabulary, L tokens of a text.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder` with all methods. Pickled
 estimators include the weights.
 
-Shapes in comments: N is the number of texts, C the number of classes, D the vector size.
+Comments use these letters for shapes: N texts, C classes, D width of a vector.
 """
 
 from __future__ import annotations

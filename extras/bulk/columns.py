@@ -1,6 +1,6 @@
 """Convert predictions to Apache Arrow columns, with the same types for all batches.
 
-Shapes in comments: N is the number of predictions, D the vector size.
+Comments use these letters for shapes: N predictions, D width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compute predictions for text columns with missing values.
 
-Shapes in comments: N is the number of rows.
+Comments use these letters for shapes: N rows.
 """
 
 from __future__ import annotations

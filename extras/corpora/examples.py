@@ -3,7 +3,7 @@
 An example consists of a start token and one or more token spans, each followed by an end token.
 Planning only uses positions, so tokens are not read.
 
-Shapes in comments: R is the number of examples, P of spans, U of units, K of slots.
+Comments use these letters for shapes: R examples, P spans, U units, K slots.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reading can start at any step. With several workers, each worker reads a part of each batch.
 
-Shapes in comments: B is the batch size, K the number of slots. See `examples.ShardExamples`.
+Comments use these letters for shapes: B batch, K slots. See `examples.ShardExamples`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Explain answers by words in the question and the context.
 
-Shapes in comments: L is the sequence length.
+Comments use these letters for shapes: L sequence.
 """
 
 from __future__ import annotations

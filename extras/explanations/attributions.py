@@ -1,6 +1,6 @@
 """Compute word attributions, which measure the contribution of each word to an output.
 
-Shapes in comments: L is the sequence length, T the number of tokens in a text.
+Comments use these letters for shapes: L sequence, T tokens of a text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Explain entity predictions by the surrounding words.
 
-Shapes in comments: L is the sequence length, C the number of tags, W of windows, T of text tokens.
+Comments use these letters for shapes: L sequence, C tags, W windows, T tokens of a text.
 """
 
 from __future__ import annotations

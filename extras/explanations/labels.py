@@ -1,6 +1,6 @@
 """Explain classifier labels by the words in each text.
 
-Shapes in comments: W is the number of windows in a text, C the number of classes.
+Comments use these letters for shapes: W windows of a text, C classes.
 """
 
 from __future__ import annotations

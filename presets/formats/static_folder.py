@@ -4,7 +4,7 @@ The table of vectors has one row per token. In a compressed table, tokens can sh
 selects the row of each token, and a weight scales the row. Both libraries can read the folders that
 this module writes.
 
-Shapes in comments: V is the vocabulary size, R the number of rows, D the vector size.
+Comments use these letters for shapes: V vocabulary, R rows, D vector size.
 """
 
 from __future__ import annotations
