@@ -35,7 +35,7 @@ class PresetInfo(NamedTuple):
             sequences without a language, such as proteins.
         licence: String. The licence of the weights according to the publisher.
         source: String. "bundled", or a repository address.
-        description: String. The short description of the model.
+        description: String. A short description of the model.
         verified: Boolean. Whether the layout of the files was checked on the page of the
             repository. If False, the layout was assumed from similar checkpoints. If the assumption
             is wrong, loading raises an error that names the file and the key. Defaults to True.

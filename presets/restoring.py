@@ -191,10 +191,10 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
 
 
 def collect_dropped_models() -> None:
-    """Collect garbage if all models loaded since the last call exceed `MAX_WEIGHTS` weights.
+    """Collect garbage if the models since the last call exceed `MAX_WEIGHTS` weights in total.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects
-    garbage. The garbage collector of Python counts objects and ignores the size of objects. Without
+    garbage. Python's garbage collector counts objects, but ignores their sizes. Without
     this function, a process that loads many models would keep about a dozen models in memory.
     """
     if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:

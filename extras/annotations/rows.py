@@ -208,7 +208,7 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
 
 
 def _get_task_id(row: object) -> tuple | None:
-    """Return an identifier for the text, which can occur in several rows, or None if missing."""
+    """Return the text identifier in a row, or None. Several rows can have the same text."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -298,7 +298,7 @@ def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind])
     there = [kind for kind in ANNOTATION_KINDS if getattr(row, kind) is not None]
     there = f" The row has {' and '.join(there)}." if there else ""
     raise ValueError(
-        f"Row {number} has no {' or '.join(kinds)}.{there} The row is {seen}. {EXPECTED_ROWS}"
+        f"Row {number} has no {' or '.join(kinds)}.{there} The row has {seen}. {EXPECTED_ROWS}"
     )
 
 
@@ -340,7 +340,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     if _is_pair(row):
         row = {"text": row[0], **row[1]}
     if not isinstance(row, dict):
-        raise ValueError(f"Row {number} is {_describe_row(row)}. {EXPECTED_ROWS}")
+        raise ValueError(f"Row {number} has {_describe_row(row)}. {EXPECTED_ROWS}")
     row = {
         key: convert_to_plain(value)
         if key in (*TEXT_KEYS, text_key)
@@ -681,7 +681,9 @@ def _get_field(span: Mapping, names: Sequence[str], row: str) -> Any:
     for name in names:
         if name in span:
             return span[name]
-    raise ValueError(f"{row}: the span {quote(span)} has no {names[0]}.")
+    raise ValueError(
+        f"{row}: the span {quote(span)} has no {names[0]}. Expected start, end and label."
+    )
 
 
 def _is_same_text(text: str | None, quoted: str) -> bool:

@@ -100,7 +100,7 @@ def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
     for name, entry in files.items():
         good = isinstance(entry, dict) and all(type(entry.get(k)) is t for k, t in kinds.items())
         if not good:
-            raise invalid(f"{path}: files: {quote(name)}", entry, "bytes and sha256")
+            raise invalid(f"{path}: files: {quote(name)}", entry, "an object with bytes and sha256")
 
 
 def _is_plain(settings: object) -> bool:

@@ -118,7 +118,7 @@ class ZipStorages:
         return self._directory.find_content_start(name), self._directory.entries[name].size
 
     def _check_byte_order(self) -> None:
-        """Reject big-endian files. Files of PyTorch before 2.1 do not contain the byte order."""
+        """Reject big-endian files. Files from PyTorch before 2.1 do not contain the byte order."""
         if f"{self._root}/byteorder" in self._directory.entries:
             start, size = self._find("byteorder")
             if (order := self._source.read(start, min(size, 8))) != b"little":

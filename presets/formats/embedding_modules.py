@@ -373,7 +373,7 @@ def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict
 
 
 def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
-    """Map names in a file to the `Projection` weights."""
+    """Map tensor names in a file to the arrays of a `Projection`."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
     return {

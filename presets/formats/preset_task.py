@@ -126,7 +126,7 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """Task class description for other modules.
+    """Describes a task class for other modules.
 
     In a subclass, fields can be changed with `record = dataclasses.replace(Base.record, ...)`.
 
