@@ -1,8 +1,8 @@
 """encoder_zoo: encoder-only transformers for Keras 3, from raw text to predictions.
 
-All public names are imported on first use, so `import encoder_zoo` does not import Keras or
-TensorFlow. After this import, Keras can load files that contain classes from this package. Names
-are listed in `__init__.pyi`.
+All public names are listed in `__init__.pyi` and will be imported on first use, so `import
+encoder_zoo` does not import Keras or TensorFlow. Classes are registered with Keras, so `.keras`
+files can be loaded.
 
 Example:
     >>> import encoder_zoo as ez
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
     if public not in HOMES:
         from encoder_zoo.unknown_names import explain
 
-        # If only the name is set and not the module, Python does not add its own suggestion.
+        # Python adds another suggestion to the message, unless `name` is passed without `obj`.
         raise AttributeError(explain(name, __all__), name=name)
     globals()[name] = value = load(HOMES[public], public)
     return value

@@ -1,4 +1,4 @@
-"""Select an installed Keras backend when TensorFlow, the default, is not installed."""
+"""Choose the Keras backend if TensorFlow, the default backend, is not installed."""
 
 import importlib.util
 import logging
@@ -14,17 +14,17 @@ logger = logging.getLogger(__name__)
 
 
 def choose_installed_backend() -> None:
-    """Set KERAS_BACKEND to an installed backend if Keras would use TensorFlow without having it.
+    """Set KERAS_BACKEND to an installed backend, if TensorFlow is not installed.
 
-    This does nothing when the variable is set or Keras has already been imported. A backend in
-    keras.json has priority, except for TensorFlow, because Keras writes this default to keras.json
-    on first import.
+    This function does nothing if KERAS_BACKEND is already set, or if Keras is already imported. The
+    backend in keras.json is used by default. If this is TensorFlow, it is ignored, because Keras
+    writes the default backend to keras.json on first import.
 
     Raises:
-        ImportError: If no backend is installed, or if the selected backend is not installed.
+        ImportError: If there are no installed backends, or if the selected backend is missing.
     """
     if "keras" in sys.modules or not _is_installed("keras"):
-        return  # `open_export` can still be used without Keras, because it needs no backend
+        return  # `open_export` can be used without Keras
     file = get_keras_file()
     variable, in_file = os.environ.get("KERAS_BACKEND"), read_backend(file)
     backend = variable or in_file
@@ -55,5 +55,5 @@ def choose_installed_backend() -> None:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ValueError:  # imported manually, or hidden
+    except ValueError:  # imported without a spec, or hidden
         return sys.modules[name] is not None

@@ -1,7 +1,7 @@
-"""Register public classes with Keras without importing them, so that it can load `.keras` files.
+"""Register public classes with Keras to load `.keras` files. The classes are not imported.
 
-Classes register themselves when their modules are imported. Until then, a `StandIn` is registered
-for each class.
+For each class, a `StandIn` is registered first. The class itself is registered when the module is
+imported.
 """
 
 import importlib
@@ -11,13 +11,13 @@ from encoder_zoo.common.serializable import call_after_keras
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
-    """Register all public classes with Keras, now or when Keras is imported.
+    """Register all public classes with Keras. If needed, this waits until Keras is imported.
 
-    Classes that are not public are registered when a public class imports them. Modules named in a
-    Keras file are never imported.
+    Private classes will be registered when they are imported by a public class. Module names in a
+    Keras file are ignored.
 
     Args:
-        homes: Dict {public name: module that contains it}.
+        homes: Dict mapping public names to modules.
     """
 
     def register() -> None:
@@ -31,10 +31,10 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
 
 class StandIn:
-    """Placeholder for a class in the Keras registry, which imports the class on first use.
+    """Placeholder for a class in the Keras registry, to import the class on first use.
 
     Raises:
-        TypeError: If this name cannot occur in Keras files.
+        TypeError: If the object is not a class for Keras files.
 
     Example:
         >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__
@@ -47,11 +47,11 @@ class StandIn:
     def __getattr__(self, attribute: str) -> object:
         import keras
 
-        importlib.import_module(self._module)  # registers the class instead of this object
+        importlib.import_module(self._module)  # this registers the class
         cls = keras.saving.get_custom_objects().get(f"encoder_zoo>{self._name}")
         if cls is None or isinstance(cls, StandIn):
             raise TypeError(
-                f"Could not locate class {self._name!r}, because it cannot be saved in Keras files."
+                f"Could not locate class {self._name!r}. Keras files cannot contain this class."
             )
         return getattr(cls, attribute)
 

@@ -1,4 +1,4 @@
-"""Read public names from the stub file `__init__.pyi`."""
+"""Find the public names, based on the stub file `__init__.pyi`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pkgutil
 
 
 def read_stub(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the dicts {name: module that contains it} and {alias: name} from a stub file.
+    """Parse a stub file. Return a dict of names to modules, and a dict of aliases to names.
 
     Example:
         >>> read_stub("from a.b import C as C\\nD = C\\n")
@@ -24,7 +24,7 @@ def read_stub(text: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def load(module: str, name: str) -> object:
-    """Import a name, as in `from module import name`.
+    """Import a name from a module, as in `from module import name`.
 
     Example:
         >>> load("encoder_zoo.presets.registry", "list_presets").__name__

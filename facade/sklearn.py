@@ -1,6 +1,6 @@
 """scikit-learn estimators for text classification, regression and embeddings.
 
-They are imported on first use, because scikit-learn is optional.
+The estimators will be imported on first use, because scikit-learn is an optional dependency.
 
 Example:
     >>> from encoder_zoo.sklearn import TextClassifier
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'encoder_zoo.sklearn' has no attribute '{name}'")
     try:
-        importlib.import_module("sklearn")  # scikit-learn itself, immediately and not after Keras
+        importlib.import_module("sklearn")  # raise the error before importing Keras
     except ModuleNotFoundError as error:
         raise ImportError(
             f"encoder_zoo.sklearn.{name} needs scikit-learn, which is not installed: "

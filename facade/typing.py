@@ -1,4 +1,4 @@
-"""Types for predictions, which are dicts with fixed keys, to use in type annotations.
+"""Types for the dicts returned by prediction methods, to use in type annotations.
 
 Example:
     >>> import encoder_zoo as ez

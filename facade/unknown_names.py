@@ -1,10 +1,10 @@
-"""Error messages for unknown names, such as typos and names used in other libraries."""
+"""Error messages for unknown names, including typos and names from other libraries."""
 
 from collections.abc import Iterable
 
 from encoder_zoo.common.wording import close_names, suggest_names
 
-# {name in transformers, sentence-transformers, KerasHub or spaCy: replacement}
+# Maps names in transformers, sentence-transformers, KerasHub or spaCy to the code to use instead.
 ELSEWHERE = {
     "pipeline": "a task: SequenceClassifier.from_preset(...).classify(texts), "
     "TokenClassifier.from_preset(...).extract_entities(texts), "
@@ -33,7 +33,7 @@ ELSEWHERE = {
     "DocBin": "read_annotations(path)",
     "TextClassifier": "SequenceClassifier.from_preset(source)",
 }
-# {suffix of a class for one family: class in this package for all families}
+# Maps the suffix of a class name to the class for all families in this package.
 ENDINGS = {
     "ForSequenceClassification": "SequenceClassifier",
     "ForTokenClassification": "TokenClassifier",
@@ -47,12 +47,12 @@ ENDINGS = {
     "MaskedLM": "MaskedLM",
     "Classifier": "SequenceClassifier",
 }
-# {class name suffix: suffix in this package}
+# Maps the suffix of a class name to the suffix in this package.
 RENAMED = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
 
 
 def explain(name: str, public: Iterable[str]) -> str:
-    """Return the error message for an unknown name.
+    """Create the error message for an unknown name, with a suggestion if possible.
 
     Example:
         >>> explain("Clasifier", ["Classifier", "SpanQA"])
@@ -72,7 +72,7 @@ def explain(name: str, public: Iterable[str]) -> str:
 
 
 def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
-    """Return up to two public names that only differ by a typo or in case.
+    """Find at most two public names with similar spelling. Case is ignored.
 
     Example:
         >>> find_similar_names("bertbackbone", ["BertBackbone", "AlbertBackbone", "SpanQA"])
@@ -86,7 +86,7 @@ def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
 
 
 def _find_general_class(name: str, public: list[str]) -> str | None:
-    """Return the general class that replaces a class for one family."""
+    """Find the class to use instead of a class for a single family, or return None."""
     for end, here in RENAMED.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:
             return name.removesuffix(end) + here

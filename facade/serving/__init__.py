@@ -1,7 +1,7 @@
 """HTTP service for tasks, opened exports and saved indexes.
 
-Use `python -m encoder_zoo.serving FOLDER --port 8000` to start the service. To install it, use `pip
-install "encoder-zoo[serve]"`.
+To install the requirements, run `pip install "encoder-zoo[serve]"`. To start the service, run
+`python -m encoder_zoo.serving FOLDER --port 8000`.
 
 Example:
     >>> from encoder_zoo.serving import Limits

@@ -12,12 +12,12 @@ import uvicorn
 from encoder_zoo.serving import Limits, create_app, open_folders
 from encoder_zoo.serving.connections import TimedConnection
 
-SECONDS_TO_STOP = 60  # time to answer accepted requests before a shutdown
-# The default in Python is 0.005. On a busy machine with two cores, 32 clients and a model that only
-# waits, this increased the throughput from 113 and 135 to 125 and 160 requests per second, and the
-# batch size from 13 to 18 texts.
+SECONDS_TO_STOP = 60  # maximum time to finish accepted requests during shutdown
+# The default value in Python is 0.005. In a test with 32 clients and a model without computation,
+# on a busy machine with two cores, this setting increased the throughput from 113 and 135 to 125
+# and 160 requests per second, and the batch size from 13 to 18 texts.
 SWITCH_SECONDS = 0.0005
-MAX_CONNECTIONS = 1000  # for additional connections, status 503 is returned
+MAX_CONNECTIONS = 1000  # more connections are rejected with status 503
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -40,7 +40,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Open the folders and serve requests until the process is stopped."""
+    """Run the service until the process is stopped."""
     given = parse_arguments(arguments)
     limits = Limits(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Limits)})
     app = create_app(*open_folders(given.sources), limits)

@@ -1,4 +1,4 @@
-"""ASGI application that serves models over HTTP."""
+"""ASGI application for serving models over HTTP."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from encoder_zoo.serving.routes import ROUTES, Route, ServedModel, make_examples
 
 logger = logging.getLogger("encoder_zoo")
 
-CLIENT_LEFT = 499  # status for metrics and logs, as in nginx
-FEW = 4  # maximum number of answers that are serialized in the event loop
-# Requests that are too large are read up to this multiple of the maximum size before they are
-# rejected, because many clients only read the response after sending the whole request.
+CLIENT_LEFT = 499  # status code in metrics and logs, as in nginx
+FEW = 4  # maximum number of answers to serialize in the event loop
+# Many clients do not read the response before the end of the request. If a request is too large,
+# read at most this multiple of the maximum size before sending the error.
 DISCARDED = 16
 
 
 class Service:
-    """Models and indexes to serve, together with the queue and the metrics.
+    """State of the service: models, indexes, the queue and the metrics.
 
     Args:
-        models: Dict mapping names to tasks or opened exports.
-        indexes: Dict mapping names to indexes.
-        limits: Limits to apply to requests and batches.
+        models: Dict mapping model names to tasks or opened exports.
+        indexes: Dict mapping index names to indexes.
+        limits: `Limits` for requests and batches.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Service:
         for route in ROUTES:
             named = indexes if route.kind == "index" else models
             found = [ServedModel(n, t, limits) for n, t in named.items() if route.supports_model(t)]
-            if route.method == "rank":  # a Reranker takes precedence over embedders
+            if route.method == "rank":  # use a Reranker by default, if available
                 found.sort(key=lambda model: not hasattr(model.task, "activation"))
             if found:
                 self.served[route.method] = {model.name: model for model in found}
 
     async def warm_up(self) -> None:
-        """Compute example requests for all models, and then set the status to "ready"."""
+        """Compute example requests for all models. After this, the service is ready."""
         for route in ROUTES:
             for model in self.served.get(route.method, {}).values():
                 try:
@@ -74,21 +74,20 @@ class Service:
         self.status = "ready"
 
     def choose_model(self, route: Route, fields: Fields) -> ServedModel:
-        """Return the model to use for a request. By default, this is the first model."""
+        """Return the model for a request. By default, the first model is used."""
         served = self.served[route.method]
         name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))
         if name not in served:
             raise Refusal(
                 404,
-                f"`{route.kind}` is {name[:100]!r}, which is unknown. Expected "
-                f"{' or '.join(served)}.",
+                f"`{route.kind}` is {name[:100]!r}. Expected {' or '.join(served)}.",
                 route.kind,
                 f"{route.kind}_not_found",
             )
         return served[name]
 
     async def answer(self, route: Route, request: Request) -> Response:
-        """Compute the response to a request for a route."""
+        """Compute the response for a request."""
         fields = Fields(read_json(await read_body(request, self.limits)), self.limits.max_texts)
         question = route.read(self.choose_model(route, fields), fields)
         fields.refuse_others()
@@ -100,14 +99,14 @@ class Service:
             if not is_about_request(error):
                 raise
             raise explain_error(error, fields, route) from error
-        if len(answers) <= FEW:  # so few answers do not block the loop for long
+        if len(answers) <= FEW:  # this does not block the event loop for long
             content = write_json(question.write(answers))
         else:
             content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
         return Response(content, media_type="application/json")
 
     def endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the function to handle requests for a route."""
+        """Create a function to handle requests for a route."""
 
         async def respond(request: Request) -> Response:
             start = time.perf_counter()
@@ -132,7 +131,7 @@ class Service:
         return respond
 
     async def report_health(self, request: Request) -> Response:
-        """Handle a request for `/health`. The status is 200 if the service is ready."""
+        """Handle a request for `/health`. If the service is ready, the status code is 200."""
         return JSONResponse({"status": self.status}, 200 if self.status == "ready" else 503)
 
     async def report_metrics(self, request: Request) -> Response:
@@ -141,14 +140,14 @@ class Service:
         return Response(self.metrics.as_text(), headers={"Content-Type": content_type})
 
     async def list_models(self, request: Request) -> Response:
-        """Handle a request for `/v1/models` with the names of all models and indexes."""
+        """Handle a request for `/v1/models`. The response contains the names of all models."""
         names = dict.fromkeys(name for served in self.served.values() for name in served)
         data = [{"id": name, "object": "model", "owned_by": "encoder_zoo"} for name in names]
         return JSONResponse({"object": "list", "data": data})
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Start the queue and the warm-up. On shutdown, finish the accepted requests."""
+        """Start the queue and the warm-up. During shutdown, wait for accepted requests."""
         self.batcher.start()
         warm_up = asyncio.create_task(self.warm_up())
         yield
@@ -161,24 +160,25 @@ def create_app(
     indexes: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> Starlette:
-    """Create an ASGI application that serves models over HTTP.
+    """Create an ASGI application for serving models over HTTP.
 
-    A route is created for each method supported by at least one model: `/v1/embeddings` for
-    `embed`, `/rerank` for `rank`, `/classify`, `/entities` for `extract_entities`, `/answer`,
-    `/fill_mask`, and `/search` for indexes. In addition, `/health` returns status 200 after the
-    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` lists the model names.
-    Concurrent requests with the same model and options are batched together. All batches are
-    computed on a single thread.
+    The routes depend on the methods of the models: `/v1/embeddings` for `embed`, `/rerank` for
+    `rank`, `/classify`, `/entities` for `extract_entities`, `/answer`, `/fill_mask`, and `/search`
+    for indexes. The following routes are always available: `/health` returns status 200 after the
+    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` returns the model names.
+    Concurrent requests are batched together if they use the same model and options. A single thread
+    computes all batches.
 
     Args:
-        models: Dict mapping names to tasks or opened exports. To select a model in a request, use
-            the field `model`. By default, the first model to support the method will be used. It is
-            recommended to open exports with `ez.open_export(folder, spinning=False)`.
-        indexes: Dict mapping names to indexes, to be used for `/search`. Defaults to None.
-        limits: Limits to apply to requests and batches. Defaults to `Limits()`.
+        models: Dict mapping model names to tasks or opened exports. The field `model` can be used
+            to choose a model for a request. By default, the first model with the required method
+            will be used. Exports should be opened with `ez.open_export(folder, spinning=False)`.
+        indexes: Optional dict mapping index names to indexes, for the route `/search`. Defaults to
+            None.
+        limits: `Limits` for requests and batches. Defaults to `Limits()`.
 
     Raises:
-        ValueError: If there are no routes to serve for these models.
+        ValueError: If none of the models supports a route.
 
     Example:
         >>> import encoder_zoo as ez
@@ -190,7 +190,7 @@ def create_app(
     service = Service(models, indexes or {}, limits or Limits())
     if not service.served:
         raise ValueError(
-            "`models` cannot be served, because no model supports any route. "
+            "None of the models in `models` supports a route. "
             "Expected a task such as ez.Classifier."
         )
     paths = [
@@ -210,7 +210,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
     Raises:
-        Refusal: If the body is too large or arrives too slowly.
+        Refusal: If the body is too large, or if the request takes too long.
     """
     chunks, size = [], 0
     try:
@@ -231,7 +231,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]) -> list:
-    """Wait for answers. If the client disconnects, cancel the computation.
+    """Wait for the answers. If the client disconnects, cancel the job.
 
     Raises:
         ClientDisconnect: If the client disconnects.
@@ -253,10 +253,10 @@ async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]
 
 
 def is_about_request(error: Exception) -> bool:
-    """Return whether this package raised an error because a request is invalid.
+    """Return True if an error was raised by this package for an invalid request.
 
-    These error messages are sent to clients. Other error messages might include internal
-    information.
+    The message of such an error will be sent to the client. Other messages are not sent, because
+    they could contain internal information.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -268,9 +268,9 @@ def is_about_request(error: Exception) -> bool:
 
 
 def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
-    """Convert a request error to a Refusal, including the name of the invalid field."""
+    """Convert an error to a Refusal with the name of the invalid field."""
     message = str(error)
-    if route.method == "embed":  # the OpenAI API uses other names
+    if route.method == "embed":  # use the field names of the OpenAI API
         message = re.sub(r"\bdim\b", "dimensions", re.sub(r"\btexts\b", "input", message))
     places = {name: re.search(rf"\b{name}s?\b", message) for name in fields.known}
     named = {name: place.start() for name, place in places.items() if place}
@@ -281,12 +281,12 @@ def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
 
 
 def refuse_for_now(status: int, message: str) -> Response:
-    """Return a response that asks the client to retry the request later."""
+    """Create a response to ask the client to try again later."""
     return JSONResponse(Refusal(status, message).as_json(), status, headers={"Retry-After": "1"})
 
 
 async def refuse_path(request: Request, error: Exception) -> Response:
-    """Return an error response for unknown paths and for HTTP methods that are not allowed."""
+    """Create the error response for an unknown path, or for an HTTP method that is not allowed."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = {404: "Unknown route.", 405: "This route requires a POST request."}.get(status)
     refusal = Refusal(status, message or "The request is not valid.")
@@ -294,10 +294,10 @@ async def refuse_path(request: Request, error: Exception) -> Response:
 
 
 def write_json(body: Any) -> bytes:
-    """Serialize the response body to JSON in small steps.
+    """Convert the response body to JSON in small steps.
 
-    Lists are serialized item by item, because `json.dumps` holds the global interpreter lock.
-    Serializing a long list at once would delay other requests.
+    The items of a list are converted one by one, because `json.dumps` holds the global interpreter
+    lock. Otherwise, a long list would delay other requests.
     """
     if isinstance(body, dict):
         pairs = [json.dumps(key).encode() + b":" + write_json(body[key]) for key in body]

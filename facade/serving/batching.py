@@ -1,8 +1,8 @@
-"""Combine texts from concurrent requests into batches, which run on a single thread.
+"""Combine texts from concurrent requests into batches. A single thread computes all batches.
 
-Requests with the same key (model, method and options) are batched together. Keys take turns, and
-requests with the same key also take turns. For this reason, a long request delays a short request
-by at most one batch.
+Requests are batched together if they have the same key, which consists of the model, the method and
+the options. Different keys take turns, and requests with the same key also take turns. A long
+request will delay a short request by at most one batch.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ Rows = list[Any]
 
 
 class QueueFull(Exception):
-    """Raised when the texts from a request do not fit into the queue."""
+    """Exception for requests with more texts than the queue can accept."""
 
 
 class Stopping(Exception):
-    """Raised when a request arrives during shutdown."""
+    """Exception for requests during shutdown."""
 
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """Rows to compute for a request. Each row has one answer.
+    """The rows of a request. For each row, one answer will be computed.
 
     Args:
-        key: Hashable. Jobs with the same key can be batched together.
-        run: Function to compute a list of answers from a list of rows. The rows can be from
-            different jobs with the same key.
-        rows: List of rows to compute, for example texts.
-        count: Function to compute the number of tokens per row from a list of rows.
-        is_short: Boolean. Whether to count tokens in the event loop instead of a thread, which is
-            faster for short texts. With 32 clients on a busy machine with two cores, this increased
-            the throughput from 88 and 83 to 125 and 160 sentences per second, not counting the
-            model. Defaults to False.
+        key: Hashable value. All jobs with the same key can be batched together.
+        run: Function to compute a list of answers for a list of rows. The list can contain rows of
+            other jobs with the same key.
+        rows: List of rows, for example texts.
+        count: Function to count the tokens of each row in a list of rows.
+        is_short: Boolean. Whether to count tokens in the event loop instead of a thread. This is
+            faster for short texts. On a busy machine with two cores and 32 clients, the throughput
+            without the model increased from 88 and 83 to 125 and 160 sentences per second. Defaults
+            to False.
     """
 
     key: Hashable
@@ -54,17 +54,16 @@ class Job:
 
 
 class WaitingJob:
-    """A job that is waiting in the queue.
+    """A job in the queue.
 
     Args:
-        job: Job to compute, with token counts.
-        future: Future to complete with all answers.
+        job: The job to compute, with token counts.
+        future: The future for the list of answers.
 
     Attributes:
-        pending: Deque with indices of rows that are not computed yet, from the longest to the
-            shortest.
+        pending: Deque of row indices without an answer, sorted by length in descending order.
         answers: Dict mapping row indices to answers.
-        arrived: Float. The time when the job was added to the queue.
+        arrived: Float. The time of adding the job to the queue.
     """
 
     def __init__(self, job: Job, future: asyncio.Future):
@@ -74,13 +73,13 @@ class WaitingJob:
         self.arrived = time.monotonic()
 
     def add_answers(self, indices: Sequence[int], answers: Sequence) -> None:
-        """Store answers. When all rows have an answer, complete the future."""
+        """Add answers for some rows. If all answers are available, set the result of the future."""
         self.answers.update(zip(indices, answers, strict=True))
         if len(self.answers) == len(self.job.rows) and not self.future.done():
             self.future.set_result([self.answers[i] for i in range(len(self.job.rows))])
 
     def fail(self, error: Exception) -> None:
-        """Complete the future with an error."""
+        """Set the exception of the future."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -89,12 +88,12 @@ Batch = list[tuple[WaitingJob, list[int]]]
 
 
 class Batcher:
-    """Queue for jobs, with a thread that computes them in batches.
+    """Queue for jobs, with a thread to compute batches.
 
     Args:
-        limits: Limits to apply to the queue and to batches.
-        on_batch: Function to call after each batch. The arguments are the number of texts, the
-            number of tokens and the duration in seconds.
+        limits: `Limits` for the queue and for batches.
+        on_batch: Function to call after each batch, with the number of texts, the number of tokens
+            and the time in seconds.
     """
 
     def __init__(self, limits: Limits, on_batch: Callable[[int, int, float], None]):
@@ -105,14 +104,14 @@ class Batcher:
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "encoder_zoo-model")
         self._counter = concurrent.futures.ThreadPoolExecutor(1, "encoder_zoo-tokens")
         self._runner: asyncio.Task | None = None
-        self.waiting = 0  # number of accepted rows that are not computed yet
+        self.waiting = 0  # number of rows in the queue
 
     def start(self) -> None:
-        """Start computing jobs in the running event loop."""
+        """Start to compute jobs in the running event loop."""
         self._runner = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Finish all accepted jobs, then stop the threads."""
+        """Wait for all accepted jobs, and then stop all threads."""
         self._is_closing = True
         self._changed.set()
         if self._runner is not None:
@@ -123,11 +122,11 @@ class Batcher:
     async def ask(self, job: Job) -> list:
         """Add a job to the queue and return its answers.
 
-        If the caller is cancelled, the rows of the job are removed from the queue.
+        If the caller is cancelled, the job will be removed from the queue.
 
         Raises:
-            QueueFull: If the rows do not fit into the queue.
-            Stopping: If the batcher is being closed.
+            QueueFull: If there are too many texts in the queue.
+            Stopping: If `close` has been called.
         """
         count = len(job.rows)
         if self._is_closing:
@@ -171,11 +170,11 @@ class Batcher:
                 await self._changed.wait()
                 continue
             await self._wait_for_others()
-            if self._lines:  # all clients may have disconnected
+            if self._lines:  # the queue is empty if all clients have disconnected
                 await self._compute(self._take())
 
     async def _wait_for_others(self) -> None:
-        """Wait until a batch is full or the oldest job has waited for `max_wait` seconds."""
+        """Wait for a full batch, or until the first job has waited for `max_wait` seconds."""
         oldest = min(line[0].arrived for line in self._lines.values())
         while not (self._is_full() or self._is_closing):
             left = oldest + self._limits.max_wait - time.monotonic()
@@ -190,7 +189,7 @@ class Batcher:
         return sum(len(w.pending) for w in line) >= self._limits.max_batch_texts
 
     def _take(self) -> Batch:
-        """Remove the next batch from the queue. All of its jobs have the same key."""
+        """Remove the next batch from the queue. All jobs in the batch have the same key."""
         key = next(iter(self._lines))
         line, batch = self._lines.pop(key), []
         texts, longest = 0, 0
@@ -207,18 +206,18 @@ class Batcher:
             if taken:
                 batch.append((waiting, sorted(taken)))
             if waiting.pending and not taken:
-                line.appendleft(waiting)  # the next batch starts with this job
+                line.appendleft(waiting)  # this job is first in the next batch
                 break
             if waiting.pending:
                 line.append(waiting)
                 break
         if line:
-            self._lines[key] = line  # moved to the end, after the jobs with other keys
+            self._lines[key] = line  # move the key to the end
         self.waiting -= texts
         return batch
 
     async def _compute(self, batch: Batch) -> None:
-        """Compute a batch. If it fails, compute each of its jobs separately."""
+        """Compute a batch. If an error is raised, compute each job separately."""
         rows = [waiting.job.rows[i] for waiting, indices in batch for i in indices]
         costs = [waiting.job.costs[i] for waiting, indices in batch for i in indices]
         start = time.perf_counter()
@@ -234,10 +233,9 @@ class Batcher:
             begin += len(indices)
 
     async def _compute_alone(self, batch: Batch, error: Exception) -> None:
-        """Compute the jobs of a failed batch separately, so that only invalid jobs fail.
+        """Compute each job of a failed batch separately, to find the invalid jobs.
 
-        All rows of a job are computed in their original order, because error messages contain row
-        indices.
+        The rows are computed in the original order, because error messages contain row indices.
         """
         [(first, indices), *others] = batch
         if not others and len(indices) == len(first.job.rows):
@@ -254,7 +252,7 @@ class Batcher:
                 waiting.fail(own_error)
 
     async def _call(self, job: Job, rows: Rows) -> Sequence:
-        """Call the function of a job in the worker thread."""
+        """Compute answers in the worker thread."""
         loop = asyncio.get_running_loop()
         answers = await loop.run_in_executor(self._worker, call_safely, job.run, rows)
         if len(answers) != len(rows):
@@ -266,13 +264,13 @@ class Batcher:
 
 
 def call_safely(function: Callable[[Rows], Any], rows: Rows) -> Any:
-    """Call a function, and convert errors that would stop the event loop to a RuntimeError.
+    """Call a function. Errors that would stop the event loop are converted to a RuntimeError.
 
-    Examples are `SystemExit` and panics in Rust libraries, which do not inherit from `Exception`,
-    and `StopIteration`, which cannot be stored in a future.
+    This is needed for `SystemExit` and panics in Rust libraries, because they do not inherit from
+    `Exception`. It is also needed for `StopIteration`, which is not supported by futures.
 
     Raises:
-        RuntimeError: If the function raises one of these errors.
+        RuntimeError: If the function raises an error of this kind.
     """
     try:
         return function(rows)

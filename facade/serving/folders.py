@@ -1,4 +1,4 @@
-"""Open the folders passed on the command line."""
+"""Open folders for the command line."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ MANIFEST = "encoder_zoo.json"
 
 
 def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Open models and indexes for `create_app`.
+    """Load all models and indexes to pass to `create_app`.
 
     Args:
-        sources: List of folders to open, as written by `save_to_preset` or `export`, or by `save`
-            for indexes. Use `"Reranker=SOURCE"` to call `Reranker.from_preset(SOURCE)`. The folder
-            name will be used as the name for the model or index.
+        sources: List of strings. Folders to open, as written by `save_to_preset`, `export` or the
+            `save` method of an index. To call `Reranker.from_preset(SOURCE)`, use
+            `"Reranker=SOURCE"`. The folder name will be used as the name of the model or index.
 
     Returns:
-        Tuple with a dict of models and a dict of indexes. Each index is opened with the first model
-        to match the embedder used to build the index.
+        Tuple of a dict of models and a dict of indexes. For each index, the first matching embedder
+        will be used.
 
     Raises:
         FileNotFoundError: If a folder does not exist.
-        ValueError: If there is no model or index in a folder, or if two folders have the same name.
+        ValueError: If a folder contains no model or index, or if two folders have the same name.
 
     Example:
         >>> models, indexes = open_folders(["Classifier=bert_nano_en_uncased_sentiment"])
@@ -41,7 +41,7 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
         name = pathlib.PurePath(folder).name
         if name in models or name in index_folders:
             raise ValueError(
-                f"Two folders have the name {name}, which must be unique. Rename one of them."
+                f"Two folders have the same name, {name!r}. Rename one of the folders."
             )
         if cls is not None:
             models[name] = getattr(ez, cls).from_preset(folder)
@@ -57,9 +57,9 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def split_class(source: str) -> tuple[str | None, str]:
-    """Split "Class=SOURCE" into the class name and the source.
+    """Split "Class=SOURCE" into a class name and a source.
 
-    If the text before "=" is not a class name, the whole string is the path.
+    If the part before "=" is not a class name, the source is the whole string.
 
     Example:
         >>> split_class("Reranker=served/reranker"), split_class("served/a=b")
@@ -70,7 +70,7 @@ def split_class(source: str) -> tuple[str | None, str]:
 
 
 def read_kind(folder: str) -> str:
-    """Read from the manifest which task or index a folder contains."""
+    """Read the manifest of a folder to find the name of the task or index."""
     path = pathlib.Path(folder) / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
@@ -82,17 +82,17 @@ def read_kind(folder: str) -> str:
         return str(json.loads(path.read_text("utf-8"))["task"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"The manifest in {os.fspath(path)} does not contain a task. Save the folder again."
+            f"The manifest in {os.fspath(path)} has no valid 'task' field. Save the folder again."
         ) from error
 
 
 def open_model(folder: str, kind: str) -> Any:
-    """Open a model folder, as written by `save_to_preset` or `export`."""
+    """Load a model from a folder, as written by `save_to_preset` or `export`."""
     if kind == "export":
-        # On two cores with a load average of 18, spinning threads doubled the CPU time per request
-        # (from 17 to 36 ms for a sentence with MiniLM).
+        # On a busy machine with two cores (load average 18), spinning threads increased the CPU
+        # time per request from 17 to 36 ms, for a sentence with MiniLM.
         return ez.open_export(folder, spinning=False)
-    from encoder_zoo.tasks import list_tasks  # imports Keras, which opened exports do not need
+    from encoder_zoo.tasks import list_tasks  # imports Keras, which is not needed for exports
 
     classes = {task.record.name: task for task in list_tasks()}
     if kind not in classes:
@@ -101,12 +101,12 @@ def open_model(folder: str, kind: str) -> Any:
 
 
 def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any:
-    """Return the embedder for an index, or None for a `BM25Index`, which does not need it.
+    """Find the embedder for an index. For a `BM25Index`, return None.
 
-    For a hybrid index, a list with the embedder for each part is returned.
+    For a hybrid index, return a list of embedders, one for each part.
 
     Raises:
-        ValueError: If there is no model to match the embedder used to build the index.
+        ValueError: If none of the models was used to build the index.
     """
     manifest = json.loads((pathlib.Path(folder) / MANIFEST).read_text("utf-8"))
     if manifest["task"] == "bm25_index":
@@ -123,6 +123,6 @@ def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any
             except ValueError as error:
                 reasons.append(f"{name}: {error}")
     raise ValueError(
-        f"The index in {os.fspath(folder)} can only be used with the embedder that it was built "
-        f"with. Add the folder of the embedder to the command. {' '.join(reasons)}".rstrip()
+        f"The index in {os.fspath(folder)} requires the embedder used to build the index. Add the "
+        f"folder of the embedder to the command. {' '.join(reasons)}".rstrip()
     )

@@ -1,4 +1,4 @@
-"""Limits on requests and batches for the service."""
+"""Limits for requests and batches."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from encoder_zoo.common.wording import invalid
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits on requests, the queue and batches for the service.
+    """Limits for requests, batches and the queue of the service.
 
     Args:
-        max_request_bytes: Integer. Maximum request size in bytes. For larger requests, status 413
-            is returned. Defaults to 1 MiB.
-        max_texts: Integer. Maximum number of texts per request. For larger requests, status 413 is
-            returned. Defaults to 256.
-        max_queue_texts: Integer. Maximum number of texts in the queue. If a request does not fit
-            into the queue, status 429 is returned. Defaults to 2,048.
+        max_request_bytes: Integer. Maximum size of a request in bytes. Larger requests will be
+            rejected with status 413. Defaults to 1 MiB.
+        max_texts: Integer. Maximum number of texts per request. Larger requests will be rejected
+            with status 413. Defaults to 256.
+        max_queue_texts: Integer. Maximum number of texts in the queue. If the queue is full,
+            requests will be rejected with status 429. Defaults to 2,048.
         max_batch_texts: Integer. Maximum number of texts per batch. Defaults to 32.
-        max_batch_tokens: Integer. Maximum number of tokens per batch, including padding. Longer
-            texts will be computed in a separate batch. Defaults to 16,384.
-        max_wait: Float. Maximum time to wait for other texts to join the batch, in seconds.
-            Defaults to 0.004.
-        body_timeout: Float. Maximum time to wait for the request body, in seconds. For slower
-            requests, status 408 is returned. Defaults to 30.
+        max_batch_tokens: Integer. Maximum number of tokens per batch, including padding. A longer
+            text will be computed in a separate batch. Defaults to 16,384.
+        max_wait: Float. Maximum time to wait for more texts in a batch, in seconds. Defaults to
+            0.004.
+        body_timeout: Float. Maximum time to wait for the request body, in seconds. Slower requests
+            will be rejected with status 408. Defaults to 30.
 
     Raises:
-        ValueError: If any value is invalid, or if `max_texts` is larger than `max_queue_texts`.
+        ValueError: If a value is invalid, or if `max_texts` exceeds `max_queue_texts`.
 
     Example:
         >>> Limits(max_texts=64).max_batch_texts

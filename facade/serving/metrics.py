@@ -13,10 +13,10 @@ TOKENS_BUCKETS = (16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """Metrics for the service. For safety, values from clients are never used as labels.
+    """Metrics for the service. Labels never contain values from clients, for safety.
 
     Args:
-        count_waiting: Function to get the number of texts in the queue.
+        count_waiting: Function to count the texts in the queue.
     """
 
     def __init__(self, count_waiting: Callable[[], float]):
@@ -54,12 +54,12 @@ class Metrics:
         waiting.set_function(count_waiting)
 
     def add_request(self, route: str, status: int, seconds: float) -> None:
-        """Record a request."""
+        """Update the metrics for a request."""
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def add_batch(self, texts: int, tokens: int, seconds: float) -> None:
-        """Record a batch."""
+        """Update the metrics for a batch."""
         self._batch_texts.observe(texts)
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)

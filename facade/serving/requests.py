@@ -1,4 +1,4 @@
-"""Read and validate request fields."""
+"""Parse and validate requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from encoder_zoo.common.wording import close_names, invalid, suggest_names
 
 
 class Refusal(Exception):
-    """Raised to reject a request with an error response.
+    """Exception to reject a request with an error response.
 
     Args:
-        status: Integer. The HTTP status code to return.
-        message: String. The error message to send to the client.
-        field: Optional string. The name of the invalid field, if any. Defaults to None.
-        code: Optional string. Machine-readable error code (e.g. "model_not_found"). Defaults to
+        status: Integer. HTTP status code to return.
+        message: String. Error message to send to the client.
+        field: Optional string. Name of the invalid field. Defaults to None.
+        code: Optional string. Error code in the OpenAI API, such as "model_not_found". Defaults to
             None.
     """
 
@@ -27,22 +27,22 @@ class Refusal(Exception):
         self.status, self.field, self.code = status, field, code
 
     def as_json(self) -> dict:
-        """Return the response body in the OpenAI API format."""
+        """Convert the error to a response body in the OpenAI API format."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": str(self), "type": kind, "param": self.field, "code": self.code}
         return {"error": error}
 
 
 def refuse_constant(name: str) -> None:
-    """Raise a ValueError for NaN and Infinity, as these are not valid in JSON."""
-    raise ValueError(f"{name} is not valid in JSON")
+    """Raise a ValueError for NaN and Infinity."""
+    raise ValueError(f"{name} is not a valid JSON value")
 
 
 def read_json(content: bytes) -> dict[str, Any]:
-    """Parse the request body as JSON.
+    """Parse the body of a request.
 
     Raises:
-        Refusal: If the body is not a JSON object in UTF-8.
+        Refusal: If the body is not a valid JSON object in UTF-8.
 
     Example:
         >>> read_json(b'{"texts": ["Hello."]}')
@@ -52,18 +52,18 @@ def read_json(content: bytes) -> dict[str, Any]:
         fields = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise Refusal(422, f"The body is not JSON in UTF-8: {reason}.", "body") from error
+        raise Refusal(422, f"The body is not valid JSON in UTF-8: {reason}.", "body") from error
     if not isinstance(fields, dict):
         raise Refusal(422, str(invalid("body", fields, "a JSON object")), "body")
     return fields
 
 
 class Fields:
-    """The fields in a request. After reading all known fields, call `refuse_others`.
+    """Fields of a request. Call `refuse_others` after reading all supported fields.
 
     Args:
-        given: Dict mapping names to values. Fields that are set to None are treated as missing.
-        max_texts: Integer. Maximum number of texts per field.
+        given: Dict mapping field names to values. None is the same as a missing field.
+        max_texts: Integer. Maximum number of texts to accept per field.
 
     Example:
         >>> fields = Fields({"texts": "Hello.", "top_k": 2}, max_texts=8)
@@ -78,26 +78,26 @@ class Fields:
         self.known: list[str] = []
 
     def has(self, name: str) -> bool:
-        """Return whether a field is included in the request."""
+        """Return True if the request contains a field."""
         return name in self._given
 
     def is_single(self, name: str) -> bool:
-        """Return whether a field is a single text instead of a list."""
+        """Return True if a field contains a single text instead of a list."""
         return isinstance(self._given.get(name), str)
 
     def read(
         self, name: str, holds: Callable[[Any], bool], expected: str, default: Any = None
     ) -> Any:
-        """Read an optional field and return the value.
+        """Return the value of an optional field.
 
         Args:
             name: String. Name of the field to read.
-            holds: Function to check whether a value is valid.
-            expected: String. Description of valid values, to be used in the error message.
-            default: The value to return if the field is missing. Defaults to None.
+            holds: Function to validate the value. Should return True for valid values.
+            expected: String. Description of valid values for the error message.
+            default: Value to return if the field is missing. Defaults to None.
 
         Raises:
-            Refusal: If the value is not valid.
+            Refusal: If the value is invalid.
         """
         self.known.append(name)
         value = self._given.get(name, default)
@@ -106,19 +106,19 @@ class Fields:
         return value
 
     def read_text(self, name: str) -> str:
-        """Read a required field with a single text."""
+        """Return the value of a required field, which must be a single text."""
         self._require(name, "a text")
         return self.read(name, is_text, "a text")
 
     def read_texts(self, name: str, pairs: bool = False) -> list:
-        """Read a required field with a text or a list of texts.
+        """Return the value of a required field as a list of texts.
 
         Args:
             name: String. Name of the field to read.
-            pairs: Boolean. Whether to allow text pairs in the list. Defaults to False.
+            pairs: Boolean. Whether to accept pairs of texts. Defaults to False.
 
         Raises:
-            Refusal: If the field is missing, not valid, or has too many texts.
+            Refusal: If the field is missing or invalid, or if there are too many texts.
         """
         expected = "a text or a list of texts" + (", or a list of pairs of texts" if pairs else "")
         self._require(name, expected)
@@ -135,12 +135,12 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Read method options from the request. Their values are validated by the model."""
+        """Return a dict of method options. The values will be validated by the model."""
         self.known += names
         return {name: self._given[name] for name in names if name in self._given}
 
     def refuse_others(self) -> None:
-        """Raise a Refusal for fields that have not been read."""
+        """Raise a Refusal for unknown fields."""
         for name in self._given:
             if name not in self.known:
                 hint = suggest_names(close_names(name, self.known))
@@ -154,7 +154,7 @@ class Fields:
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value is a string that can be encoded to UTF-8.
+    """Return True for strings, except for strings with lone surrogates.
 
     Example:
         >>> is_text("Hello."), is_text("\\ud800"), is_text(3)
@@ -167,5 +167,5 @@ def is_text(value: object) -> bool:
 
 
 def is_pair(value: object) -> bool:
-    """Return whether a value is a list of two texts."""
+    """Return True for a list of two texts."""
     return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))

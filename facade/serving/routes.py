@@ -1,4 +1,4 @@
-"""Routes for the service, with functions that read requests and write responses."""
+"""Routes of the service, with functions to parse requests and to create responses."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.requests import Fields, Refusal, is_text
 from encoder_zoo.tasks.base.classes import compute_sigmoid
 
-SHORT_REQUEST = 2000  # maximum number of characters in a short request
-BYTES_PER_TOKEN = 4  # estimate for models without a tokenizer, in UTF-8
+SHORT_REQUEST = 2000  # maximum number of characters for short requests
+BYTES_PER_TOKEN = 4  # an estimate, used for models without a tokenizer
 
 
 class Question(NamedTuple):
-    """A request whose fields have been read, as a job to compute.
+    """A job, with a function to create the response.
 
     Attributes:
-        job: Job to compute. Each row has one answer.
-        write: Function to create the response body from a list of answers.
+        job: The `Job` to compute.
+        write: Function to convert the list of answers to the response body.
     """
 
     job: Job
@@ -33,12 +33,12 @@ class Question(NamedTuple):
 
 
 class ServedModel(NamedTuple):
-    """A model or index to be served.
+    """A model or index to use for requests.
 
     Attributes:
-        name: String. The name to use in requests and responses.
-        task: The task, opened export or index.
-        limits: Limits to apply to requests and batches.
+        name: String. Name of the model in requests and responses.
+        task: A task, an opened export or an index.
+        limits: `Limits` for requests and batches.
     """
 
     name: str
@@ -48,17 +48,17 @@ class ServedModel(NamedTuple):
     def ask(
         self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
     ) -> Job:
-        """Create a job that can be batched with jobs for the same method and options."""
+        """Create a job to be batched with other jobs for the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
         is_short = sum(map(len, find_texts(rows))) <= SHORT_REQUEST
         return Job(key, run, rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
-        """Create a job with a single row that is not batched with other jobs."""
+        """Create a job with a single row, to be computed in a separate batch."""
         return Job(object(), run, [row], self.count_tokens)
 
     def count_tokens(self, rows: Rows) -> list[int]:
-        """Return the number of tokens per row. Each row can be a text or a sequence of texts."""
+        """Count the tokens of each row. Rows can be texts or sequences of texts."""
         parts = [find_texts(row) for row in rows]
         texts = [text for part in parts for text in part]
         preprocessor = getattr(self.task, "preprocessor", None)
@@ -72,7 +72,7 @@ class ServedModel(NamedTuple):
 
 
 def find_texts(row: Any) -> list[str]:
-    """Collect all texts in a row, which can be nested.
+    """Return all texts in a row. Rows can be nested sequences.
 
     Example:
         >>> find_texts(("Who?", ["Ada.", "Grace."]))
@@ -82,7 +82,7 @@ def find_texts(row: Any) -> list[str]:
 
 
 def transpose_rows(rows: Rows) -> tuple[list, ...]:
-    """Convert a list of rows to a tuple of columns.
+    """Convert rows to columns.
 
     Example:
         >>> transpose_rows([("a", "b"), ("c", "d")])
@@ -95,7 +95,7 @@ def transpose_rows(rows: Rows) -> tuple[list, ...]:
 
 
 def read_classify(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to the `/classify` route."""
+    """Parse a request to the `/classify` route."""
     rows = fields.read_texts("texts", pairs=True)
     options = fields.read_options(
         "top_k", "threshold", "abstain_below", "labels", "hypothesis_template", "multi_label"
@@ -111,7 +111,7 @@ def read_classify(model: ServedModel, fields: Fields) -> Question:
 
 
 def read_entities(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to the `/entities` route."""
+    """Parse a request to the `/entities` route."""
     rows = fields.read_texts("texts")
     options = fields.read_options("threshold", "strategy", "nested", "multi_label")
     labels = fields.read("labels", are_labels, "a list of texts, or an object of texts")
@@ -125,16 +125,19 @@ def read_entities(model: ServedModel, fields: Fields) -> Question:
 
 
 def are_labels(value: object) -> bool:
-    """Return whether a value is a list of names or a dict mapping names to descriptions.
+    """Return True for a list of label names, or a dict mapping label names to descriptions.
 
-    Different labels for each text are not supported, because texts are batched.
+    The labels must be the same for all texts, because texts are batched.
     """
     texts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     return isinstance(texts, list) and all(map(is_text, texts))
 
 
 def read_answer(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to `/answer`: one question for all contexts, or one question per context."""
+    """Parse a request to the `/answer` route.
+
+    The request can contain one question for all contexts, or one question per context.
+    """
     questions, contexts = fields.read_texts("question"), fields.read_texts("context")
     options = fields.read_options("top_k", "max_answer_length", "null_threshold")
     batch_size = model.limits.max_batch_texts
@@ -158,7 +161,7 @@ def read_answer(model: ServedModel, fields: Fields) -> Question:
 
 
 def read_fill_mask(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to the `/fill_mask` route."""
+    """Parse a request to the `/fill_mask` route."""
     rows, options = fields.read_texts("texts"), fields.read_options("top_k", "targets")
     batch_size = model.limits.max_batch_texts
 
@@ -169,14 +172,14 @@ def read_fill_mask(model: ServedModel, fields: Fields) -> Question:
 
 
 def read_embeddings(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to the `/v1/embeddings` route in the OpenAI API format.
+    """Parse a request to the `/v1/embeddings` route in the OpenAI API format.
 
-    In addition to the standard fields, `prompt` can be set to "query", "document" or a prompt text.
+    The additional field `prompt` can be set to "query", "document" or the text of a prompt.
     """
     fields.read("input", is_no_token_list, "a text or a list of texts, not a list of token ids")
     rows, options = fields.read_texts("input"), fields.read_options("dimensions", "prompt")
     form = fields.read("encoding_format", is_encoding, "'float' or 'base64'")
-    fields.read_options("user")  # identifier of the caller, ignored
+    fields.read_options("user")  # this field is ignored
     embed_options = {{"dimensions": "dim"}.get(name, name): v for name, v in options.items()}
     batch_size = model.limits.max_batch_texts
 
@@ -198,25 +201,25 @@ def read_embeddings(model: ServedModel, fields: Fields) -> Question:
 
 
 def is_no_token_list(value: object) -> bool:
-    """Return whether a value is not a list of token ids, or a list of such lists."""
+    """Return False for a list of token ids, or a list of lists of token ids."""
     return not (isinstance(value, list) and value and isinstance(value[0], int | list))
 
 
 def is_encoding(value: object) -> bool:
-    """Return whether a value is a supported encoding of embeddings."""
+    """Return True for the name of an encoding supported for embeddings."""
     return value in ("float", "base64")
 
 
 def encode_base64(vector: np.ndarray) -> str:
-    """Encode a vector to base64, based on little-endian float32 values."""
+    """Convert a vector to little-endian float32 values, and encode the bytes to base64."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def read_rerank(model: ServedModel, fields: Fields) -> Question:
-    """Read a request to `/rerank` in the text-embeddings-inference or Cohere format.
+    """Parse a request to the `/rerank` route, in the text-embeddings-inference or Cohere format.
 
-    The fields are `texts` and `return_text` for text-embeddings-inference, and `documents`, `top_n`
-    and `return_documents` for Cohere.
+    For text-embeddings-inference, the fields are `texts` and `return_text`. For Cohere, the fields
+    are `documents`, `top_n` and `return_documents`.
     """
     query, is_coheres = fields.read_text("query"), fields.has("documents")
     name = "documents" if is_coheres else "texts"
@@ -224,13 +227,13 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
     for i, text in enumerate(texts):
         if not text.strip():
             raise Refusal(
-                422, f"`{name}[{i}]` is empty. Expected a text. Remove it from the request.", name
+                422, f"`{name}[{i}]` is empty. Remove empty texts from the request.", name
             )
     top_n = fields.read("top_n", is_count, "an integer of 1 or more")
     shows_text = fields.read(
         "return_documents" if is_coheres else "return_text", is_flag, "true or false"
     )
-    # Fields for text-embeddings-inference. Long texts are always truncated in this package.
+    # Fields for text-embeddings-inference. This package always truncates long texts.
     fields.read("truncate", lambda v: v is True, "true")
     fields.read("raw_scores", lambda v: v is False, "false")
 
@@ -242,7 +245,7 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
             row[text] = {"text": texts[row["index"]]} if is_coheres else texts[row["index"]]
         return {"results": rows, "model": model.name} if is_coheres else rows
 
-    is_joined = hasattr(model.task, "activation")  # a Reranker scores every pair independently
+    is_joined = hasattr(model.task, "activation")  # a Reranker scores each pair separately
     if not is_joined:
         job = model.ask_alone((query, texts), lambda rows: [model.task.rank(*rows[0])])
         return Question(job, write)
@@ -257,20 +260,20 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
 
 
 def order_scores(model: ServedModel, logits: list, texts: list[str]) -> list[dict]:
-    """Convert logits to results as in `Reranker.rank`, sorted by decreasing score."""
+    """Convert logits to a list of results as in `Reranker.rank`, sorted by score."""
     logits = np.array(logits)
     scores = compute_sigmoid(logits) if model.task.activation == "sigmoid" else logits
-    order = np.argsort(-logits, kind="stable").tolist()  # scores can be equal after saturation
+    order = np.argsort(-logits, kind="stable").tolist()  # large logits can have equal scores
     return [{"index": i, "score": scores[i].item()} for i in order]
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a positive integer."""
+    """Return True for a positive integer."""
     return type(value) is int and value >= 1
 
 
 def is_flag(value: object) -> bool:
-    """Return whether a value is true or false."""
+    """Return True for a Boolean."""
     return type(value) is bool
 
 
@@ -286,7 +289,7 @@ def read_search(model: ServedModel, fields: Fields) -> Question:
 
 
 def write_answers(model: ServedModel, kind: str = "model") -> Callable[[list], dict]:
-    """Return a function to convert answers to the response body."""
+    """Return a function to convert a list of answers to the response body."""
     return lambda answers: {kind: model.name, "answers": answers}
 
 
@@ -294,14 +297,14 @@ def write_answers(model: ServedModel, kind: str = "model") -> Callable[[list], d
 
 
 class Route(NamedTuple):
-    """A route in the service.
+    """A route of the service.
 
     Attributes:
-        paths: Tuple of strings. The URL paths for the route.
-        method: String. The method to call on the model.
-        read: Function to create a question from a model and fields.
-        texts: String. The field to read the texts from.
-        example: Dict. Additional fields to use in warm-up requests.
+        paths: Tuple of strings. URL paths of the route.
+        method: String. Name of the model method to call.
+        read: Function to create a `Question` for a model and the fields of a request.
+        texts: String. Name of the field with texts.
+        example: Dict. Additional fields for warm-up requests.
     """
 
     paths: tuple[str, ...]
@@ -312,13 +315,13 @@ class Route(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the name of the field that selects what to use, "model" or "index"."""
+        """The name of the field for the model name or the index name, "model" or "index"."""
         return "index" if self.method == "search" else "model"
 
     def supports_model(self, task: Any) -> bool:
-        """Return whether a model can be used for this route.
+        """Return True if this route can use the model.
 
-        The embeddings route only supports dense vectors, so it requires an `embed` method with the
+        The embeddings route supports dense vectors only, so the `embed` method must have an
         argument `dim`.
         """
         method = getattr(task, self.method, None)
@@ -341,7 +344,7 @@ ROUTES = (
 
 
 def make_examples(route: Route, model: ServedModel) -> Iterator[Question]:
-    """Create warm-up requests with a short text, a batch of short texts and a long text."""
+    """Create requests for warming up: a short text, a batch of short texts and a long text."""
     short = EXAMPLE + "[MASK] <mask>" if route.method == "fill_mask" else EXAMPLE
     takes_labels = "labels" in inspect.signature(getattr(model.task, route.method)).parameters
     batch = min(model.limits.max_batch_texts, model.limits.max_queue_texts)

@@ -1,8 +1,8 @@
 """Conformance checks for custom families and tasks, similar to `check_estimator` in scikit-learn.
 
-Use these checks for classes registered with `encoder_zoo.register_family` or
-`encoder_zoo.register_task`. They check training on raw text, saving and loading, and that outputs
-do not depend on batching. When a check fails, an AssertionError with the name of the check is
+The checks can be used for classes registered with `encoder_zoo.register_family` or
+`encoder_zoo.register_task`. They include training on raw text, saving and loading, and the effect
+of batching on outputs. If a check fails, an AssertionError with the name of the check will be
 raised.
 
 Example:
@@ -27,35 +27,35 @@ Checks = Iterator[tuple[str, Callable[[], None]]]
 
 
 def check_family(family: Family) -> None:
-    """Run all checks for a registered family.
+    """Run all checks for a family. The family should be registered.
 
     Args:
-        family: Family, such as `MyBackbone.family`.
+        family: The `Family` to check, for example `MyBackbone.family`.
 
     Raises:
-        AssertionError: If a check fails. The message shows the family, the check name and the
-            difference.
+        AssertionError: If a check fails. The message contains the names of the family and the
+            check.
     """
     _run(family_checks(family))
 
 
 def check_task(task: type[Task], families: Iterable[Family] | None = None) -> None:
-    """Run all checks for a registered task.
+    """Run all checks for a task. The task should be registered.
 
     Args:
-        task: Task class.
-        families: Iterable of families to use for backbones. If None, this uses the first registered
-            family supported by this task. Defaults to None.
+        task: The task class to check.
+        families: Optional iterable of families to use for backbones. If None, the first registered
+            family supported by the task will be used. Defaults to None.
 
     Raises:
-        AssertionError: If a check fails. The message shows the task, the family, the check name and
-            the difference.
+        AssertionError: If a check fails. The message contains the names of the task, the family and
+            the check.
     """
     _run(task_checks(task, families))
 
 
 def family_checks(family: Family) -> Checks:
-    """Yield (name, function) pairs for all family checks.
+    """Yield the name and the function of each check for a family.
 
     Args:
         family: Family, such as `MyBackbone.family`.
@@ -65,7 +65,7 @@ def family_checks(family: Family) -> Checks:
 
 
 def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> Checks:
-    """Yield (name, function) pairs for all task checks.
+    """Yield the name and the function of each check for a task.
 
     Args:
         task: Task class.
@@ -86,9 +86,9 @@ def _words(check: Callable) -> str:
 
 
 def _name_check(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
-    """Return the name of a check, and a function that runs it.
+    """Return the name of a check, and a function to run the check.
 
-    The function converts any error to an AssertionError with the name of the check.
+    All errors are converted to an AssertionError with the name of the check.
     """
 
     def run() -> None:

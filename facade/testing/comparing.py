@@ -1,4 +1,4 @@
-"""Assertions for model outputs, errors and log records."""
+"""Assertions for model outputs, errors and log messages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 
 def arrays(model: keras.Model, inputs: Mapping) -> list[np.ndarray]:
-    """Return model outputs as a flat list."""
+    """Compute the outputs of a model, as a list of arrays."""
     return [keras.ops.convert_to_numpy(values) for values in keras.tree.flatten(model(inputs))]
 
 
 def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float = 0.0) -> None:
-    """Assert that outputs are close to expected outputs.
+    """Assert that outputs are close to the expected outputs.
 
-    If outputs are longer than expected, for example because of padding, they are truncated.
+    If the outputs are longer, for example because of padding, they will be truncated.
     """
     assert len(found) == len(expected) > 0, f"{len(found)} outputs, expected {len(expected)}"
     for a, b in zip(found, expected, strict=True):
@@ -31,18 +31,18 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float
 
 
 def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> None:
-    """Assert that batching and padding do not change outputs for any example.
+    """Assert that batching and padding do not change the outputs of a model.
 
     Args:
-        model: Model with outputs of shape (B, ...) or (B, L, ...).
-        inputs: Dict with preprocessed inputs, including a padding_mask with shape (B, L).
+        model: Model to test. The outputs should have the shape (B, ...) or (B, L, ...).
+        inputs: Dict of preprocessed inputs, including a `padding_mask` of shape (B, L).
     """
     mask = np.asarray(inputs["padding_mask"]).astype(bool)
-    other = np.where(mask, inputs["token_ids"], 7)  # padding ids should not matter
+    other = np.where(mask, inputs["token_ids"], 7)  # use a different padding id
     for given in (inputs, {**inputs, "token_ids": other}):
         together = arrays(model, given)
         for i, length in enumerate(mask.sum(axis=1)):
-            if length == 1:  # Keras warns about softmax over an axis with size 1
+            if length == 1:  # Keras logs a warning for softmax over an axis of size 1
                 continue
             single = {name: values[i : i + 1, :length] for name, values in inputs.items()}
             alone = arrays(model, single)
@@ -52,19 +52,19 @@ def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.
 def assert_mixed_precision_is_close(
     exact: keras.Model, mixed: keras.Model, inputs: Mapping
 ) -> None:
-    """Assert that weights stay in float32 and outputs hardly change with mixed_bfloat16."""
+    """Assert that weights are in float32 and outputs are nearly the same with mixed_bfloat16."""
     mixed.set_weights(exact.get_weights())
     kinds = {weight.dtype for weight in mixed.trainable_weights}
     assert kinds <= {"float32"}, f"weights are {kinds}, expected float32"
     for a, b in zip(arrays(mixed, inputs), arrays(exact, inputs), strict=True):
         difference = np.abs(a.astype("float32") - b)
-        # The weights in a tiny model increase rounding errors.
+        # Rounding errors are larger for the weights of a tiny model.
         assert 0 < difference.mean() < 0.25 * b.std(), f"mean difference {difference.mean():.2e}"
         assert np.quantile(difference, 0.98) < b.std(), f"differs by {difference.max():.2e}"
 
 
 def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
-    """Assert that outputs stay the same after `save` and `keras.saving.load_model`."""
+    """Assert that a model has the same outputs after `save` and `keras.saving.load_model`."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.keras"
         model.save(path)
@@ -74,7 +74,7 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
 
 @contextlib.contextmanager
 def assert_refused(words: str) -> Iterator[None]:
-    """Assert that this block raises a ValueError or TypeError with these words in its message."""
+    """Assert that a ValueError or TypeError is raised, with these words in the message."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -87,7 +87,7 @@ def assert_refused(words: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_warnings_logged() -> Iterator[None]:
-    """Assert that this block does not log warnings, for example about missing weights."""
+    """Assert that no warnings are logged, for example for missing weights."""
     records = []
     handler = logging.Handler()
     handler.emit = records.append
@@ -101,7 +101,7 @@ def no_warnings_logged() -> Iterator[None]:
 
 
 def make_other_value(default: object) -> object:
-    """Return a value that differs from an argument's default, if such a value is known."""
+    """Return a value to use for an argument instead of the default, or the default itself."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

@@ -1,4 +1,4 @@
-"""Checks for families: configuration, saving, loading, batching and gradients."""
+"""Checks for families, including configuration, saving, loading, batching and gradients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONFIG_PATH = pathlib.Path("config.json")
 
 
 def the_family_is_registered(family: Family) -> None:
-    """Check that this family is registered and that its backbone refers to it."""
+    """Check that the family is registered, and is the `family` of the backbone."""
     assert family.name in FAMILIES, f"FAMILIES has no {family.name!r}"
     assert get_family(family.name) is family, "another family is registered by that name"
     assert family.backbone.family is family, f"{family.backbone.__name__}.family differs"
@@ -44,7 +44,7 @@ def the_family_is_registered(family: Family) -> None:
 
 
 def every_weight_has_one_name(family: Family) -> None:
-    """Check that `tensors` and `pooler` map all backbone weights to unique names."""
+    """Check that `tensors` and `pooler` contain a unique name for each weight of the backbone."""
     backbone = tiny.backbone(family)
     named = list(list_named_weights(backbone, map_backbone_layers(backbone)))
     inside = {id(weight) for _, weight, _ in named}
@@ -55,14 +55,14 @@ def every_weight_has_one_name(family: Family) -> None:
 
 
 def the_heads_have_known_activations(family: Family) -> None:
-    """Check that all head activations are supported."""
+    """Check that the activations of all heads are supported."""
     for name, head in family.heads.items():
         known = not head.hidden or head.hidden.activation in (None, *ACTIVATIONS)
         assert known, f"{name}: unknown activation {head.hidden.activation!r}"
 
 
 def make_changed_arguments(family: Family) -> dict[str, object]:
-    """Return arguments for a small backbone, with values that differ from the defaults."""
+    """Return arguments for a small backbone, using other values than the defaults."""
     rules = get_argument_rules(family.backbone)
     changed = {
         name: make_other_value(v) for name, v in get_argument_defaults(family.backbone).items()
@@ -72,7 +72,7 @@ def make_changed_arguments(family: Family) -> dict[str, object]:
 
 
 def config_json_round_trip(family: Family) -> None:
-    """Check that backbone arguments can be written to config.json and read again."""
+    """Check that backbone arguments are the same after writing and reading config.json."""
     arguments = {n: v for n, v in make_changed_arguments(family).items() if n in family.config_keys}
     backbone = family.backbone(**arguments)
     config = make_backbone_config(backbone, None)
@@ -86,7 +86,7 @@ def config_json_round_trip(family: Family) -> None:
 
 
 def every_number_in_config_json_is_checked(family: Family) -> None:
-    """Check that strings in numeric config.json fields raise errors."""
+    """Check that errors are raised for strings in the numeric fields of config.json."""
     backbone = tiny.backbone(family)
     config = make_backbone_config(backbone, None)
     for argument in sorted(set(family.config_keys) - {"terms"}):
@@ -96,7 +96,7 @@ def every_number_in_config_json_is_checked(family: Family) -> None:
 
 
 def settings_beyond_config_json_are_refused(family: Family) -> None:
-    """Check that saving raises an error for changed arguments without a config.json field."""
+    """Check that saving raises an error for changed arguments without a field in config.json."""
     for argument, value in {"layer_norm_epsilon": 1e-4, "num_segments": 7}.items():
         if argument not in get_argument_defaults(family.backbone):
             continue
@@ -109,7 +109,7 @@ def settings_beyond_config_json_are_refused(family: Family) -> None:
 
 
 def get_config_round_trip(family: Family) -> None:
-    """Check that `from_config` restores arguments that differ from the defaults."""
+    """Check that all arguments are the same after `from_config`."""
     backbone = family.backbone(**make_changed_arguments(family))
     again = family.backbone.from_config(backbone.get_config())
     assert again.get_config() == backbone.get_config(), "from_config changes arguments"
@@ -119,12 +119,12 @@ def get_config_round_trip(family: Family) -> None:
 
 
 def keras_file_round_trip(family: Family) -> None:
-    """Check that `save` and `keras.saving.load_model` keep outputs."""
+    """Check that outputs are the same after `save` and `keras.saving.load_model`."""
     assert_keras_file_round_trip(tiny.backbone(family), tiny.examples(family))
 
 
 def preset_round_trip(family: Family) -> None:
-    """Check that `save_to_preset` and `Backbone.from_preset` keep class and outputs."""
+    """Check that the class and the outputs are the same after `Backbone.from_preset`."""
     backbone, inputs = tiny.backbone(family), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         backbone.save_to_preset(folder, tiny.tokenizer(family))
@@ -136,7 +136,7 @@ def preset_round_trip(family: Family) -> None:
 
 
 def padding_and_batching_change_nothing(family: Family) -> None:
-    """Check that outputs do not depend on padding ids or on other examples in the batch."""
+    """Check that padding ids and other examples in the batch do not change outputs."""
     assert_batching_changes_nothing(tiny.backbone(family), tiny.examples(family))
 
 
@@ -149,7 +149,7 @@ def mixed_precision_is_close(family: Family) -> None:
 
 
 def gradients_reach_every_weight(family: Family) -> None:
-    """Check that all weights have gradients, also with gradient checkpointing."""
+    """Check that all weights have gradients, with and without gradient checkpointing."""
     inputs, found = tiny.examples(family), []
     for checkpointing in (False, True):
         keras.utils.set_random_seed(0)
@@ -162,7 +162,7 @@ def gradients_reach_every_weight(family: Family) -> None:
 
 
 def gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
-    """Return gradients for a sum over all outputs in training mode."""
+    """Compute the gradients for the sum of all outputs in training mode."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:

@@ -1,4 +1,4 @@
-"""Checks for tasks: training, prediction, saving, loading, batching, gradients and export."""
+"""Checks for tasks, including training, prediction, saving, loading and export."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from encoder_zoo.testing.family_conformance import assert_all_reached
 
 
 def the_task_is_registered(cls: type[Task], family: Family) -> None:
-    """Check that this task is registered and that its preprocessor and family match."""
+    """Check that the task is registered, and that the preprocessor and the family match."""
     record = cls.record
     name, method = record.name, record.text_method
     assert name in TASKS and get_task(name) is cls, f"{name!r} is another class in TASKS"
@@ -40,7 +40,7 @@ def the_task_is_registered(cls: type[Task], family: Family) -> None:
 
 
 def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
-    """Check that `Head.tensors` maps all trainable head weights to unique names."""
+    """Check that `Head.tensors` contains a unique name for each trainable weight in the head."""
     task = tiny.task(family, cls)
     named = [weight for _, weight, _ in list_named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
@@ -53,7 +53,7 @@ def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> No
 
 
 def get_config_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `from_config` keeps arguments and outputs."""
+    """Check that arguments and outputs are the same after `from_config`."""
     task, inputs = tiny.task(family, cls, dropout=0.35), tiny.examples(family)
     again = cls.from_config(task.get_config())
     for name in set(get_argument_names(cls)) - {"backbone", "preprocessor", "head"}:
@@ -64,12 +64,12 @@ def get_config_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def keras_file_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `save` and `keras.saving.load_model` keep outputs."""
+    """Check that outputs are the same after `save` and `keras.saving.load_model`."""
     assert_keras_file_round_trip(tiny.task(family, cls), tiny.examples(family))
 
 
 def preset_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `save_to_preset` and `from_preset` keep outputs, labels and tokenizer."""
+    """Check that outputs, labels and tokenizer are the same after `from_preset`."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         task.save_to_preset(folder)
@@ -77,18 +77,18 @@ def preset_round_trip(cls: type[Task], family: Family) -> None:
     assert_same(arrays(again, inputs), arrays(task, inputs))
     assert again.labels == task.labels, f"labels are {again.labels}, expected {task.labels}"
     found, expected = (each.preprocessor.tokenizer.get_config() for each in (again, task))
-    # Like sentence-transformers, rerankers save their sequence length as model_max_length.
+    # Rerankers save the sequence length as `model_max_length`, as in sentence-transformers.
     found["model_max_length"] = expected["model_max_length"]
     assert found == expected, "another tokenizer"
 
 
 def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None:
-    """Check that outputs do not depend on padding ids or on other examples in the batch."""
+    """Check that padding ids and other examples in the batch do not change outputs."""
     assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
 
 
 def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
-    """Check that outputs are in float32 and nearly the same with mixed_bfloat16."""
+    """Check that the outputs with mixed_bfloat16 are in float32, and nearly the same."""
     exact, mixed = tiny.task(family, cls), tiny.task(family, cls, dtype="mixed_bfloat16")
     inputs = tiny.examples(family)
     assert_mixed_precision_is_close(exact, mixed, inputs)
@@ -97,7 +97,7 @@ def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
 
 
 def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
-    """Check that the loss on raw inputs has gradients for all trainable weights."""
+    """Check that all trainable weights have gradients, based on the loss for raw inputs."""
     import tensorflow as tf
 
     task, data = tiny.task(family, cls), cls.tiny_data()
@@ -112,15 +112,16 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
 
 
 def _compile_for_few_steps(task: Task) -> None:
-    """Compile a task to train for a few steps. On TensorFlow, no graph is used.
+    """Compile a task for a few training steps.
 
-    On JAX, eager execution would compile each operation separately.
+    To save time, no graph is used on TensorFlow. On JAX, the step is compiled, because eager
+    execution would compile each operation separately.
     """
     task.compile(run_eagerly=keras.backend.backend() == "tensorflow")
 
 
 def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
-    """Check that `fit`, `evaluate` and `predict` accept raw inputs and `fit` trains."""
+    """Check that `fit`, `evaluate` and `predict` accept raw inputs, and `fit` updates weights."""
     task, data = tiny.task(family, cls), cls.tiny_data()
     before = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_weights]
     _compile_for_few_steps(task)
@@ -146,7 +147,7 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
 
 
 def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
-    """Check that `predict` accepts preprocessed inputs and rejects wrong ids and names."""
+    """Check that `predict` accepts preprocessed inputs, and raises errors for invalid inputs."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     _compile_for_few_steps(task)
     outputs = keras.tree.flatten(task.predict(inputs, verbose=0))
@@ -158,7 +159,7 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
 
 
 def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
-    """Check that passing the preprocessor of another task raises an error with the right class."""
+    """Check that the preprocessor of another task is not accepted. The error names the class."""
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
@@ -167,7 +168,7 @@ def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> No
 
 
 def an_export_answers_alike(cls: type[Task], family: Family) -> None:
-    """Check that an exported SavedModel returns the same results as the task."""
+    """Check that the outputs of an exported SavedModel are the same as for the task."""
     import tensorflow as tf
 
     task = tiny.task(family, cls)
@@ -180,7 +181,7 @@ def an_export_answers_alike(cls: type[Task], family: Family) -> None:
         task.export(f"{folder}/1")
         loaded = tf.saved_model.load(f"{folder}/1")
         found = loaded.signatures["serving_default"](**inputs)
-    expected = tf.function(function)(**inputs)  # eager execution has larger rounding differences
+    expected = tf.function(function)(**inputs)  # the difference would be larger for eager execution
     assert found.keys() == expected.keys(), f"{sorted(found)}, expected {sorted(expected)}"
     for name, values in expected.items():
         if values.dtype.is_floating:

@@ -1,4 +1,4 @@
-"""Small tokenizers, backbones, tasks and inputs to use in tests for any family.
+"""Create small tokenizers, backbones, tasks and inputs for testing.
 
 In comments, B is the batch size and L is the sequence length.
 """
@@ -28,7 +28,7 @@ from encoder_zoo.tasks.base.task import Task
 
 M = TypeVar("M", bound=keras.Model)
 
-# Default backbone arguments. `Family.tiny` contains additional arguments for a family.
+# Default arguments for all backbones. For additional arguments, see `Family.tiny`.
 SIZES = {
     "vocabulary_size": 30,
     "num_layers": 2,
@@ -37,7 +37,7 @@ SIZES = {
     "intermediate_dim": 16,
     "max_sequence_length": 16,
 }
-# Files for a tokenizer with 30 tokens, for every tokenizer class.
+# Tokenizer files with 30 tokens, for each tokenizer class.
 PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
 BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
 MODERN_TOKENS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *BPE_TOKENS[5:]]
@@ -144,11 +144,11 @@ TOKENIZER_FILES = {
 
 @functools.cache
 def build_tokenizer(kind: TokenizerClass, **template: object) -> Tokenizer:
-    """Build a tokenizer with 30 tokens.
+    """Create a tokenizer with 30 tokens.
 
     Args:
-        kind: Tokenizer class from `encoders.tokenizers`.
-        **template: Arguments to pass to `Tokenizer.from_files`.
+        kind: Class from `encoders.tokenizers`.
+        **template: Keyword arguments for `Tokenizer.from_files`.
     """
     contents = {
         name: _sentencepiece_model(*content) if name.endswith(".model") else content
@@ -158,7 +158,7 @@ def build_tokenizer(kind: TokenizerClass, **template: object) -> Tokenizer:
 
 
 def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
-    """Build a SentencePiece model file from special tokens and text pieces."""
+    """Create a SentencePiece model file with special tokens and other pieces."""
     first = [
         Piece(token, 0.0, UNKNOWN if token in ("<unk>", "[UNK]") else CONTROL) for token in special
     ]
@@ -167,21 +167,21 @@ def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
 
 
 def tokenizer(family: Family) -> Tokenizer:
-    """Build a tokenizer with the family's tokenizer class."""
+    """Create a tokenizer for a family."""
     return build_tokenizer(family.tokenizer, uses_segments=family.uses_segments)
 
 
 def sizes(family: Family) -> dict[str, object]:
-    """Return backbone arguments for a small model."""
+    """Return the arguments for a small backbone."""
     return copy.deepcopy({**SIZES, **family.tiny})
 
 
 def backbone(family: Family, **arguments: object) -> Backbone:
-    """Build a small backbone. If the family has a pooler, it will be included.
+    """Create a small backbone, including the pooler if the family has one.
 
     Args:
-        family: Family to use for the backbone.
-        **arguments: Backbone arguments to use instead of the defaults.
+        family: The `Family` of the backbone.
+        **arguments: Keyword arguments for the backbone, to use instead of the defaults.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -193,12 +193,12 @@ def backbone(family: Family, **arguments: object) -> Backbone:
 
 
 def task(family: Family, cls: type[Task], **arguments: object) -> Task:
-    """Build a small task. If the head uses a pooler, its backbone will have one.
+    """Create a small task. The backbone includes a pooler if needed for the head.
 
     Args:
-        family: Family to use for the backbone.
-        cls: Task class.
-        **arguments: Backbone arguments to use instead of the defaults.
+        family: The `Family` of the backbone.
+        cls: The task class.
+        **arguments: Keyword arguments for the backbone, to use instead of the defaults.
     """
     arguments = {"pooler": cls.head_of(family).pooled, **arguments}
     preprocessor = cls.record.preprocessor_class(tokenizer(family))
@@ -207,9 +207,9 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
 
 
 def randomize_weights(model: M) -> M:
-    """Add random values with standard deviation 0.3 to all trainable weights in a model.
+    """Add random values to all trainable weights of a model. The standard deviation is 0.3.
 
-    Otherwise, weights initialized to zeros or ones would not affect outputs.
+    This is needed for weights initialized to zeros or ones, which would not change the outputs.
     """
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
@@ -218,7 +218,7 @@ def randomize_weights(model: M) -> M:
 
 
 def examples(family: Family) -> dict[str, np.ndarray]:
-    """Return preprocessed inputs for three examples with 1, 6 and the maximum number of tokens."""
+    """Create preprocessed inputs for three examples, with 1, 6 and the maximum number of tokens."""
     rng = np.random.default_rng(0)
     length = SIZES["max_sequence_length"]
     mask = np.arange(length) < np.array([[length], [1], [6]])
