@@ -167,7 +167,7 @@ class GenericTokenizer(Tokenizer):
 
     @property
     def _decoders(self) -> list[dict]:
-        """Decoder steps."""
+        """The decoder steps in the file."""
         decoder = self._file.get("decoder") or {}
         return [step for step in decoder.get("decoders", [decoder]) if step]
 

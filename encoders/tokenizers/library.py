@@ -84,7 +84,7 @@ class LibraryTokenizer:
 
     @functools.cached_property
     def _words(self) -> tokenizers.Tokenizer:
-        """Tokenizer from the library to use for words that each follow a space."""
+        """Library tokenizer for words that each follow a space."""
         if "ByteLevel" not in self._steps.types("pre_tokenizer"):
             return self._texts  # "▁" is always inserted before words
         made = copy.deepcopy(self._texts)

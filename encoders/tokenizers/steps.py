@@ -129,7 +129,7 @@ class Model(NamedTuple):
 
 
 def make_unsupported_error(part: str, steps: Sequence[Mapping]) -> ValueError:
-    """Return the error to raise for steps that are not supported by TensorFlow operations."""
+    """Create the error for steps that TensorFlow graphs do not support."""
     return ValueError(
         f"tokenizer.json: {part} is {describe_steps(steps)}, which TensorFlow graphs (tf.data, "
         "exports) do not support. Pass texts in memory, which the library `tokenizers` can "

@@ -173,7 +173,7 @@ class MaskAnswers(Answers):
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """Return a tokenizer with support for mask tokens in texts."""
+        """Return a tokenizer that recognizes mask tokens in texts."""
         tokenizer = self.preprocessor.tokenizer
         with array_ops.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})

@@ -166,7 +166,7 @@ def split_inputs(x, y) -> tuple:
     Args:
         x: `(questions, contexts)`, or a list of pairs. This can also be a list of examples
             `{"question", "context", "answers"}`, or a dict or table with these columns.
-        y: Optional the answers.
+        y: Optional answers.
 
     Returns:
         Questions and contexts as string tensors of shape (N,), and the answers or None.
@@ -250,7 +250,7 @@ def _rows(columns: dict, number: int) -> list[dict]:
 
 
 def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Validate answers and return the first per question, in memory or inside `tf.data`.
+    """Check answers, and return the first answer to each question, in memory or inside `tf.data`.
 
     Args:
         y: The answers (see `list_answers`). Inside `tf.data`, this should be a dict of tensors

@@ -402,7 +402,7 @@ def _trim_entities(found: ScoredSpans, texts: array_ops.Tensor) -> ScoredSpans:
 
 
 def select_above(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
-    """Return all entities at or above the threshold for the label, or all entities for None."""
+    """Return the entities that reach the threshold of their label. By default, return all."""
     if thresholds is None:
         return found
     kept = found.score >= array_ops.gather(array_ops.constant(thresholds), found.label)
