@@ -575,7 +575,7 @@ def compute_steps(ranges: np.ndarray) -> np.ndarray:
 
 
 def compute_middles(ranges: np.ndarray) -> np.ndarray:
-    """Return the values that are stored as 0 in int8, shape (D,).
+    """Return the value that int8 stores as 0 in each dimension, shape (D,).
 
     Example:
         >>> compute_middles(np.array([[0.0], [255.0]], "float32")).tolist()

@@ -39,7 +39,7 @@ Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[st
 
 @dataclasses.dataclass(frozen=True)
 class EntityAnswers(Answers):
-    """Answers for an `EntityExtractor`, which describes the settings.
+    """Answers for an `EntityExtractor`. See `EntityExtractor` for the settings.
 
     Attributes:
         labels: Optional list of strings. Default labels.

@@ -60,7 +60,7 @@ TagScores = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class TagAnswers(Answers):
-    """Answers for a `TokenClassifier`, which describes the settings.
+    """Answers for a `TokenClassifier`. See `TokenClassifier` for the settings.
 
     Attributes:
         tag_names: List of C strings.
