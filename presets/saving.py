@@ -335,8 +335,8 @@ def check_all_saved(
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise ValueError(
             f"Presets cannot store the weights {', '.join(lost[:3])}{more} of this "
-            f"{type(model).__name__}. Save it with .save('model.keras'), or add the weights to "
-            "`tensors` of the family or of its head (register_family)."
+            f"{type(model).__name__}. Save the model with .save('model.keras'), or add the weights "
+            "to `tensors` of the family or the head (register_family)."
         )
 
 

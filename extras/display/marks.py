@@ -487,7 +487,7 @@ def _check_layer(model: Task, layer: int, head: int | None) -> int:
     if getattr(model, "preprocessor", None) is None:
         raise ValueError(
             "`model` has no preprocessor. Load the task with from_preset, or pass "
-            "preprocessor= when you create it."
+            "preprocessor= when you create the task."
         )
     count = len(backbone.blocks)
     if not -count <= layer < count:

@@ -149,8 +149,8 @@ def replace_file(
         yield folder / target.name
         if not (is_ours or _has_same_bytes(target, folder / target.name)):
             raise ValueError(
-                f"{target} already exists and was not written by encoder_zoo. It was not changed. "
-                "Delete the file or choose a different path."
+                f"{target} already exists and was not written by encoder_zoo. The file was not "
+                "changed. Delete the file or choose a different path."
             )
         _reset_permissions(folder, folder)
         _force_to_disk(folder)

@@ -120,7 +120,7 @@ class SafetensorsFile:
         expected = math.prod(shape) * _DTYPES[dtype].itemsize
         if end - start != expected:
             raise self._source.make_error(
-                f"{quote(name)} has {end - start} bytes, but its shape requires {expected}"
+                f"{quote(name)} has {end - start} bytes, but the shape requires {expected}"
             )
         return _DTYPES[dtype], tuple(shape), start
 
