@@ -1,4 +1,4 @@
-"""Encoder layers, backbones and tokenizers. Each family has a single file, and an entry below."""
+"""Encoder layers, backbones and tokenizers. All families are listed in this module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound="type[Backbone]")
 
-# Maps family names, which are also `model_type` in checkpoints, to classes in `families/`.
+# Maps family names to classes in `families/`. The family name is the `model_type` in checkpoints.
 FAMILIES = {
     "bert": "BertBackbone",
     "roberta": "RobertaBackbone",
@@ -39,7 +39,7 @@ _REGISTERED_FAMILIES: dict[str, Family] = {}  # filled by `register_family`
 
 
 def get_family_module(name: str) -> str:
-    """Return the name of the module that contains the backbone and `FAMILY` record of a family.
+    """Return the name of the module for a family.
 
     Example:
         >>> get_family_module("xlm-roberta")
@@ -49,7 +49,7 @@ def get_family_module(name: str) -> str:
 
 
 def get_family(name: str) -> Family:
-    """Return the `Family` record with this name. Its module is imported on first use.
+    """Return the `Family` with this name. The module will be imported on first use.
 
     Example:
         >>> get_family("roberta").class_prefix
@@ -74,12 +74,12 @@ def find_family(model_type: object) -> Family | None:
 
 
 def list_families() -> list[Family]:
-    """Return the records of all families, in the order of `FAMILIES`."""
+    """Return a list of all families, in the order of `FAMILIES`."""
     return [get_family(name) for name in FAMILIES]
 
 
 def register_family(like: Family | None = None, **fields: object) -> Callable[[B], B]:
-    """Class decorator that registers a backbone as a new encoder family.
+    """Class decorator to register a backbone as a new encoder family.
 
     The decorator creates a `Family` record and stores it in the class attribute `family`. If
     necessary, it also registers the class with Keras, so that models can be saved in `.keras`

@@ -8,9 +8,9 @@ from encoder_zoo.common.lazy import keras, ops
 
 
 def gather_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
-    """Return all values of a variable or tensor as an array, even if processes share the values.
+    """Convert a variable or tensor to an array, including values in other processes.
 
-    If the values are split across JAX processes, all processes must call this function.
+    If values are split across JAX processes, this function must be called in all processes.
 
     Example:
         >>> gather_array(keras.Variable([1.0, 2.0])).tolist()

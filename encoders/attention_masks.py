@@ -1,4 +1,4 @@
-"""Attention masks, either as a matrix or in a compact O(L) form for long texts.
+"""Attention masks. For long texts, `AttentionMask` is used instead of a matrix to save memory.
 
 Comments use these letters for shapes: B batch, L sequence, Q queries, K keys.
 """
@@ -13,7 +13,7 @@ from encoder_zoo.encoders.positions import compute_text_indices
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-    """Compact attention mask that only needs O(L) memory.
+    """Compact attention mask, which needs O(L) memory.
 
     Attributes:
         real: Boolean tensor of shape (B, L). False for padding, which is ignored. If None, all
@@ -39,7 +39,7 @@ class AttentionMask:
 
     @property
     def supports_blocks(self) -> bool:
-        """Return whether the keys of a block are known: those nearby, and the global keys."""
+        """Return True if each block needs only nearby keys and global keys."""
         knows_global_keys = self.global_keys is None or self.global_positions is not None
         return self.max_distance is not None and knows_global_keys
 
@@ -64,7 +64,7 @@ class AttentionMask:
         """
         if real is None:
             return None
-        allowed = ops.expand_dims(real, (1, 2))  # LiteRT cannot slice booleans in this way
+        allowed = ops.expand_dims(real, (1, 2))  # LiteRT does not support slices of booleans
         if query_texts is not None:
             allowed = allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
         if self.max_distance is None:
@@ -73,7 +73,8 @@ class AttentionMask:
         if global_keys is not None:
             near = near | ops.expand_dims(global_keys, (1, 2))
         near = allowed & near
-        # Let isolated padding attend to itself, because a kernel returns NaN for an empty row.
+        # Padding attends to itself if there is no other key, because kernels return NaN for empty
+        # rows.
         if self.has_unattended:
             itself = itself & ~ops.any(near, axis=-1, keepdims=True)
         return near | itself
@@ -88,7 +89,7 @@ def make_attention_mask(
     max_distance: int | None = None,
     has_unattended: bool = False,
 ) -> AttentionMask:
-    """Create an attention mask that hides padding and other texts in the same example.
+    """Create an attention mask for padding, and for other texts in the same example.
 
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. It
@@ -119,7 +120,7 @@ def convert_mask(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasT
 def mask_scores(
     scores: keras.KerasTensor, mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Decrease the attention scores of masked tokens, so that their probabilities are zero.
+    """Set the attention scores of masked tokens to a low value. The probabilities will be zero.
 
     Args:
         scores: Tensor of shape (B, H, Q, K).

@@ -1,4 +1,4 @@
-"""The backbone: an encoder with fast kernels, input checks, presets and training options."""
+"""Base class of all backbones, with fast kernels, input checks, presets and training options."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.family import Family, Head
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-# These modules are imported on first use, because they depend on the backbones.
+# Imported on first use, because these modules import this module.
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
 pushing = LazyModule("encoder_zoo.presets.pushing")
 
 
 class BackbonePresetArguments(PresetArguments, total=False):
-    """Keyword arguments of `Backbone.from_preset`. None of them changes the shape of a weight."""
+    """Keyword arguments of `Backbone.from_preset`. They do not change the shape of weights."""
 
     dtype: str | keras.DTypePolicy
     dropout: float
@@ -81,11 +81,11 @@ class BackbonePresetArguments(PresetArguments, total=False):
 
 
 class _BuiltAtOnce(type(keras.Model)):
-    """Metaclass that applies the `defaults` of a class and builds the model after `__init__`."""
+    """Metaclass to apply the `defaults` of a class, and to build the model after `__init__`."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Return the signature that `help` and editors display, including base class arguments."""
+        """The signature for `help` and editors, including the arguments of base classes."""
         return build_signature(cls)
 
     def __call__(cls, *args, **kwargs):
@@ -164,37 +164,37 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     """
 
     family: Family
-    defaults: ClassVar[Mapping[str, object]] = {}  # defaults of a subclass that override `__init__`
-    pools_logits = False  # whether a classifier averages the logits of all tokens
-    # Whether `predictions` predicts each token from the previous tokens in a given order.
+    defaults: ClassVar[Mapping[str, object]] = {}  # override `__init__` defaults
+    pools_logits = False  # whether classifiers compute the mean of all token logits
+    # Whether there is a method `predictions`, to predict tokens based on the previous tokens.
     predicts_in_order = False
     decoder_blocks = ()  # the decoder blocks, if the family has a decoder
     pooler_is_new = False
     checkpoint_vocabulary = None  # see presets.origin.Vocabulary
     origin = None  # see presets.origin
-    layers_version = 0  # increases when traced functions are outdated because layers were replaced
+    layers_version = 0  # increased when layers are replaced, to trace functions again
     _checkpoints_gradients = False
-    _was_loaded = False  # whether the weights come from a Keras file
+    _was_loaded = False  # whether weights were loaded from a Keras file
 
     @property
     def fixed_settings(self) -> tuple[str, ...]:
-        """The names of arguments that cannot be changed later, because layers depend on them."""
+        """The names of arguments that cannot be changed after creating the layers."""
         return tuple(get_argument_names(type(self)))
 
     @property
     def has_random_weights(self) -> bool:
-        """Return whether the weights were never loaded, set or trained."""
+        """Return True if weights have not been loaded, set or trained."""
         return self.origin is None and not self._was_loaded and not self.weights_version
 
     def load_own_variables(self, store) -> None:
-        """Load the weights as in Keras, and remember that they were loaded from a file."""
+        """Load weights as in Keras, and set a flag for `has_random_weights`."""
         super().load_own_variables(store)
         self._was_loaded = True
 
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments
     ) -> keras.layers.Layer:
-        """Create a layer with the settings of the backbone. Blocks get the fastest attention."""
+        """Create a layer with the settings of the backbone. Blocks use the fastest attention."""
         layer = super().make_layer(kind, name, **arguments)
         if getattr(layer, "attention_class", None) is SelfAttention:
             layer.attention_class = FastAttention
@@ -203,22 +203,22 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     def attention_mask(
         self, inputs: Mapping, max_distance: int | None = None
     ) -> AttentionMask | keras.KerasTensor | None:
-        """Create the attention mask, as a matrix if the texts are short enough.
+        """Create the attention mask. For short texts, the mask is a matrix.
 
-        A matrix is faster to trace. The result is None if there is no padding, because kernels are
-        faster without a mask.
+        Tracing is faster for a matrix. If there is no padding, the mask is None, because kernels
+        are faster without a mask.
 
         Args:
             inputs: Dictionary of tensors. See `block_contexts`.
-            max_distance: Integer. The maximum distance between two tokens that attend to each
-                other. If None, there is no limit.
+            max_distance: Integer. Maximum distance for attention between two tokens. If None, there
+                is no limit.
         """
         mask = super().attention_mask(inputs, max_distance)
         return mask if self.max_sequence_length > long_attention.SHORT_LENGTH else mask.matrix()
 
     def _run_block(self, block, x, context, training):
         if training and self._checkpoints_gradients:
-            return recompute_block(block, x, context)  # the same result with less memory
+            return recompute_block(block, x, context)  # this saves memory
         return call_block(block, x, context, training)
 
     def __call__(self, inputs, *args, **kwargs):
@@ -236,16 +236,16 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         return self._make_outputs(states[-1], inputs)
 
     def add_head_inputs(self, inputs: Mapping, head: Head) -> Mapping:
-        """Add inputs that depend on the head of a task.
+        """Add inputs needed for the head of a task. By default, no inputs are added.
 
         Args:
             inputs: Dictionary of tensors, the inputs of the backbone.
-            head: `Head`. The record of the task's head.
+            head: The `Head` of the task.
         """
         return inputs
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output of the first token, (B, D). Heads use it if there is no pooler."""
+        """Return the vector of the first token, (B, D), for heads without a pooler."""
         return sequence_output[:, 0]
 
     def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
@@ -262,7 +262,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
     @classmethod
     def sharing_embeddings(cls, other: Backbone, **arguments) -> Self:
-        """Create a backbone that uses the embedding tables of an existing backbone.
+        """Create a backbone with the same embedding tables as another backbone.
 
         The tables are no longer shared after saving and loading.
 
@@ -280,7 +280,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             >>> small.embeddings.token_embedding is large.embeddings.token_embedding
             True
         """
-        backbone = type.__call__(cls, **{**cls.defaults, **arguments})  # not built yet
+        backbone = type.__call__(cls, **{**cls.defaults, **arguments})  # the model is not built yet
         embeddings = backbone.make_embeddings()
         embeddings.share_tables(other.embeddings)
         backbone.make_embeddings = lambda: embeddings
@@ -300,15 +300,15 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         return of_tables + config[cls.family.blocks] * of_block
 
     def build_from_config(self, config):
-        """Override the Keras method to do nothing. The metaclass has already built the backbone."""
+        """Do nothing, because the backbone is already built by the metaclass."""
 
     @property
     def output_shape(self) -> tuple[None, None, int]:
-        """The output shape (B, L, D), which `summary()` displays."""
+        """The output shape (B, L, D), for `summary()`."""
         return (None, None, self.hidden_dim)
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the minimum and maximum value of each input.
+        """Return the minimum and maximum value for each input.
 
         Args:
             length: Positive integer. L, the length of the examples.
@@ -319,7 +319,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             >>> backbone.input_ranges(length=3)["token_ids"]
             (0, 29)
         """
-        # With a single segment, all tokens use its embedding and the ids are ignored.
+        # For a single segment, segment ids are ignored.
         segments = max(self.num_segments, 2 if self.family.uses_segments else 1)
         flag = (0, 1)
         ranges = (0, self.vocabulary_size - 1), flag, (0, segments - 1), (0, length), flag, flag
@@ -444,10 +444,10 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
     @property
     def trainable(self) -> bool:
-        """Whether the weights are trained. If the pooler is new, it is trained in any case.
+        """Whether to train the weights. If the pooler is new, the pooler is always trained.
 
-        A frozen pooler with random weights would destroy most of the information in the encoder
-        output.
+        Otherwise, most information in the encoder output would be lost in a pooler with random
+        weights.
         """
         return super().trainable
 

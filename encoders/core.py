@@ -1,8 +1,8 @@
-"""The formulas of an encoder: embeddings, attention, blocks, and the model that connects them.
+"""Encoder model, embeddings, self-attention and blocks, implemented with `keras.ops`.
 
-Each class contains its arguments, weights and formula, written with `keras.ops`. The basic layers
-and the functions `activate` and `reshape` are in `layers`. Families are subclasses that change
-individual formulas. The module `kernels` computes the same values faster, and `Backbone` uses it.
+This module contains the formulas in their simplest form. Basic layers are defined in `layers`. Each
+family overrides some of the formulas in a subclass. `Backbone` uses the faster implementations in
+`kernels`, which return the same values.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, d = D/H, F
 intermediate, Q queries, K keys.
@@ -100,7 +100,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         self.use_bias = use_bias
 
     def build(self, input_shape=None):
-        if not hasattr(self, "token_embedding"):  # the tables can be shared, see `share_tables`
+        if not hasattr(self, "token_embedding"):  # unless `share_tables` was called
             kind = keras.layers.ReversibleEmbedding  # also the output layer for masked LM
             self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
             self.position_embedding = self.make_table("position_embedding", self.max_positions)
@@ -126,11 +126,11 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         return ops.reshape(x, (batch, length, x.shape[-1]))
 
     def position_ids(self, token_ids, padding_mask=None, text_starts=None):
-        """Compute positions 0, 1, 2, ..., (1 or B, L), which restart in each text of an example."""
+        """Compute the positions 0, 1, 2, ... of the tokens in each text, (1 or B, L)."""
         return compute_text_positions(text_starts, ops.shape(token_ids)[1])
 
     def share_tables(self, other: Embeddings) -> None:
-        """Use the tables and the LayerNorm of another layer, but create a separate projection.
+        """Share the tables and the LayerNorm with another layer. The projection is not shared.
 
         Call this method before the layer is built.
         """
@@ -139,18 +139,18 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
 
     @property
     def output_shape(self) -> tuple[None, None, int]:
-        """The output shape (B, L, D), which `summary()` displays."""
+        """The output shape (B, L, D), for `summary()`."""
         return (None, None, self.output_dim or self.hidden_dim)
 
     @property
     def max_sequence_length(self) -> int | None:
-        """The maximum number of tokens for the position table, or None without a table."""
+        """The maximum number of tokens, or None if there is no position table."""
         return self.max_positions or None
 
     def check_length(self, token_ids) -> None:
-        """Raise an error if there are more tokens than positions."""
+        """Raise a ValueError if the input is longer than `max_sequence_length`."""
         length, most = token_ids.shape[1], self.max_sequence_length
-        # JAX uses symbols for unknown lengths.
+        # In JAX, unknown lengths are symbols.
         if most and isinstance(length, int) and length > most:
             raise ValueError(
                 f"The input has {length} tokens, but the model only supports {most} tokens. "
@@ -244,7 +244,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         return (output, probabilities) if return_probabilities else output
 
     def project(self, x, rotation=None, **context):
-        """Compute Q = x W_Q, K = x W_K and V = x W_V, each (B, L, H, d)."""
+        """Compute queries x W_Q, keys x W_K and values x W_V, each (B, L, H, d)."""
         batch, length = ops.shape(x)[:2]
         rows = reshape(x, (-1, self.hidden_dim))  # (B L, D)
         heads = (batch, length, self.num_heads, self.hidden_dim // self.num_heads)
@@ -259,23 +259,23 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         return query, key, value
 
     def attend(self, query, key, value, mask=None, training=None, **context):
-        """Compute softmax(QKᵀ/√d) V (equation 1), (B, H, Q, d), and the softmax, (B, H, Q, K)."""
+        """Compute softmax(QKᵀ/√d) V, (B, H, Q, d), and the probabilities, (B, H, Q, K)."""
         scores = self.scores(query, key, training=training, **context)  # (B, H, Q, K)
         probabilities = ops.softmax(mask_scores(scores, mask), axis=-1)
         dropped = self.dropout_layer(probabilities, training=training)
         return ops.matmul(dropped, value), probabilities
 
     def scores(self, query, key, training=None, **context):
-        """Compute QKᵀ/√d, (B, H, Q, K), from queries and keys of shape (B, H, Q or K, d)."""
+        """Compute the attention scores QKᵀ/√d, (B, H, Q, K)."""
         return ops.matmul(query * query.shape[-1] ** -0.5, ops.transpose(key, (0, 1, 3, 2)))
 
     def join_heads(self, mixed, x):
-        """Concatenate the heads (B, L, H, d) and multiply them by W_O, (B, L, D)."""
+        """Concatenate the heads (B, L, H, d), and apply the output layer, (B, L, D)."""
         output = self.output_dense(reshape(mixed, (-1, self.hidden_dim)))  # (B L, D)
         return reshape(output, ops.shape(x))
 
     def project_inputs(self, x, content) -> tuple:
-        """Compute queries from x, and keys and values from content, each (B, L, H, d)."""
+        """Compute queries for `x`, and keys and values for `content`, each (B, L, H, d)."""
         heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
         layers = (self.query_dense, x), (self.key_dense, content), (self.value_dense, content)
         rows = (layer(ops.reshape(given, (-1, self.hidden_dim))) for layer, given in layers)
@@ -283,14 +283,14 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
 
     @property
     def projection_layers(self) -> list[keras.layers.Dense]:
-        """The dense layers that compute queries, keys and values."""
+        """The dense layers for queries, keys and values."""
         if self.fused_qkv:
             return [self.query_key_value_dense]
         return [self.query_dense, self.key_dense, self.value_dense]
 
     @property
     def lora_layers(self) -> list[keras.layers.Dense]:
-        """The query and value layers, which get low-rank updates as in Hu et al. 2022."""
+        """The layers to update with LoRA by default: queries and values, as in Hu et al. 2022."""
         return self.projection_layers[::2]
 
 
@@ -358,7 +358,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         **kwargs,
     ):
         super().__init__(**kwargs)
-        get_activation(activation)  # raises an error for an unknown name
+        get_activation(activation)  # raise an error for unknown names
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.intermediate_dim = intermediate_dim
@@ -382,11 +382,11 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         self.attention.build((None, None, self.hidden_dim))
 
     def make_attention(self, **arguments) -> SelfAttention:
-        """Create the attention layer. Arguments override the settings of the block."""
+        """Create the attention layer. Keyword arguments override the settings of the block."""
         return self.make_layer(self.attention_class, "attention", **arguments)
 
     def make_feed_forward(self) -> None:
-        """Create the dense layers: W₁, or W and V in one layer, and W₂."""
+        """Create the dense layers of the feed-forward network. If gated, W and V share a layer."""
         sizes = self.hidden_dim, self.intermediate_dim
         self.intermediate_dense = self.make_dense("intermediate", sizes[1] * (1 + self.gated))
         self.output_dense = self.make_dense("output", *sizes, stddev=self.output_stddev)
@@ -415,26 +415,26 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
 
     @property
     def output_shape(self) -> tuple[None, None, int]:
-        """The output shape (B, L, D), which `summary()` displays."""
+        """The output shape (B, L, D), for `summary()`."""
         return (None, None, self.hidden_dim)
 
     def project(self, x, attention_mask=None, training=None, **context):
-        """Compute queries, keys and values from the block input (B, L, D), each (B, L, H, d)."""
+        """Compute queries, keys and values for the block input (B, L, D), each (B, L, H, d)."""
         return self.attention.project(x, **context)
 
     @property
     def projection_layers(self) -> list[keras.layers.Layer]:
-        """The layers that `project` calls."""
+        """The layers used by `project`."""
         return self.attention.projection_layers
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 @add_layer_states
 class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
-    """Encode token ids as "sequence_output", (B, L, D), and "pooled_output", (B, D).
+    """Encoder model. The outputs are "sequence_output", (B, L, D), and "pooled_output", (B, D).
 
-    This class is the plain model. `Backbone` extends it with kernels, checks and presets, and
-    documents the arguments, inputs and outputs.
+    See `Backbone` for arguments, inputs and outputs. `Backbone` also adds kernels, input checks and
+    presets to this class.
 
     Source: Devlin et al. 2019, BERT, section 3.
 
@@ -481,7 +481,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
     def build(self, input_shape=None):
         self.embeddings, self.blocks = self.make_embeddings(), []
         for i in range(self.num_layers):
-            self.blocks.append(self.make_block(i))  # ALBERT returns the same block again
+            self.blocks.append(self.make_block(i))  # in ALBERT, blocks are shared
         self.final_layer = self.make_final_layer()
         for layer in dict.fromkeys([self.embeddings, *self.blocks, self.final_layer]):
             if layer is not None and not layer.built:
@@ -490,16 +490,16 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
             self.pooler_dense = self.make_dense("pooler", self.hidden_dim, activation="tanh")
 
     def make_embeddings(self, kind: type = Embeddings, **arguments) -> keras.layers.Layer:
-        """Create the layer before the blocks. Arguments override the settings of the model."""
+        """Create the embedding layer. Keyword arguments override the settings of the model."""
         arguments = {"max_positions": self.max_sequence_length, **arguments}
         return self.make_layer(kind, "embeddings", **arguments)
 
     def make_block(self, i: int, kind: type = EncoderBlock, **arguments) -> keras.layers.Layer:
-        """Create the block with index i. Arguments override the settings of the model."""
+        """Create the block with index i. Keyword arguments override the settings of the model."""
         return self.make_layer(kind, f"block_{i}", **arguments)
 
     def make_final_layer(self) -> keras.layers.Layer | None:
-        """Create the layer after the last block, or return None if there is no such layer."""
+        """Create the layer to apply after the last block. By default, return None."""
         return None
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
@@ -543,7 +543,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return self.embeddings(*(inputs.get(name) for name in names), training=training)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        """Compute a dictionary of additional keyword arguments for each block, such as masks."""
+        """Return a list of dictionaries with keyword arguments for each block, such as masks."""
         return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
 
     def attention_mask(
@@ -553,8 +553,8 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
 
         Args:
             inputs: Dictionary of tensors. See `block_contexts`.
-            max_distance: Integer. The maximum distance between two tokens that attend to each
-                other. If None, there is no limit.
+            max_distance: Integer. Maximum distance for attention between two tokens. If None, there
+                is no limit.
         """
         attended, starts = inputs.get("attended_mask"), inputs.get("text_starts")
         if max_distance is not None or starts is not None:
@@ -563,7 +563,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return make_attention_mask(real, starts, max_distance, attended is not None)
 
     def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
-        """Apply blocks to x, (B, L, D). Return the result, all outputs and all probabilities."""
+        """Apply all blocks to x, (B, L, D). Return x with all outputs, and all probabilities."""
         states, probabilities = [x], []
         for block, context in zip(blocks, contexts, strict=True):
             if return_probabilities:
@@ -578,12 +578,12 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return block(x, training=training, **context)
 
     def _make_outputs(self, sequence_output, inputs: Mapping) -> dict:
-        """Create the output dictionary from the last block output, (B, L, D)."""
+        """Create the output dictionary of the model."""
         outputs = {"sequence_output": sequence_output}
         if self.pooler:
             outputs["pooled_output"] = self.pool(sequence_output, inputs)
         return outputs
 
     def pool(self, sequence_output, inputs):
-        """Compute tanh(x₀ W + b) from the first token of each text, (B, D) or (B, K, D)."""
+        """Compute the pooled output tanh(x₀ W + b) for the first token, (B, D) or (B, K, D)."""
         return self.pooler_dense(take_first_tokens(sequence_output, inputs.get("text_starts")))

@@ -1,4 +1,4 @@
-"""Records that describe encoder families, their heads and their checkpoints as data."""
+"""Dataclasses for encoder families, heads and checkpoint names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 201
 
 
 def get_default_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of initial weights in BERT, which ignores the model size."""
+    """Return the standard deviation of initial weights in BERT, for any model size."""
     return INITIALIZER_RANGE
 
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """Record for a dense layer with an activation, before the output layer of a head.
+    """Describes a dense layer with an activation, before the output layer of a head.
 
     Attributes:
         dense: String. The layer name in the checkpoint.
@@ -49,7 +49,7 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class PairHead:
-    """Record for a second pretraining head, which classifies pairs of segments.
+    """Describes the pretraining head to classify pairs of segments.
 
     Attributes:
         output: String. The output layer name in the checkpoint. The input of this layer is
@@ -64,7 +64,7 @@ class PairHead:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Record for the layers between the backbone and the logits of a task.
+    """Describes the head of a task, which consists of all layers after the backbone.
 
     Attributes:
         output: String. The output layer name in the checkpoint. None for tasks without a head.
@@ -120,7 +120,7 @@ class Head:
 
     @property
     def tensors(self) -> dict[str, str]:
-        """Map the attribute paths of head weights in a task to tensor names in the checkpoint."""
+        """Dict mapping attribute paths of head weights to tensor names in the checkpoint."""
         if self.output is None:
             return {}
         names = {"head.first_norm": self.first_norm} if self.first_norm else {}
@@ -187,7 +187,7 @@ CUSTOM_HEAD = "custom_head"  # name used in checkpoints for user-defined heads
 
 @dataclasses.dataclass(frozen=True)
 class CustomHeadRecord(Head):
-    """Record for a user-defined head, whose weights are saved by index.
+    """Describes a user-defined head. Weights are saved by index.
 
     Attributes:
         num_weights: Integer. The number of weights to save.
@@ -201,7 +201,7 @@ class CustomHeadRecord(Head):
 
     @classmethod
     def from_record(cls, record: Head, num_weights: int) -> CustomHeadRecord:
-        """Create a record for a custom head that has the same inputs as the head it replaces."""
+        """Create a record for a custom head, with the same inputs as another head."""
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(Head)}
         return cls(**fields, num_weights=num_weights)
 
@@ -212,7 +212,7 @@ class CustomHeadRecord(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-    """Record for the masked language model that generates replaced tokens in pretraining.
+    """Describes the generator for replaced-token pretraining, which is a masked language model.
 
     Attributes:
         width: Float. The width, as a fraction of the backbone width.
@@ -225,7 +225,7 @@ class Generator:
 
 @dataclasses.dataclass(frozen=True)
 class HeadAlias:
-    """Record for an alternative name of a task head in checkpoints.
+    """Describes an alternative class name for the head of a task in checkpoints.
 
     Attributes:
         head: String. The task head. See `Family.heads`.
@@ -240,7 +240,7 @@ class HeadAlias:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Record to describe an encoder family and its checkpoints.
+    """Describes an encoder family, including the names and fields in checkpoints.
 
     Attributes:
         name: String. The value for `model_type` in config.json.
@@ -368,7 +368,7 @@ class Family:
 
     @property
     def tied(self) -> dict[str, str]:
-        """Map each tied tensor to the tensor whose values it shares, by name."""
+        """Dict mapping the names of tied tensors to the names of the original tensors."""
         embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
         tied = dict(self.copies)
         for head in self.heads.values():

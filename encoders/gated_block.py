@@ -1,4 +1,4 @@
-"""Blocks with a gated linear unit that consists of two separate dense layers.
+"""Blocks with a gated linear unit, using two separate dense layers.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, F intermediate.
 """

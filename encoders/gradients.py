@@ -1,13 +1,13 @@
 """Operations with manual gradients for training on TensorFlow.
 
-TensorFlow derives gradients for each operation separately. At run time, it checks how shapes were
-broadcast, and it stores all intermediate values. With manual gradients, a training step has half as
-many operations to trace and needs less computation and memory. The JAX compiler and the kernels of
-PyTorch do not benefit from this, so these backends derive the gradients themselves.
+In TensorFlow, automatic gradients need an operation for each forward operation, additional
+operations for broadcasting at run time, and memory for all intermediate values. With manual
+gradients, tracing a training step needs half as many operations. Computation time and memory are
+also reduced. On JAX and PyTorch there is no such benefit, so automatic gradients are used.
 
-Each formula returns a value and a function. The function converts the gradient of the value to the
-gradients of the arguments. `add_gradient` turns a formula into an operation. Formulas compute in
-float32 if the inputs are in half precision.
+Each formula returns a value, and a function to compute the gradients of the arguments from the
+gradient of the value. Use `add_gradient` to convert a formula to an operation. For inputs in half
+precision, float32 is used.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, H heads.
 """
@@ -26,7 +26,7 @@ Formula = Callable[..., tuple[keras.KerasTensor, Callable]]
 
 
 def add_gradient(formula: Formula) -> Callable:
-    """Create an operation that uses the manual gradient of a formula when training on TensorFlow.
+    """Create an operation from a formula. The manual gradient is used for training on TensorFlow.
 
     Without training, TensorFlow can still fuse the operations of the formula.
 
@@ -53,12 +53,12 @@ def add_gradient(formula: Formula) -> Callable:
 
 
 def hold_gradients() -> None:
-    """Store the gradients of the current TensorFlow graph in the graph itself.
+    """Store the gradient functions of the current TensorFlow graph in the graph.
 
-    TensorFlow registers the gradient of each traced `custom_gradient` for the lifetime of the
-    process. This includes the custom gradients of Keras and TensorFlow. A registered gradient keeps
-    the whole graph in memory, which is about 60 MB for a small model. Call this function at the end
-    of a training step, so that the graph is freed together with its gradients.
+    By default, TensorFlow keeps each traced `custom_gradient` until the process ends, including the
+    custom gradients in Keras and TensorFlow. Each gradient refers to the whole graph, which needs
+    about 60 MB of memory for a small model. If this function is called at the end of a training
+    step, the memory of the graph can be freed.
     """
     if keras.config.backend() == "tensorflow" and not tf.executing_eagerly():
         _hold_gradients(tf.compat.v1.get_default_graph())
@@ -87,13 +87,13 @@ def _hold_gradients(graph) -> None:
 
 
 def is_active(training: bool | None) -> bool:
-    """Return whether manual gradients are used, which requires training on TensorFlow."""
+    """Return True for training on TensorFlow, which uses manual gradients."""
     return bool(training) and keras.config.backend() == "tensorflow"
 
 
 @add_gradient
 def gelu(x: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """Multiply x by the cumulative distribution function of the normal distribution at x.
+    """Compute x * Φ(x), where Φ is the cumulative distribution function of the normal distribution.
 
     Source: Hendrycks and Gimpel 2016, Gaussian Error Linear Units.
     """

@@ -49,7 +49,7 @@ OTHER_SHAPES += ("word_mask", "label_positions")
 
 
 def select_backbone_inputs(inputs: Mapping) -> dict:
-    """Select the task inputs that the backbone needs."""
+    """Remove all inputs that are not used by the backbone."""
     return {name: inputs[name] for name in BACKBONE_INPUTS if name in inputs}
 
 
@@ -67,7 +67,7 @@ def add_padding_mask(inputs: Mapping) -> Mapping:
 
 
 def combine_texts(inputs: Mapping) -> dict:
-    """Combine the inputs of the first text and of its candidates, with one row per text.
+    """Combine the inputs for the first text and for candidates. The result has one row per text.
 
     Args:
         inputs: Dictionary of tensors. Inputs of the first text have shape (B, L). Inputs of the
@@ -77,8 +77,7 @@ def combine_texts(inputs: Mapping) -> dict:
         Dictionary of tensors of shape (B * K, L).
 
     Raises:
-        ValueError: If the candidates lack an input that the first text has, or if its length is
-            different.
+        ValueError: If an input is missing for the candidates, or has a different length.
 
     Example:
         >>> import numpy as np
@@ -94,7 +93,7 @@ def combine_texts(inputs: Mapping) -> dict:
         first, others = ops.convert_to_tensor(inputs[name]), inputs.get(CANDIDATE + name)
         if others is None:
             raise ValueError(
-                f"`inputs` has no {CANDIDATE}{name}. It must be passed together with {name}."
+                f"`inputs` has {name}, but {CANDIDATE}{name} is missing. Pass both inputs."
             )
         lengths = others.shape[-1], first.shape[-1]
         if None not in lengths and lengths[0] != lengths[1]:
@@ -110,7 +109,7 @@ def combine_texts(inputs: Mapping) -> dict:
 def check_inputs(
     inputs: object, names: Collection[str], taker: str, text_method: str | None = None
 ) -> None:
-    """Check the names, types and shapes of prepared inputs. Unknown sizes are not checked.
+    """Check the names, types and shapes of preprocessed inputs. Unknown sizes are ignored.
 
     Args:
         inputs: Dictionary of arrays, tensors or tensor specifications.
@@ -175,13 +174,13 @@ def _check_type(name: str, values: object) -> None:
 
 
 def _get_shape(values: object) -> tuple | None:
-    """Return the shape of an input, or None if the rank is unknown. Unknown sizes are None."""
+    """Return the shape of an input, using None for unknown sizes. Return None for unknown rank."""
     shape = getattr(values, "shape", None)
     return None if shape is None or getattr(shape, "rank", 2) is None else tuple(shape)
 
 
 def _find_expected_shape(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
-    """Return the shape that an input must have according to the token ids, or None if unknown."""
+    """Return the expected shape of an input, based on the token ids. None if unknown."""
     for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
             token_ids = _get_shape(inputs[f"{owner}token_ids"])
@@ -201,5 +200,5 @@ def _check_shape(name: str, shape: tuple | None, expected: tuple | None) -> None
     both = zip(shape, expected or (), strict=False)
     if any(type(a) is int and type(b) is int and a != b for a, b in both):
         raise ValueError(
-            f"{name} has shape {shape}. Expected {expected}, because of the shape of token_ids."
+            f"{name} has shape {shape}. Expected {expected}, to match the shape of token_ids."
         )

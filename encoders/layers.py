@@ -1,4 +1,4 @@
-"""Basic encoder layers, which are based on Keras but are faster to compute and to trace.
+"""Basic layers for encoders. They extend Keras layers to make computation and tracing faster.
 
 This module contains activations, initializers, dense layers, LayerNorm, dropout, and a mixin to
 create these layers.
@@ -37,11 +37,11 @@ def _tanh_gelu(x):
 def _gelu(x):
     if keras.config.backend() == "torch":
         return ops.gelu(x, approximate=False)  # one kernel
-    # Avoid Keras's implementation, which needs two more passes over the memory on TensorFlow.
+    # On TensorFlow, this is faster than the implementation in Keras.
     return 0.5 * x * (1 + ops.erf(x * 2**-0.5))
 
 
-# Names used in checkpoints. "gelu" is exact (erf). The tanh approximation has several names.
+# Names in checkpoints. "gelu" uses the error function. There are several names for the tanh form.
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": _gelu,
     "gelu_new": _tanh_gelu,
@@ -104,10 +104,10 @@ TENSOR_ALIGNMENT = 64  # in bytes, as required by the kernels of TensorFlow
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class UntouchedZeros(keras.initializers.Zeros):
-    """Initializer for zeros that do not use any memory until they are read.
+    """Initializer for zeros. Memory is allocated on first use of the values.
 
-    TensorFlow writes zeros to memory, and the allocator keeps this memory even if the weight is
-    replaced later. This can take up as much memory as the largest weight.
+    The TensorFlow initializer would write zeros to memory. If the weight is replaced later, this
+    memory is not freed. The size can be as large as the largest weight.
 
     Example:
         >>> UntouchedZeros()((2,), "float32").numpy().tolist()
@@ -119,14 +119,14 @@ class UntouchedZeros(keras.initializers.Zeros):
         if keras.config.backend() != "tensorflow" or dtype not in ("float32", "float16"):
             return super().__call__(shape, dtype)
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        pages = np.zeros(size + TENSOR_ALIGNMENT, "uint8")  # the system clears pages on first read
+        pages = np.zeros(size + TENSOR_ALIGNMENT, "uint8")  # zeroed on first read
         start = -pages.ctypes.data % TENSOR_ALIGNMENT
         zeros = pages[start : start + size].view(dtype).reshape(shape)
         return tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
 
 
 def make_initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
-    """Create the initializer of BERT, a normal distribution truncated at two standard deviations.
+    """Create the initializer of BERT, which is a truncated normal distribution.
 
     Args:
         stddev: Float. The standard deviation for the normal distribution. Defaults to 0.02.
@@ -152,11 +152,11 @@ def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
 
 
 class CalledDirectly:
-    """Mixin for layers that skips the checks and conversions of Keras on PyTorch.
+    """Mixin to call layers without the checks and conversions in Keras, on PyTorch.
 
-    In small layers, the checks take as long as the computation. The layer must have a single tensor
-    input. Keras still calls quantized layers, layers with PyTorch hooks, and layers in mixed
-    precision that call nested layers.
+    For small layers, the checks in Keras take as long as the computation. The layer must have a
+    single input tensor. The Keras method is still used for quantized layers, for layers with
+    PyTorch hooks, and for nested layers in mixed precision.
 
     Attributes:
         calls_layers: Boolean. Whether the layer calls nested layers.
@@ -171,7 +171,7 @@ class CalledDirectly:
             return call(inputs, *others, **options)
 
     def _is_right(self, inputs, training: bool | None = False, **others) -> bool:
-        """Return whether `call` can be used directly, without building or conversions."""
+        """Return True if `call` can be used directly, without any conversions."""
         if training is None or not self.built or not ops.is_tensor(inputs):
             return False
         policy = self.dtype_policy
@@ -185,14 +185,14 @@ class CalledDirectly:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
-    """Keras dense layer that uses a single PyTorch operation for the product and the bias."""
+    """Keras dense layer. On PyTorch, a single operation computes the product and adds the bias."""
 
     def call(self, inputs, training=None):
         if keras.config.backend() != "torch" or self.bias is None or len(inputs.shape) != 2:
             return super().call(inputs)
         import torch
 
-        kernel = self.kernel  # a tensor if LoRA is enabled
+        kernel = self.kernel  # for LoRA, this is a tensor
         kernel = kernel.value if isinstance(kernel, keras.Variable) else kernel
         kernel, bias = kernel.to(inputs.dtype), self.bias.value.to(inputs.dtype)
         return self.activation(torch.addmm(bias, inputs, kernel))  # (B L, U)
@@ -207,7 +207,7 @@ class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
 
     def build(self, input_shape):
         super().build(input_shape)
-        self.axis = -1  # Keras 3.16 counts it from the front, and inputs have more axes at times
+        self.axis = -1  # Keras 3.16 converts this to a positive axis, but inputs can have more axes
 
     def call(self, inputs, training=None):
         if keras.config.backend() == "torch":
@@ -215,13 +215,13 @@ class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
 
             gamma, beta = (w if w is None else w.value for w in (self.gamma, self.beta))
             x = ops.cast(inputs, self.gamma.dtype)
-            # Use the shape of the weight, because the input shape can be a tensor during tracing.
+            # During tracing, the input shape can be a tensor, so use the shape of the weight.
             x = layer_norm(x, tuple(self.gamma.shape), gamma, beta, self.epsilon)
             return ops.cast(x, self.compute_dtype)
         if keras.config.backend() != "tensorflow":
             return super().call(inputs)
         operation = gradients.layer_norm(self.epsilon)
-        gamma = ops.cast(self.gamma, "float32")  # a tensor, because formulas do not take variables
+        gamma = ops.cast(self.gamma, "float32")  # formulas require tensors
         beta = ops.zeros_like(gamma) if self.beta is None else ops.cast(self.beta, "float32")
         return operation(inputs, gamma, beta, training=training)
 
@@ -251,7 +251,7 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
         return gradients.residual(residual, inputs, kept, training=True)
 
     def share_draw(self, training: bool | None) -> Callable:
-        """Draw one seed for several layer calls, for example for parts of a batch or two branches.
+        """Use the same seed for several calls, for example for the parts of a batch.
 
         Args:
             training: Boolean. If False or None, no seed is drawn.
@@ -273,9 +273,9 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
         return draw_part
 
     def _make_mask(self, x):
-        """Create a dropout mask with the shape of x. Its values are 0 and 1 / (1 - rate)."""
-        # Generating random numbers is the slowest part of dropout, and 16 bits are enough. For this
-        # reason, the two halves of each number are used for two elements.
+        """Create a dropout mask with the same shape as x. The values are 0 or 1 / (1 - rate)."""
+        # Random number generation is the slowest part of dropout. As 16 bits per element are
+        # enough, each 32-bit number is used for two elements.
         batch, size, *others = ops.shape(x)
         draws = keras.random.randint(
             (batch, (size + 1) // 2, *others), -(2**31), 2**31 - 1, seed=self.seed_generator
@@ -289,7 +289,7 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
 
 
 def _drop_on_jax(x, rate: float, seed_generator):
-    """Apply dropout with a hash of the element indices and the seed.
+    """Apply dropout based on a hash of the seed and the index of each element.
 
     On a CPU, the random generators of JAX take one sixth of a training step. A hash is computed in
     the same operation as the dropout and again for the gradient, so that no mask is stored.
@@ -303,7 +303,7 @@ def _drop_on_jax(x, rate: float, seed_generator):
 
 
 def _hash_bits(x):
-    """Hash 32-bit integers. Different integers always have different hashes.
+    """Compute the hash of 32-bit integers. The hash function is bijective.
 
     Source: Wellons 2018, Prospecting for Hash Functions, `lowbias32`.
     """
@@ -313,7 +313,7 @@ def _hash_bits(x):
 
 
 class MakesLayers:
-    """Mixin for layers and models with methods that create and build sublayers.
+    """Mixin with methods for creating and building sublayers.
 
     The attributes `hidden_dim`, `use_bias` and `layer_norm_epsilon` are used as default values.
     """

@@ -1,4 +1,4 @@
-"""Low-rank updates (LoRA) of dense layers that can be trained further after loading."""
+"""Dense layers with low-rank updates (LoRA). Training can be continued after loading."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LORA_SCALE = "lora_scale"
 
 
 class KeepsUpdates:
-    """Mixin for dense layers that saves the kernel and its low-rank updates as separate weights.
+    """Mixin for dense layers to save the kernel and the low-rank updates as separate weights.
 
-    Keras saves their sum, and sets both factors of the update to 0 when it loads a file. After
-    that, the update can no longer be trained, because the gradient of each factor contains the
-    other factor as a product.
+    By default, Keras saves the sum, and sets both factors of the update to 0 when loading a file.
+    In this case, training cannot be continued, because the gradient of each factor is a product
+    with the other factor.
     """
 
     def save_own_variables(self, store) -> None:

@@ -1,4 +1,4 @@
-"""Encode a padded batch faster, with several texts in each sequence and little padding.
+"""Encode a padded batch faster, by packing several texts into each sequence.
 
 Comments use these letters for shapes: B texts, L tokens per padded text and per packed sequence,
 S packed sequences, D hidden.
@@ -60,14 +60,14 @@ def encode_packed(
 
 
 def _find_text_starts(packed_tokens, mask, length):
-    """Return the start positions of the texts in each sequence, (S, L), padded with L."""
+    """Return the start positions of all texts in each sequence, (S, L). Unused values are L."""
     texts = packed_tokens // length
     begins = ops.concatenate([mask[:, :1], texts[:, 1:] != texts[:, :-1]], axis=1) & mask
     return ops.sort(ops.where(begins, ops.arange(length, dtype="int32"), length), axis=1)
 
 
 def _restore_texts(x, packed_tokens, count: int):
-    """Move token outputs back to their positions in the padded batch, from (S L, D) to (B L, D)."""
+    """Convert packed outputs (S L, D) to outputs for the padded batch (B L, D)."""
     tokens = ops.reshape(packed_tokens, (-1,))  # (S L,)
     numbers = ops.arange(ops.shape(tokens)[0], dtype="int32")
     sums = (ops.segment_sum(v, tokens, count + 1)[:-1] for v in (numbers, ops.ones_like(numbers)))
@@ -75,7 +75,7 @@ def _restore_texts(x, packed_tokens, count: int):
 
     @ops.custom_gradient
     def move(x):
-        def gradient(dy):  # the default adds rows one by one
+        def gradient(dy):  # the automatic gradient is slower, because rows are added one by one
             dx = ops.take(dy, ops.minimum(tokens, count - 1), axis=0)
             return ops.where(tokens[:, None] < count, dx, ops.zeros_like(dx))
 

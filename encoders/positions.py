@@ -63,7 +63,7 @@ def compute_text_positions(text_starts: keras.KerasTensor | None, length: int) -
 
 
 def _find_starts(text_starts, length):
-    """Compute, for each position, the start of its text in a packed example, (B, L) int32."""
+    """Compute the start position of the text for each token in a packed example, (B, L) int32."""
     starts = ops.take_along_axis(text_starts, compute_text_indices(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
 
@@ -71,7 +71,7 @@ def _find_starts(text_starts, length):
 def compute_text_lengths(
     padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Compute, for each position, the number of tokens in its text.
+    """Compute the length of the text for each token.
 
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding.
@@ -172,7 +172,7 @@ def find_last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
 def select_first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select, for each position, the vector of the first token in the same text.
+    """Select the vector of the first token in the same text, for each token.
 
     Args:
         x: Tensor of shape (B, L, D).
@@ -210,7 +210,7 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
         [[[4.0, 5.0], [0.0, 1.0]]]
     """
     batch, length, *sizes = ops.shape(x)
-    # Use one gather on the flattened batch, (B * L, ...) by (B, M).
+    # A single gather operation on the flattened batch, (B * L, ...).
     offsets = ops.arange(batch, dtype="int32")[:, None] * length
     return ops.take(ops.reshape(x, (-1, *sizes)), ops.cast(positions, "int32") + offsets, axis=0)
 
@@ -241,7 +241,7 @@ def average_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
 def compute_rotation(
     positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Compute the cosines and sines that `rotate` uses for rotary positions.
+    """Compute cosines and sines for rotary positions, to be used with `rotate`.
 
     Args:
         positions: Tensor of shape (1 or B, L).
@@ -289,7 +289,7 @@ def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
 
 
 def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """Assign each distance to a bucket. Small distances have their own bucket, others share one.
+    """Compute a bucket for each distance. Larger distances share a bucket (logarithmic scale).
 
     Args:
         buckets: Integer. The number of buckets S on each side.
@@ -326,7 +326,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
 
 
 def compute_buckets(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
-    """Look up the buckets of all distances between tokens in a text.
+    """Return the buckets for all distances between tokens in a text.
 
     Args:
         length: Integer. The sequence length L.
@@ -349,7 +349,7 @@ def compute_buckets(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
 
 
 def align_distance_scores(scores: keras.KerasTensor) -> keras.KerasTensor:
-    """Convert scores between tokens and distances to scores between pairs of tokens.
+    """Convert scores for tokens and distances to scores for pairs of tokens.
 
     Args:
         scores: Tensor of shape (B, H, L, 2 L). In row i, index j contains the score between token i
@@ -368,7 +368,7 @@ def align_distance_scores(scores: keras.KerasTensor) -> keras.KerasTensor:
         [[[[1, 2], [4, 5]]]]
     """
     batch, heads, length = ops.shape(scores)[:3]
-    # With rows that are one element shorter, each row is shifted by one from the previous row.
+    # Reshaping to shorter rows shifts each row by one, compared to the previous row.
     flat = ops.reshape(scores, (batch, heads, 2 * length * length))
     flat = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
     return ops.reshape(flat, (batch, heads, length, 2 * length - 1))[..., :length]

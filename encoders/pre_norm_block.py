@@ -1,4 +1,4 @@
-"""Blocks that normalize the input of each sublayer, instead of the sum after it.
+"""Blocks with normalization before each sublayer, instead of after each sublayer.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden.
 """
@@ -43,11 +43,11 @@ class PreNormBlock(EncoderBlock):
         return (x, probabilities) if return_probabilities else x
 
     def normalize_attended(self, attended, training=None):
-        """Normalize the attention output (B L, D) before it is added. By default, return it."""
+        """Normalize the attention output (B L, D) before adding x. By default, do nothing."""
         return attended
 
     def normalize_update(self, update, training=None):
-        """Normalize the FFN output (B L, D) before it is added. By default, return it."""
+        """Normalize the FFN output (B L, D) before adding y. By default, this does nothing."""
         return update
 
     def project(self, x, attention_mask=None, training=None, **context):

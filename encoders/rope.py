@@ -1,4 +1,4 @@
-"""Rotary positions for long texts, and fields to configure them in config.json.
+"""Rotary positions with scaling for long texts, and the fields in config.json.
 
 Comments use these letters for shapes: B batch, L sequence.
 """
@@ -28,7 +28,7 @@ _YARN_OPTIONS = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
 
 
 def is_rope_scaling(value: object) -> bool:
-    """Return whether a value is None or valid scaling settings. See `compute_scaled_rotation`."""
+    """Return True for valid scaling settings, or None. See `compute_scaled_rotation`."""
     if value is None:
         return True
     if not isinstance(value, Mapping) or not {"rope_type", "factor"} <= set(value):
@@ -60,7 +60,7 @@ ROPE_RULES = {"head_dim": NO_VALUE, "partial_rotary_factor": one_of(None, 1)}
 
 
 class ScaledRotation:
-    """Mixin for backbones that passes rotary positions to each block.
+    """Mixin for backbones to pass rotary positions to each block.
 
     Attributes:
         rope_theta: Float. The base for the rotation angles.
@@ -78,7 +78,7 @@ class ScaledRotation:
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
     def max_unscaled_length(self) -> int:
-        """Return the number of tokens above which dynamic scaling changes the rotary positions."""
+        """The maximum number of tokens for which dynamic scaling does not change positions."""
         return self.max_sequence_length
 
 
@@ -89,7 +89,7 @@ def compute_scaled_rotation(
     scaling: Mapping | None = None,
     trained_length: int = 1,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Rotate all positions in a batch, with optional scaling. See `compute_rotation`.
+    """Compute cosines and sines for all positions in a batch, with optional scaling.
 
     Args:
         inputs: Dictionary of tensors. Inputs for the backbone.
@@ -161,7 +161,7 @@ def compute_yarn(theta: float, head_dim: int, scaling: Mapping) -> tuple[np.ndar
     given = {name: scaling.get(name) or default for name, default in _YARN_OPTIONS.items()}
 
     def find_dimension(turns: float) -> float:
-        """Find the pair of dimensions that turns this many times within the trained length."""
+        """Find the pair of dimensions with this number of turns in the trained length."""
         wavelength = scaling[_TRAINED_LENGTH] / (2 * math.pi * turns)
         return head_dim * math.log(wavelength) / (2 * math.log(theta))
 

@@ -25,9 +25,9 @@ from encoder_zoo.common.wording import invalid
 if TYPE_CHECKING:
     from encoder_zoo.encoders.core import Encoder
 
-# Paths start with the backbone name, which can be chosen by the user. It has no slashes.
+# Paths start with the name of the backbone, which is chosen by users and contains no slashes.
 BLOCK_PATH = r"[^/]+/(\w+_)?block_\d+/"
-# Split the columns of the first matrix and the rows of the second one. This needs a single sum.
+# The first matrix is split by columns and the second matrix by rows, so a single sum is needed.
 PROJECTIONS = r"(cross_)?attention/(global_)?(query|key|value|query_key_value|distance)"
 SPLIT_COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
 SPLIT_ROWS = (r"(cross_)?attention/output", "output")
@@ -38,10 +38,11 @@ TOKEN_TABLE = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
 def recompute_block(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
 ) -> keras.KerasTensor:
-    """Compute `block(x, training=True, **context)`, storing only the inputs for the gradients.
+    """Compute `block(x, training=True, **context)` with gradient checkpointing.
 
     Args:
-        block: A layer. Its intermediate values are computed again for the gradients.
+        block: A layer. Intermediate values will not be stored, but computed again for the
+            gradients.
         x: Tensor of shape (B, L, D).
         context: Dictionary of additional arguments, which can be nested. Floating-point tensors
             also get a gradient.
@@ -51,17 +52,17 @@ def recompute_block(
 
     Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
     """
-    # `keras.remat` calls the block a second time, which would draw a new dropout mask. Here, the
-    # block is a function of its weights and of the random generator states.
+    # `keras.remat` calls the block twice. To use the same dropout mask, the block is called as a
+    # function of weights and random generator states.
     generators = [
         layer.seed_generator
         for layer in list_layers(block)
         if isinstance(layer, keras.layers.Dropout) and layer.rate
     ]
-    states = [(g.state, ops.copy(g.state)) for g in generators]  # before new seeds are drawn
+    states = [(g.state, ops.copy(g.state)) for g in generators]  # before the first call
 
-    # Gradients are computed for arguments but not for captured tensors. Because TensorFlow expects
-    # a gradient for every argument, masks must not be arguments.
+    # Gradients are computed for all arguments, but not for captured tensors. As TensorFlow requires
+    # a gradient for each argument, masks cannot be arguments.
     leaves = keras.tree.flatten(dict(context))
     floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
 
@@ -77,7 +78,7 @@ def recompute_block(
     # Pass copies, because TensorFlow counts the gradient of a variable twice in eager mode.
     weights = [ops.copy(weight) for weight in block.weights]
     y = keras.remat(call)(x, *weights, *(ops.copy(leaves[i]) for i in floats))
-    for generator in generators:  # blocks can contain the same generator several times
+    for generator in generators:  # the same generator can be included several times
         generator.next()
     return y
 
@@ -119,9 +120,9 @@ def call_block(
 
 
 def _describe_block(block: keras.layers.Layer) -> str:
-    """Create a description of a block, which is equal for blocks that can share a trace.
+    """Describe a block. Two blocks can share a trace if the descriptions are equal.
 
-    Attributes that are not in the configuration count too, because a user's layer can read them.
+    All attributes with simple values are included, because custom layers can depend on them.
     """
     layers = []
     for layer in list_layers(block):
@@ -135,8 +136,8 @@ def _is_float(leaf) -> bool:
     return hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)
 
 
-# Attributes that hold a bias, for example "bias", "bias_hh" or "query_bias", or the scale and
-# offset of a normalization.
+# Names of attributes for biases (e.g. "bias", "bias_hh" or "query_bias"), and for the scale and
+# offset in normalization layers.
 _UNDECAYED = re.compile(r"(.*_)?bias(es)?(_.*)?|gamma|beta")
 _NORMALIZATIONS = (
     keras.layers.BatchNormalization,
@@ -149,8 +150,8 @@ _NORMALIZATIONS = (
 def list_undecayed(model: keras.layers.Layer) -> list[keras.Variable]:
     """Find weights to exclude from weight decay: biases, and all weights in normalization layers.
 
-    Weights are selected by the type of the layer and the attribute that holds the weight. Names are
-    ignored, because users can choose them. A layer can list additional attributes in
+    Weights are selected by layer type and attribute name. The names of layers are ignored, because
+    users can choose them. To exclude more weights, a layer can list attribute names in
     `without_weight_decay`.
 
     Args:
@@ -176,7 +177,7 @@ def list_undecayed(model: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.layers.Dense]:
-    """Find dense layers by name in all blocks.
+    """Find the dense layers with certain names in all blocks.
 
     Args:
         backbone: The encoder.
@@ -204,7 +205,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
 
 
 def _list_dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Dense]]:
-    """Yield all dense layers inside a layer, with their attribute names."""
+    """Yield the attribute name and the layer for all nested dense layers."""
     for owner in list_layers(layer):
         for attribute, value in list_attributes(owner).items():
             for inner in keras.tree.flatten(value):
@@ -247,7 +248,7 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
 
 
 def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
-    """Check that Keras supports low-rank updates for these layers."""
+    """Raise a ValueError if a layer does not support low-rank updates."""
     for layer in layers:
         if layer.kernel_constraint is not None or layer.quantization_mode in ("gptq", "awq"):
             raise ValueError(
@@ -269,7 +270,7 @@ def find_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
 def make_megatron_layout(
     mesh: keras.distribution.DeviceMesh, vocabulary_size: int | None = None
 ) -> keras.distribution.LayoutMap:
-    """Create the layout of the weights for any family. See `Backbone.layout_map`."""
+    """Create a layout map for the weights of any family. See `Backbone.layout_map`."""
     if len(mesh.axis_names) != 2:
         raise invalid(
             "mesh.axis_names",

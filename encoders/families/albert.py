@@ -79,7 +79,7 @@ class AlbertBackbone(Backbone):
         return self.blocks[-1] if i and group == self._group(i - 1) else super().make_block(group)
 
     def _group(self, i: int) -> int:
-        """Return the index of the block for layer i, rounded in the same way as in training."""
+        """Return the index of the block for layer i, as in the original code."""
         return int(i / (self.num_layers / self.num_groups))
 
 

@@ -51,13 +51,13 @@ class BartEmbeddings(Embeddings):
 
     @property
     def max_sequence_length(self) -> int:
-        """The maximum number of tokens that the position table supports."""
+        """The maximum number of tokens for the position table."""
         return self.max_positions - UNUSED_POSITIONS
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CrossAttention(FastAttention):
-    """`SelfAttention` that computes keys and values from another sequence.
+    """Attention to another sequence, which is used for keys and values. Similar to `SelfAttention`.
 
     Call arguments:
         encoded: Tensor of shape (B, L, D). The sequence for keys and values.
@@ -107,7 +107,7 @@ class BartBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class BartDecoderBlock(BartBlock):
-    """`BartBlock` with cross-attention to the encoder output after the self-attention.
+    """Decoder block: `BartBlock` with cross-attention to the encoder output.
 
     Call arguments:
         encoded: Tensor of shape (B, L, D). The encoder output.
@@ -251,7 +251,7 @@ class BartBackbone(Backbone):
         return states + more[0], probabilities + more[1], contexts
 
     def _shift_tokens(self, inputs: Mapping):
-        """Shift the tokens in each text by one, (B, L)."""
+        """Shift the tokens of each text by one position, (B, L)."""
         ids, starts = ops.convert_to_tensor(inputs["token_ids"]), inputs.get("text_starts")
         begin = ops.full_like(ids[:, :1], self.decoder_start_token_id)
         before = ops.concatenate([begin, ids[:, :-1]], axis=1)
@@ -271,12 +271,12 @@ class BartBackbone(Backbone):
         return {"attention_mask": mask, "encoded": encoded, "cross_mask": cross_mask}
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output for the last token, (B, D), to be used as the input for classifiers."""
+        """Return the output for the last token, (B, D), to use in classifiers."""
         return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def _name_attention(ours: str, theirs: str) -> dict[str, str]:
-    """Map attribute paths for an attention layer in a block to checkpoint names."""
+    """Return a dict mapping the attribute paths of an attention layer to checkpoint names."""
     layers = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
     return {f"{ours}.{name}_dense": f"{theirs}.{there}" for name, there in layers.items()}
 
@@ -296,7 +296,7 @@ _DECODER_BLOCK = {
 
 
 def read_config(config: Mapping) -> dict:
-    """Fill in missing fields in a configuration with the default values from transformers.
+    """Add missing fields to a configuration, using the default values from transformers.
 
     Args:
         config: Dictionary with the contents of config.json.

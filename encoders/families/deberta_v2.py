@@ -343,7 +343,7 @@ class DebertaV2Backbone(Backbone):
 
 
 def _make_attending_mask(inputs: Mapping):
-    """Return a boolean mask for tokens that take part in the attention, (B, 1, L, 1)."""
+    """Return a boolean mask of all tokens used in the attention, (B, 1, L, 1)."""
     return ops.cast(inputs["attended_mask"], "bool")[:, None, :, None]
 
 
@@ -351,7 +351,7 @@ def _make_attending_mask(inputs: Mapping):
 
 
 def read_config(config: Mapping) -> dict:
-    """Fill in missing fields in a configuration with the default values from transformers.
+    """Add missing fields to a configuration, using the default values from transformers.
 
     Args:
         config: Dictionary with the contents of config.json.

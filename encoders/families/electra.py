@@ -64,7 +64,7 @@ class ElectraBackbone(Backbone):
 
 
 def read_summary(config: Mapping) -> dict:
-    """Replace an empty `summary_activation` by "linear". Return a copy of the configuration.
+    """Return a copy of a configuration, with "linear" instead of an empty `summary_activation`.
 
     Args:
         config: Dictionary with the contents of config.json.
@@ -96,7 +96,7 @@ def make_summary_rules(vector: str) -> dict[str, Rule]:
 
 
 def make_summary_constants(vector: str) -> dict[str, object]:
-    """Return the fields of config.json that describe a summary. See `make_summary_rules`."""
+    """Return the summary fields to write to config.json. See `make_summary_rules`."""
     return {"summary_type": vector, "summary_use_proj": True}
 
 

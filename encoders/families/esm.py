@@ -29,7 +29,7 @@ ROPE_THETA = 10_000.0  # base of the rotary positions
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EsmEmbeddings(TokenEmbeddings):
-    """Embed tokens, with zeros for masks and padding, (B, L, D).
+    """Compute token embeddings, (B, L, D). Embeddings of masks and padding are zero.
 
     All other embeddings are scaled such that their sum does not depend on the number of masks, as
     with dropout. Without masks, the factor is 0.88, the share of tokens that were kept in training.
@@ -129,7 +129,7 @@ class EsmBackbone(Backbone):
         self.contact_bias = self._add_fixed_weight("contact_bias", (1,), "zeros")
 
     def _add_fixed_weight(self, name: str, shape: tuple, initializer) -> keras.Variable:
-        """Create a float32 weight that is not trained."""
+        """Add a float32 weight that is not trainable."""
         return self.add_weight(
             shape, initializer, dtype="float32", trainable=False, autocast=False, name=name
         )
@@ -151,7 +151,7 @@ class EsmBackbone(Backbone):
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
     def predict_contacts(self, inputs: Mapping) -> keras.KerasTensor:
-        """Predict which residues are close to each other in the folded protein.
+        """Predict contacts between residues in the folded protein.
 
         This is a logistic regression on the attention probabilities of all heads.
 
@@ -187,7 +187,7 @@ class EsmBackbone(Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """Set missing fields of a configuration to the defaults of transformers.
+    """Add missing fields to a configuration, using the default values from transformers.
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -32,7 +32,7 @@ from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenEmbeddings(Embeddings):
-    """Embed tokens without a layer normalization, (B, L, D). For the arguments, see `Embeddings`.
+    """Compute token embeddings without normalization, (B, L, D). For arguments, see `Embeddings`.
 
     Example:
         >>> layer = TokenEmbeddings(vocabulary_size=10, hidden_dim=4)
@@ -102,7 +102,7 @@ class MakesRMSNorms(MakesLayers):
     norm_class = RMSNorm
 
     def make_norm(self, name: str, width: int | None = None) -> RMSNorm:
-        """Create and build an RMSNorm layer. By default, the width is `hidden_dim`."""
+        """Create and build an `RMSNorm` layer. The default width is `hidden_dim`."""
         layer = self.norm_class(epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
         layer.build((None, width or self.hidden_dim))
         return layer
@@ -153,7 +153,7 @@ class GroupedQueryAttention(FastAttention):
         self.dropout_layer = self.make_dropout(self.attention_dropout)
 
     def project(self, x, rotation=None, **context):
-        """Compute queries, keys and values, each (B, L, H, d). Groups of heads share a key."""
+        """Compute queries, keys and values, each (B, L, H, d). Each group of heads shares a key."""
         batch, length = ops.shape(x)[:2]
         rows, width = reshape(x, (-1, self.hidden_dim)), self.head_dim
         layers = (self.query_dense, self.key_dense, self.value_dense)
@@ -169,7 +169,7 @@ class GroupedQueryAttention(FastAttention):
         return query, key, value
 
     def normalize_heads(self, query, key):
-        """Normalize queries and keys, (B, L, H or G, d), before they are rotated."""
+        """Normalize queries and keys before the rotation, (B, L, H or G, d)."""
         return query, key
 
     def join_heads(self, mixed, x):
@@ -263,7 +263,7 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
 
     @property
     def pools_logits(self) -> bool:
-        """Return whether a classifier averages the logits of all tokens."""
+        """Return True if classifiers compute the mean of all token logits."""
         return self.pooling == "late"
 
     def make_embeddings(self) -> TokenEmbeddings:
@@ -282,7 +282,7 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """Convert a configuration of any version of transformers to the same keys.
+    """Convert a configuration from any version of transformers to the same keys.
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -42,7 +42,7 @@ EvenSize = Annotated[
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ScaledTokenEmbeddings(TokenEmbeddings):
-    """Embed tokens and multiply by √D, (B, L, D). For the arguments, see `Embeddings`.
+    """Compute token embeddings multiplied by √D, (B, L, D). For arguments, see `Embeddings`.
 
     Source: Gemma Team 2024, Gemma, the released code.
 
@@ -59,7 +59,7 @@ class ScaledTokenEmbeddings(TokenEmbeddings):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CenteredRMSNorm(RMSNorm):
-    """`RMSNorm` that multiplies by 1 + γ in float32, where γ starts with 0.
+    """`RMSNorm` with the factor 1 + γ in float32. The initial value of γ is 0.
 
     See `RMSNorm` for the arguments.
 
@@ -79,7 +79,7 @@ class CenteredRMSNorm(RMSNorm):
 
 
 class MakesCenteredNorms(MakesRMSNorms):
-    """Mixin that creates `CenteredRMSNorm` layers from the attributes of `MakesLayers`."""
+    """Mixin to create `CenteredRMSNorm` layers. Use this with `MakesLayers`."""
 
     norm_class = CenteredRMSNorm
 
@@ -256,12 +256,12 @@ class Gemma3TextBackbone(MakesCenteredNorms, Backbone):
         return alternate_contexts(self, inputs, types, self.head_dim)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output for the last token, (B, D), to be used as the input for classifiers."""
+        """Return the output for the last token, (B, D), to use in classifiers."""
         return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def read_config(config: Mapping) -> dict:
-    """Convert a configuration of any version of transformers to the keys of the first version.
+    """Convert a configuration from any version of transformers to the keys of the first version.
 
     Fields that are missing are set to the defaults of transformers.
 
@@ -286,7 +286,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
 
 
 def _period(types: list[str]) -> int:
-    """Return the distance between global blocks. It exceeds the number of blocks without any."""
+    """Return the distance between global blocks. Larger than the number of blocks if none."""
     return types.index(GLOBAL) + 1 if GLOBAL in types else len(types) + 1
 
 

@@ -98,7 +98,7 @@ OLD_MODEL_TYPE = "new"  # the type in the code of the publisher's repository
 
 
 def read_config(config: Mapping) -> dict:
-    """Convert a configuration of transformers or of the publisher's older code to the same keys.
+    """Convert a configuration from transformers or the original code to the same keys.
 
     In the older code, "ntk" scaling multiplies the base of the rotary positions by a factor and
     divides them by a power of the factor. The division is the same as linear scaling.

@@ -33,7 +33,7 @@ SLOTS = 64  # global tokens of an example up to which the cost is O(L)
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LongformerAttention(FastAttention):
-    """Local attention, and global attention for some tokens with separate projections, (B, L, D).
+    """Local attention, (B, L, D). Some tokens use global attention with separate projections.
 
     A global token attends to all tokens, and all tokens attend to it. See `SelfAttention` for the
     arguments.
@@ -114,7 +114,7 @@ class LongformerAttention(FastAttention):
         )
 
     def _replace_global(self, mixed, x, mask, training):
-        """Replace the attention output (B, L, H, d) for the tokens in the slots."""
+        """Replace the attention output (B, L, H, d) of global tokens."""
         last = ops.minimum(mask.global_positions, ops.shape(x)[1] - 1)  # (B, S)
         heads = self._project_globally(take_positions(x, last), x)
         texts = None if mask.texts is None else take_positions(mask.texts, last)
@@ -141,7 +141,7 @@ class LongformerAttention(FastAttention):
         return self.join_heads(ops.transpose(mixed, (0, 2, 1, 3)), x), probabilities
 
     def _touch_global_weights(self, x):
-        """Return x. The gradients of the global weights are zeros, because Keras expects them."""
+        """Return x. Adds zero gradients for the global weights, which are needed in Keras."""
         unused = sum(ops.sum(part) for part in self._project_globally(x[:1, :1], x[:1, :1]))
         return x + 0 * unused
 
@@ -268,7 +268,7 @@ class LongformerBackbone(roberta.RobertaBackbone):
 
 
 def _add_global(global_mask, attention_mask: AttentionMask) -> dict:
-    """Add the global tokens to the context of a block."""
+    """Add the positions of global tokens to the context of a block."""
     length = ops.shape(global_mask)[1]
     keys = ops.cast(global_mask, "bool") & attention_mask.real
     positions = ops.where(keys, ops.arange(length, dtype="int32"), length)

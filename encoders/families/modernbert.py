@@ -95,7 +95,7 @@ class ModernBertBlock(EncoderBlock):
         return [*norms, *super().projection_layers]
 
     def _normalize_input(self, x, training):
-        """Normalize the input of the attention if the block has a LayerNorm for it."""
+        """Normalize the attention input, unless the block has no LayerNorm for this input."""
         return x if self.attention_norm is None else self.attention_norm(x, training=training)
 
 
@@ -240,7 +240,7 @@ def alternate_contexts(
 
 
 def compute_residual_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of initial weights for layers on the residual stream.
+    """Return the standard deviation of initial weights for layers added to the residual stream.
 
     It decreases with the number of layers, so that the scale of their sum does not grow.
 
@@ -250,7 +250,7 @@ def compute_residual_stddev(backbone: Backbone) -> float:
 
 
 def compute_input_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of initial weights that keeps the scale of the input."""
+    """Return the standard deviation of initial weights to keep the scale of the input."""
     return backbone.hidden_dim**-0.5
 
 
@@ -258,7 +258,7 @@ def compute_input_stddev(backbone: Backbone) -> float:
 
 
 def read_config(config: Mapping) -> dict:
-    """Convert a configuration of any version of transformers to the keys of the first version.
+    """Convert a configuration from any version of transformers to the keys of the first version.
 
     transformers 5 stores the types of blocks as a list and the bases of rotary positions as nested
     objects. The rules of the family check these fields.
@@ -296,7 +296,7 @@ def read_config(config: Mapping) -> dict:
 
 
 def read_rotations(config: Mapping, global_key: str, local_key: str) -> dict[str, object]:
-    """Return the bases and the scaling of rotary positions from the objects of transformers 5.
+    """Convert the rotary fields of transformers 5 to two bases and the scaling.
 
     Args:
         config: Dictionary with the contents of config.json.
@@ -324,7 +324,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
 
 
 def _find_period(types: list[str]) -> int:
-    """Return the distance between global blocks, or the number of blocks if there is only one."""
+    """Return the distance between global blocks. For a single one, the number of blocks."""
     return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
 
 
@@ -337,7 +337,7 @@ def _is_alternating(types: object) -> bool:
 
 
 def _have_one_scaling(kinds: object) -> bool:
-    """Check that the rotary positions of both kinds of blocks only differ in their bases."""
+    """Return True if global and local blocks use the same scaling for rotary positions."""
     if not isinstance(kinds, dict) or not set(kinds) <= {GLOBAL, LOCAL}:
         return False
     objects = [kinds.get(kind) or {} for kind in (GLOBAL, LOCAL)]

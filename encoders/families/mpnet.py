@@ -28,7 +28,7 @@ BUCKETS, MAX_DISTANCE = 32, 128  # the same values in all checkpoints
 
 
 def compute_distance_buckets() -> np.ndarray:
-    """Compute a bucket for each distance. Buckets are exact up to 8, and then logarithmic.
+    """Compute a bucket for each distance. Above 8, buckets are logarithmic.
 
     Returns:
         Int32 array of shape (129,) with values from 0 to 15. All larger distances are assigned to
@@ -138,7 +138,7 @@ class MPNetBackbone(Backbone):
         return [{**context, "position_bias": bias} for context in super().block_contexts(inputs)]
 
     def _compute_position_bias(self, length):
-        """Compute a bias per head for all pairs of positions, (1, H, L, L)."""
+        """Compute the bias of each head for all pairs of positions, (1, H, L, L)."""
         distances = length - 1 - ops.arange(2 * length, dtype="int32")  # query minus key position
         buckets = ops.take(
             compute_distance_buckets(), ops.minimum(ops.abs(distances), MAX_DISTANCE)

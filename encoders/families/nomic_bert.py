@@ -97,7 +97,7 @@ _OLD_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}
 
 
 def read_config(config: Mapping) -> dict:
-    """Convert a configuration of transformers or of the released code to the same keys.
+    """Convert a configuration from transformers or the original code to the same keys.
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RobertaEmbeddings(Embeddings):
-    """`Embeddings` whose positions skip the padding.
+    """`Embeddings` for RoBERTa. Positions are counted without padding.
 
     As in fairseq, which was used for the training of RoBERTa, the positions of tokens start at
     `pad_token_id + 1`. Padding has the position `pad_token_id`.
@@ -43,7 +43,7 @@ class RobertaEmbeddings(Embeddings):
         self.pad_token_id = pad_token_id
 
     def position_ids(self, token_ids, padding_mask, text_starts=None):
-        """Compute positions that start at `pad_token_id + 1` and skip the padding, (B, L)."""
+        """Compute the positions of all tokens except padding, from `pad_token_id + 1`, (B, L)."""
         real = ops.cast(padding_mask, "int32")
         if text_starts is None:
             return ops.cumsum(real, axis=1) * real + self.pad_token_id
@@ -52,7 +52,7 @@ class RobertaEmbeddings(Embeddings):
 
     @property
     def max_sequence_length(self) -> int:
-        """The maximum number of tokens that the position table supports."""
+        """The maximum number of tokens for the position table."""
         return self.max_positions - self.pad_token_id - 1
 
 
@@ -94,7 +94,7 @@ class RobertaBackbone(Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """Set a missing epsilon of a configuration to the default of transformers.
+    """Return a configuration with `layer_norm_eps`, using the default value of transformers.
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -20,7 +20,7 @@ from encoder_zoo.encoders.layers import make_initializer
 
 
 class _Rows(keras.layers.Layer):
-    """Layer that stores the table at `embeddings.token_embedding`, as in other encoders."""
+    """Layer for the token table. The attribute path is the same as in other encoders."""
 
     def call(self, token_ids):
         is_token = ops.expand_dims(token_ids < self.token_embedding.input_dim, -1)
@@ -30,7 +30,7 @@ class _Rows(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenTable(Backbone):
-    """Encoder for static embeddings, where each token has the same vector in all texts.
+    """Encoder with static embeddings. The vector of a token is the same in all texts.
 
     Args:
         vocabulary_size: Positive integer. The number of tokens V. The token id V is used for texts
@@ -87,7 +87,7 @@ class TokenTable(Backbone):
         return {}
 
     def table(self) -> np.ndarray:
-        """Return the embeddings as a float32 array (V, D), cached until the weights change."""
+        """Return all embeddings as a float32 array (V, D), cached until weights change."""
         version = self.weights_version
         if version not in self._tables:
             self._tables.clear()

@@ -29,7 +29,7 @@ from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
 
 def compute_distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
-    """Compute sinusoidal encodings for distances from L - 1 down to -L.
+    """Compute sinusoidal encodings of the distances L - 1, L - 2, ..., -L.
 
     Args:
         length: Positive integer. The sequence length L.
@@ -52,7 +52,7 @@ def compute_distance_encodings(length: int, hidden_dim: int) -> keras.KerasTenso
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SplitHeads(KeepsUpdates, keras.layers.EinsumDense):
-    """Keras `EinsumDense` with support for low-rank updates. It takes the same arguments."""
+    """Keras `EinsumDense` with support for low-rank updates."""
 
     def quantize(self, mode=None, type_check=True, config=None):
         return super().quantize(mode, type_check=False, config=config)  # allow a subclass
@@ -215,7 +215,7 @@ class TokenDropout(Dropout):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class XLNetEmbeddings(Embeddings):
-    """Token embeddings without a LayerNorm, and the embedding of tokens to predict.
+    """Token embeddings without LayerNorm. A separate embedding is used for tokens to predict.
 
     Attributes:
         mask_embedding: Weight of shape (1, 1, D). It replaces the tokens to predict in pretraining.
@@ -319,7 +319,7 @@ class XLNetBackbone(Backbone):
 
     @validate_arguments
     def predictions(self, inputs: Mapping, training: bool | None = None):
-        """Compute the output of the query stream, in which a token does not see its own content.
+        """Compute the output of the query stream. Each token is predicted from other tokens.
 
         Args:
             inputs: Dictionary of tensors, the inputs of the backbone. The integer tensor
@@ -371,7 +371,7 @@ class XLNetBackbone(Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """Remove fields from a configuration that are equal to other fields.
+    """Remove `d_head` from a configuration if the value is redundant.
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -1,4 +1,4 @@
-"""Faster attention with the kernels of a backend, with manual gradients, or in chunks.
+"""Faster attention, using the kernels of the backend, manual gradients, or chunks.
 
 All implementations return the same values as `SelfAttention`.
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FastAttention(SelfAttention):
-    """Faster `SelfAttention`. It takes the same arguments.
+    """Faster implementation of `SelfAttention`, with the same arguments.
 
     If a subclass overrides `scores`, the probabilities of all pairs are computed at once with
     manual gradients, because kernels only support the scores QKᵀ/√d.
@@ -118,7 +118,7 @@ def attend_fast(
 
 
 def attend_heads(layer, query, key, value, mask, training):
-    """Compute attention with a kernel if possible, from (B, H, Q or K, d) to (B, H, Q, d)."""
+    """Compute the attention output (B, H, Q, d), using a kernel if possible."""
     rate = layer.dropout_layer.rate if training else 0.0
     if keras.config.backend() == "torch":
         return _attend_on_torch(query, key, value, mask, rate)
@@ -129,7 +129,7 @@ def attend_heads(layer, query, key, value, mask, training):
 
 
 def _has_jax_kernel():
-    """Return whether the backend is JAX on a GPU.
+    """Return True for JAX on a GPU.
 
     On other devices, the JAX function has no advantage over the layer. Without compilation, it is
     traced again in every call and keeps the traces. The TPU function of Keras uses the mask of the
@@ -143,14 +143,14 @@ def _has_jax_kernel():
 
 
 def _has_efficient_kernel(query):
-    """Return whether the kernel of the backend does not store the probabilities of all pairs."""
+    """Return True if the backend has a kernel that does not store all probabilities."""
     half = keras.backend.standardize_dtype(query.dtype) in ("float16", "bfloat16")
     cudnn = half and query.shape[-1] % 8 == 0
     return keras.config.backend() == "torch" or (_has_jax_kernel() and cudnn)
 
 
 def _attend_on_torch(query, key, value, mask, rate):
-    """Compute attention (B, H, Q, d) with PyTorch, without the copies in the Keras function."""
+    """Compute the attention output (B, H, Q, d) in PyTorch, without copying inputs."""
     import torch
 
     if mask is not None:
@@ -180,18 +180,18 @@ def compute_fused_attention(
     Source: Dao et al. 2022, FlashAttention.
     """
     if mask is not None and keras.config.backend() == "jax":
-        # Broadcast the mask to (B, 1, Q, K), because cuDNN does not.
+        # cuDNN does not support broadcasting for this axis.
         mask = ops.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
     return ops.dot_product_attention(query, key, value, mask=mask)
 
 
 def _transpose(x):
-    """Transpose (B, L, H, d) to (B, H, L, d) or back."""
+    """Swap the axes 1 and 2."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
 def select(condition: bool | keras.KerasTensor, if_true: Callable, if_false: Callable):
-    """Call one of two functions without arguments. For a tensor, the graph contains both."""
+    """Call one of two functions. If the condition is a tensor, the graph contains both branches."""
     if isinstance(condition, bool):
         return if_true() if condition else if_false()
     return ops.cond(condition, if_true, if_false)

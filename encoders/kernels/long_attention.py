@@ -41,12 +41,12 @@ SHORT_LENGTH = (
     512  # tokens. Up to this length, it is fastest to compute all pairs at once (measured).
 )
 SMALLEST_BLOCK = 32  # queries. Smaller matrix products are slow.
-CHUNK_NUMBERS = 2**24  # probabilities that are stored at once. Smaller values are slower.
+CHUNK_NUMBERS = 2**24  # maximum number of probabilities to store. Smaller values are slower.
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
 def find_is_long(length: int | keras.KerasTensor) -> bool | keras.KerasTensor:
-    """Return whether a text is long. If its length is unknown at tracing time, return a tensor."""
+    """Return True for long texts. For unknown lengths during tracing, return a boolean tensor."""
     is_long = length > SHORT_LENGTH
     if isinstance(is_long, bool) or keras.config.backend() != "tensorflow":
         return is_long
@@ -66,7 +66,7 @@ def attend_in_blocks(
     value: keras.KerasTensor,
     mask: AttentionMask,
 ) -> keras.KerasTensor:
-    """Compute local attention between each block of queries and the keys in its window.
+    """Compute local attention in blocks. Each block of queries uses the keys in a window.
 
     The block size is twice the maximum distance. For this reason, two adjacent blocks of keys,
     shifted by half a block, contain all keys that a block of queries needs. The cost is O(L
@@ -113,12 +113,12 @@ def attend_in_blocks(
         return ops.concatenate([window(x), everywhere], axis=1)  # (B N, 2 C + S, ...)
 
     texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
-    # Positions of the queries among the keys of the block.
+    # Positions of queries, relative to the keys of the block.
     positions = ops.arange(size, dtype="int32")[:, None] + mask.max_distance
     distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
     if mask.global_keys is None:
         real = window(ops.cast(mask.real, "int32")) > 0
-    else:  # each global key is used once, and is near to all queries
+    else:  # global keys are near to all queries, but are used only once
         in_window = window(ops.cast(mask.real & ~mask.global_keys, "int32")) > 0
         is_used = ops.repeat(mask.global_positions < length, count, axis=0)  # (B N, S)
         real = ops.concatenate([in_window, is_used], axis=1)
@@ -130,7 +130,7 @@ def attend_in_blocks(
 
 
 def _merge_axes(x):
-    """Reshape (B, N, ...) to (B N, ...)."""
+    """Merge the first two axes, from (B, N, ...) to (B N, ...)."""
     return ops.reshape(x, (-1, *ops.shape(x)[2:]))
 
 
@@ -142,7 +142,7 @@ def attend_in_chunks(
     mask: AttentionMask,
     training: bool | None,
 ) -> keras.KerasTensor:
-    """Compute global attention for one chunk of queries at a time.
+    """Compute global attention in chunks of queries.
 
     Intermediate values of a chunk are not stored. They are computed again for the gradients. Each
     chunk uses all keys, so a running maximum is not necessary.
@@ -169,7 +169,7 @@ def attend_in_chunks(
     count = -(-length // size)
 
     def chunks(x):
-        """Divide (B, L, ...) into chunks (N, B, C, ...), with zeros at the end."""
+        """Pad (B, L, ...) with zeros, and split it into chunks (N, B, C, ...)."""
         x = ops.pad(x, [[0, 0], [0, count * size - length]] + [[0, 0]] * (len(x.shape) - 2))
         x = ops.reshape(x, (batch, count, size, *ops.shape(x)[2:]))
         return ops.moveaxis(x, 0, 1)
@@ -177,7 +177,7 @@ def attend_in_chunks(
     texts = None if mask.texts is None else chunks(mask.texts)
 
     def one(query, key, value, i):
-        """Compute the output of one chunk, (B, H, C, D/H)."""
+        """Compute the output for a chunk, (B, H, C, D/H)."""
         distances = None
         if mask.max_distance is not None:
             positions = i * size + ops.arange(size, dtype="int32")
@@ -198,10 +198,10 @@ def attend_in_chunks(
 
 
 def _map_chunks(one: Callable) -> Callable:
-    """Create an operation that applies `one` to each chunk of queries (N, B, H, C, D/H).
+    """Create an operation to apply `one` to each chunk of queries (N, B, H, C, D/H).
 
-    It has a manual gradient, because the gradient of a TensorFlow loop would store the keys and
-    values of every iteration.
+    The manual gradient saves memory, because the automatic gradient of a TensorFlow loop would
+    store the keys and values of every iteration.
     """
 
     @gradients.add_gradient
