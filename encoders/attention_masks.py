@@ -16,13 +16,12 @@ class AttentionMask:
     """Compact attention mask, which needs O(L) memory.
 
     Attributes:
-        real: Boolean tensor of shape (B, L). False for padding, which is ignored. If None, all
-            tokens attend to each other. None requires that there is no padding and that each
-            example is a single text.
+        real: Boolean tensor of shape (B, L). True for tokens, and False for padding. If None, all
+            tokens attend to each other. None can only be used without padding and for single texts.
         texts: Integer tensor of shape (B, L). The text index for each token in packed examples.
             Tokens only attend to tokens in the same text. If None, each example is a single text.
-        max_distance: Integer. The maximum distance between two tokens that attend to each other. If
-            None, there is no limit.
+        max_distance: Integer. Maximum distance for attention between two tokens. If None, there is
+            no limit.
         has_unattended: Boolean. Whether the outputs of some masked tokens are used.
         global_keys: Boolean tensor of shape (B, L). True for tokens to which all tokens in the same
             text attend, at any distance. If None, there are no such tokens.

@@ -49,7 +49,6 @@ class KeepsUpdates:
             if tuple(weight.shape) != value.shape:
                 raise ValueError(
                     f"{name} of {self.path} has shape {value.shape} in the file. Expected "
-                    f"{tuple(weight.shape)}, because the low-rank updates have rank "
-                    f"{self.lora_rank}."
+                    f"{tuple(weight.shape)}, for low-rank updates of rank {self.lora_rank}."
                 )
             weight.assign(ops.convert_to_tensor(value))

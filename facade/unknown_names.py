@@ -86,7 +86,7 @@ def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
 
 
 def _find_general_class(name: str, public: list[str]) -> str | None:
-    """Find the class to use instead of a class for a single family, or return None."""
+    """Return the class for all families instead of a class for one family, or None if unknown."""
     for end, here in RENAMED.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:
             return name.removesuffix(end) + here

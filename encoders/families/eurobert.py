@@ -93,10 +93,10 @@ class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
 
 
 class MakesRMSNorms(MakesLayers):
-    """Mixin that creates `RMSNorm` layers from the attributes of `MakesLayers`.
+    """Mixin for creating `RMSNorm` layers. Use this mixin with `MakesLayers`.
 
     Attributes:
-        norm_class: The class of the layers, which a family can replace.
+        norm_class: The layer class to use. Families can override this attribute.
     """
 
     norm_class = RMSNorm

@@ -214,7 +214,7 @@ def alternate_contexts(
     head_dim: int,
     scaling: Mapping | None = None,
 ) -> list[Mapping]:
-    """Return the contexts of blocks with global or local attention. See `block_contexts`.
+    """Return the context of each block, for global or local attention. See `block_contexts`.
 
     Args:
         backbone: A backbone with the arguments `local_attention`, `global_rope_theta` and

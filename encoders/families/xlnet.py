@@ -80,7 +80,7 @@ class JoinedHeads(KeepsUpdates, keras.layers.EinsumDense):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
-    """Learned terms that the attention adds to the queries before their product with the keys.
+    """Learned vectors to add to queries, before computing attention scores.
 
     Args:
         heads: Tuple of integers (H, d). The number of heads and the head size.
