@@ -34,7 +34,7 @@ SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
 
 
 class LibraryTokenizer:
-    """Tokenizes texts with the library. Ids and offsets are equal to the results from the graph.
+    """Tokenizes texts with the `tokenizers` library. The graph returns the same ids and offsets.
 
     Args:
         steps: `Steps` to execute.

@@ -338,7 +338,7 @@ def find_untrained_weights(student: Task | Backbone, objectives: list[str], answ
 
 
 class DistillationPreprocessor(Preprocessor):
-    """Preprocessor that creates the inputs of the student and, if they differ, of the teacher.
+    """Preprocessor for the inputs of the student, and of the teacher if its inputs are different.
 
     Args:
         student: The student's preprocessor.

@@ -182,7 +182,7 @@ def split_inputs(x, y) -> tuple:
         for i, example in enumerate(x):
             if "answers" not in example:
                 raise ValueError(
-                    f"Row {i} has no 'answers', but other rows have. Expected an empty list for a "
+                    f"Row {i} has no 'answers', unlike other rows. Expected an empty list for a "
                     "question without an answer."
                 )
         y = [example["answers"] for example in x]

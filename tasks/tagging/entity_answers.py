@@ -240,7 +240,7 @@ class EntityAnswers(Answers):
     def _find_candidates_in_graph(
         self, run: Callable, examples: dict, least: array_ops.Tensor
     ) -> ScoredSpans:
-        """Find all spans in windows with a score above `least`, inside `tf.function`."""
+        """Find all spans whose score is above `least`, in all windows, inside `tf.function`."""
         counts = examples["word_count"], examples["label_positions"].row_lengths()
         words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
 

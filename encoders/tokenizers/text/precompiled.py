@@ -238,13 +238,13 @@ def find_source_indices(
     first: tf.Tensor,
     first_new: tf.Tensor,
 ) -> tf.Tensor:
-    """Map each new character to the index of an old character, shape (E,).
+    """Return the index of the old character that gives each new character its span, shape (E,).
 
-    A new character has the span of this old character. As in `tokenizers`, each new character is
-    assigned to the next old character. If a replacement is shorter, the last new character also
-    covers the remaining old characters. If a replacement is longer, additional characters share the
-    last span. Removed characters are assigned to the previous new character. At the beginning of a
-    text, this is not possible, so the spans for all following characters will be shifted.
+    As in `tokenizers`, the new characters of a unit are assigned to the old characters in order. If
+    a replacement is shorter, the last new character also covers the remaining old characters. If a
+    replacement is longer, additional characters share the last span. Removed characters are
+    assigned to the previous new character. At the beginning of a text, this is not possible, so the
+    spans for all following characters will be shifted.
 
     Args:
         old, new: int32 tensors of shape (U,). The number of old and new characters per unit.
