@@ -137,7 +137,7 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
         found = len(task.predict(data.x, verbose=0))
         assert found == count, f"predict returned {found} outputs for {count} inputs"
     else:
-        with assert_refused("prepared inputs"):
+        with assert_refused("preprocessed inputs"):
             task.predict(data.x, verbose=0)
     if task.record.text_method:
         answers = getattr(task, task.record.text_method)(*task.tiny_questions())

@@ -1,6 +1,7 @@
 """Convert texts to examples, and model outputs to answers. This code does not need Keras.
 
-Comments use these letters for shapes: B batch, L sequence, N examples.
+Comments use these letters for shapes: B is the batch size, L the sequence length and N the number
+of examples.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, use_numpy
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
@@ -24,7 +25,7 @@ F = TypeVar("F", bound=Callable)
 
 
 def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
-    """Make a method of `Answers` prepare its texts with NumPy instead of TensorFlow operations.
+    """Decorator that makes a method of `Answers` preprocess texts in NumPy instead of TensorFlow.
 
     Outside a graph, a TensorFlow operation takes longer than the same NumPy operation. TensorFlow
     is still used for tensors and by the runner.
@@ -52,8 +53,9 @@ def answered_by(method: F, answers: str = "_answers") -> F:
     The task method has the same arguments, rules and docstring.
 
     Args:
-        method: A method of a subclass of `Answers`.
-        answers: String. The task's property with these `Answers`. Defaults to "_answers".
+        method: Method of a subclass of `Answers`.
+        answers: String. Name of the task property that returns the `Answers`. Defaults to
+            "_answers".
     """
 
     @functools.wraps(method, updated=())  # without the signature that marks checked functions
@@ -68,7 +70,7 @@ class Runner(Protocol):
     """Protocol for objects that run the model, such as a task or the engine of an opened export."""
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = ...) -> Any:
-        """Compute the outputs for texts or prepared inputs, in the input order."""
+        """Compute the outputs for texts or preprocessed inputs, in the input order."""
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
         """Compute the outputs for columns of texts, which `encode` converts to examples."""
@@ -81,21 +83,21 @@ class Runner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Base class that prepares raw texts, calls a runner, and decodes its outputs to answers.
+    """Base class that preprocesses texts, runs the model, and converts its outputs to answers.
 
-    A subclass has the settings of the task and the methods that answer, such as `classify`. A task
+    A subclass has the settings of a task and its prediction methods, such as `classify`. A task
     creates this object for every call, with itself as the runner. An opened export creates it from
     the settings in its folder, and checks these settings against the type annotations of the
     attributes.
 
     Attributes:
         preprocessor_class: Preprocessor class.
-        methods: Tuple of strings. Names of the methods that answer.
-        instead_of_predict: Optional string. Method to use for raw texts when `predict` only takes
-            prepared inputs.
-        opened_class: Class to use for opened exports with these answers.
-        preprocessor: The task's preprocessor.
-        runner: Runner used to compute the outputs.
+        methods: Tuple of strings. Names of the prediction methods.
+        instead_of_predict: Optional string. If `predict` only supports preprocessed inputs, the
+            method to use for texts.
+        opened_class: Class of opened exports with these answers.
+        preprocessor: Preprocessor of the task.
+        runner: `Runner` that computes the outputs.
     """
 
     preprocessor_class: ClassVar[type[Preprocessor]]
@@ -106,18 +108,20 @@ class Answers:
     runner: Runner
 
     def with_model(self) -> Answers:
-        """Return a copy for the export of a model file. The copy only needs the model."""
+        """Return a copy for exports, which contain no other parts of the task than the model."""
         return self
 
     def predict_texts(self, x: Any, batch_size: int | None = None) -> Any:
         """Compute the outputs for raw inputs in memory, in the input order. See `Task.predict`.
 
         Raises:
-            ValueError: If `predict` only takes prepared inputs.
+            ValueError: If `predict` only supports preprocessed inputs.
         """
         if self.instead_of_predict:
-            expected = f"prepared inputs. Or use {self.instead_of_predict}"
-            raise invalid("x", x, expected)
+            raise ValueError(
+                f"x is {quote(x)}, but predict only supports preprocessed inputs. Use "
+                f"{self.instead_of_predict} for texts."
+            )
         return self.runner.predict(x, batch_size, verbose=0)
 
     def compute_unpadded_outputs(
@@ -126,9 +130,9 @@ class Answers:
         """Compute the outputs for every example, and remove the outputs at padding.
 
         Args:
-            examples: Encoded examples.
-            batch_size: Positive integer. Defaults to 32.
-            axis: Optional integer. Token axis in the output for a single example. Use None for
+            examples: Dict. Encoded examples.
+            batch_size: Positive integer. Number of examples per batch. Defaults to 32.
+            axis: Optional integer. Token axis of the output for a single example, or None for
                 outputs without a token axis. Defaults to 0.
         """
         lengths = examples["token_ids"].row_lengths().numpy()

@@ -1,4 +1,4 @@
-"""Read class names, resolve class weights, and convert logits to probabilities."""
+"""Validate class names, compute class weights, and convert logits to probabilities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_labels(config: dict) -> list[str]:
-    """Return the class names from config.json. By default, these are LABEL_0, LABEL_1, ...
+    """Return the class names in config.json. By default, these are LABEL_0, LABEL_1, ...
 
     Example:
         >>> read_labels({"id2label": {"1": "up", "0": "down"}}), read_labels({})
@@ -37,7 +37,7 @@ def has_default_labels(names: list[str]) -> bool:
 
 
 def find_label_rows(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
-    """Return the index of each label in `names`. The index is None for a label that is missing.
+    """Find the index of each label in `names`. The index of a missing label is None.
 
     Capitalization and whitespace are ignored, unless two names would then be equal.
 
@@ -59,11 +59,11 @@ def has_shared_labels(labels: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
-    """Check class names and convert them to strings. If `labels` is None, None is returned.
+    """Check class names, and convert them to strings. If `labels` is None, return None.
 
     Raises:
-        ValueError: If the labels are not a list, or if a label is not a name or occurs more than
-            once.
+        ValueError: If the labels are not a list, if a label is not a string or an integer, or if
+            two labels are equal.
 
     Example:
         >>> validate_labels([1, 2, 3])
@@ -91,10 +91,10 @@ def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
 
 
 def numbers_are_names(labels: list[str] | None) -> bool:
-    """Return whether an integer label is a class name, because some class name is an integer.
+    """Return whether integer labels are class names instead of class indices.
 
-    For example, if the classes are "1" to "5", the label 1 means the first class, and 0 is invalid.
-    In all other cases, an integer label is a class index.
+    Integers are class names if at least one class name is an integer. For example, if the classes
+    are "1" to "5", the label 1 is the first class, and the label 0 is invalid.
 
     Example:
         >>> numbers_are_names(["1", "2", "3"]), numbers_are_names(["1 star", "2 stars"])
@@ -109,7 +109,7 @@ def find_label_indices(
     """Convert labels to class indices, in memory or inside a TensorFlow graph.
 
     Args:
-        given: Names or integers with shape (P,), as a tensor or Python values.
+        given: Tensor or sequence with P strings or integers.
         labels: Optional list of strings. Class names.
 
     Returns:
@@ -140,7 +140,7 @@ def find_label_indices(
 
     def index(label) -> int:
         named = as_names or isinstance(label, str | bytes)
-        if named or get_class_name(label) in known:  # such as True, when True is a class name
+        if named or get_class_name(label) in known:  # for example, "True" can be a class name
             return known.get(get_class_name(label), -1)
         if isinstance(label, float | np.floating) and float(label).is_integer():
             label = int(label)
@@ -150,7 +150,7 @@ def find_label_indices(
 
 
 def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
-    """Return the number of classes from the arguments, or None if neither is given.
+    """Return the number of classes, or None if neither `num_classes` nor `labels` is given.
 
     Raises:
         ValueError: If `num_classes` does not match the labels.
@@ -161,7 +161,7 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
 
 
 def count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | None]:
-    """Return the number of classes, and the class names or None."""
+    """Return the number of classes and the class names. For an integer, the names are None."""
     return (classes, None) if isinstance(classes, int) else (len(classes), classes)
 
 
@@ -177,27 +177,30 @@ def compute_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def compute_sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Compute the sigmoid for each logit."""
+    """Compute the sigmoid of each logit."""
     return np.exp(-np.logaddexp(0, -logits))
 
 
 def compute_class_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Compute the weight of every class from `class_weight`. Return a float32 array of shape (C,).
+    """Convert the argument `class_weight` to one weight per class.
 
     Args:
-        given: Dict of class names or indices to weights, or "balanced". Classes that are missing in
-            the dict have the weight 1. With "balanced", the weights are the inverse class
+        given: Dict from class names or indices to weights, or "balanced". Classes that are missing
+            in the dict have the weight 1. With "balanced", the weights are the inverse class
             frequencies, scaled to a mean of 1 over the examples.
         labels: Optional list of strings. Class names.
         num_classes: Positive integer. Number of classes C.
-        data: Dataset. Training data in batches `(x, y)` or `(x, y, sample_weight)`. It is iterated
-            once to count the classes. Examples with weight 0 are not counted.
+        data: Dataset of training batches `(x, y)` or `(x, y, sample_weight)`. It is iterated once
+            to count the classes. Examples with weight 0 are not counted.
+
+    Returns:
+        Float32 array of shape (C,).
 
     Raises:
-        ValueError: If `class_weight` is not a dictionary or "balanced", or if it contains an
-            unknown class, or a weight that is negative or not finite.
+        ValueError: If `given` is neither a dict nor "balanced", or if the dict contains an unknown
+            class or a weight that is negative or not finite.
 
     Source: King and Zeng 2001, Logistic Regression in Rare Events Data, section 4, for "balanced".
 
@@ -228,7 +231,7 @@ def compute_class_weights(
 def weigh_by_class(
     objective: Objective, data: Source, class_weight: Mapping | str, loss: object
 ) -> Source:
-    """Add a weight for every example or token to the data. See `Objective.weigh_classes`."""
+    """Multiply the sample weights in the data by class weights. See `Objective.weigh_classes`."""
     classes = objective.labels, objective.num_classes
     return data.weighted(
         apply_class_weights, compute_class_weights(class_weight, *classes, data.one_pass())
@@ -236,7 +239,7 @@ def weigh_by_class(
 
 
 def _find_class(key, labels: list[str] | None, num_classes: int) -> int:
-    """Return the index of a class that is given as a name or an index in `class_weight`."""
+    """Convert a key of `class_weight`, which is a class name or an index, to a class index."""
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
@@ -248,7 +251,7 @@ def _find_class(key, labels: list[str] | None, num_classes: int) -> int:
 
 
 def _count_classes(batch: tuple, num_classes: int) -> np.ndarray:
-    """Count the examples of each class in a batch. Return an array of shape (C,)."""
+    """Count the examples of each class in a batch, shape (C,)."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     y = np.asarray(y)
     y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)
@@ -257,10 +260,10 @@ def _count_classes(batch: tuple, num_classes: int) -> np.ndarray:
 
 
 def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Multiply the sample weights by the class weights. Works for one example or a batch.
+    """Multiply the sample weights of an example or a batch by the class weights.
 
     Args:
-        x: Inputs.
+        x: Inputs. They are returned unchanged.
         y: Class indices, or probabilities (..., C).
         sample_weight: Optional tensor. Sample weights before the multiplication. Defaults to None.
         weights: Float array of shape (C,). See `compute_class_weights`.
@@ -285,14 +288,17 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
 def compute_label_weights(
     given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
 ) -> np.ndarray:
-    """Compute the weights of absent labels (row 0) and present labels (row 1), float32 (2, C).
+    """Convert the argument `class_weight` of a multi-label task to two weights per label.
 
     Args:
-        given: Dict of label names or indices to weights, or "balanced". A weight in the dict is
-            used for examples that have the label. With "balanced", each label has two weights, for
-            examples with and without the label. Both are inverse frequencies, scaled to a mean of 1
-            over the examples.
+        given: Dict from label names or indices to weights, or "balanced". A weight in the dict is
+            used for examples that have the label. With "balanced", both weights of a label are
+            inverse frequencies, scaled to a mean of 1 over the examples.
         labels, num_classes, data: See `compute_class_weights`. In `data`, `y` has shape (B, C).
+
+    Returns:
+        Float32 array of shape (2, C). Row 0 is for examples without the label, row 1 for examples
+        with the label.
 
     Raises:
         ValueError: If the weights are invalid. See `compute_class_weights`.
@@ -314,16 +320,16 @@ def compute_label_weights(
         counted = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight) > 0
         total, present = total + np.sum(counted), present + counted @ np.asarray(y)
     counts = np.stack([total - present, present])
-    # The weight is 1 for a label that is present in all examples or in no examples.
+    # If a label is present in all examples or in none, its weight is 1.
     weights = total / (2 * np.maximum(counts, 1e-9))
     return np.where((counts > 0).all(axis=0), weights, 1.0).astype("float32")
 
 
 def apply_label_weights(x, y, sample_weight=None, *, weights: np.ndarray):
-    """Give every label in a batch its weight, multiplied by the sample weight, shape (B, C).
+    """Compute sample weights of shape (B, C) from label weights and the sample weights of a batch.
 
     Args:
-        x: Inputs.
+        x: Inputs. They are returned unchanged.
         y: Tensor of shape (B, C). 0, 1 or a probability.
         sample_weight: Optional tensor of shape (B,). Defaults to None.
         weights: Float array of shape (2, C). See `compute_label_weights`.

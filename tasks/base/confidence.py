@@ -1,6 +1,6 @@
 """Calibrate scores with a temperature, and choose thresholds for labels.
 
-Comments use these letters for shapes: N examples, C classes.
+Comments use these letters for shapes: N is the number of examples and C the number of classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
 
 logger = logging.getLogger("encoder_zoo")
 
-COLDEST, HOTTEST = 0.01, 100.0  # range to search for temperatures
+COLDEST, HOTTEST = 0.01, 100.0  # minimum and maximum temperature of the search
 DEFAULT_THRESHOLD = 0.5
 BINS = 15  # number of bins for the calibration error
 
@@ -38,7 +38,7 @@ class Calibration(TypedDict):
     """Result of `calibrate`.
 
     Attributes:
-        temperature: Float. The logits will be divided by this value in all later answers.
+        temperature: Float. The logits are divided by this value in all later predictions.
         loss_before, loss: Floats. Mean cross-entropy on the held-out labels in nats, before and
             after calibration.
         error_before, error: Floats. Expected calibration error (see `compute_calibration_error`),
@@ -74,13 +74,13 @@ class ScoredLabels(NamedTuple):
 
 
 def find_calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Calibration:
-    """Find the temperature with the lowest cross-entropy for logits, and measure its effect.
+    """Find the temperature with the lowest cross-entropy, and measure its effect.
 
     Args:
         logits: Float array of shape (N, C).
         targets: Float array of shape (N, C). 1 for true classes and 0 for all other classes, or
             probabilities.
-        activation: String. "softmax", or "sigmoid" for independent classes.
+        activation: String, "softmax" or "sigmoid". "sigmoid" is for independent classes.
 
     Raises:
         ValueError: If there are no examples, or if a logit is not finite.
@@ -110,7 +110,7 @@ def find_calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -
         )
     if temperature in (COLDEST, HOTTEST):
         logger.warning(
-            "The temperature is set to %g, the limit of the search, because the predictions for "
+            "The temperature is set to %g, which is the limit of the search. The predictions for "
             "the held-out examples are %s.",
             temperature,
             "all correct" if temperature == COLDEST else "no better than chance",
@@ -135,7 +135,7 @@ def _check_finite(method: str, values: np.ndarray) -> None:
 
 
 def check_weights_finite(task: keras.Model) -> None:
-    """Raise a ValueError if a weight of a tagger is NaN or infinite."""
+    """Raise a ValueError if a weight of the task is NaN or infinite."""
     for weight in task.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
             raise ValueError(
@@ -149,7 +149,7 @@ def _compute_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
 
 
 def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
-    """Find the best temperature by bisection. The loss is convex in the inverse temperature."""
+    """Find the best temperature by bisection, because the loss is convex in its inverse."""
 
     def slope(inverse: float) -> float:
         probabilities = _compute_probabilities(logits * inverse, activation)
@@ -167,7 +167,7 @@ def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -
 
 
 def _compute_loss(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
-    """Compute the mean cross-entropy. With "sigmoid", every class is a binary problem."""
+    """Compute the mean cross-entropy. With "sigmoid", compute a binary cross-entropy per class."""
     if activation == "sigmoid":
         return float(np.mean(np.logaddexp(0, logits) - targets * logits))
     highest = logits.max(axis=1, keepdims=True)
@@ -184,11 +184,12 @@ def _compute_error(probabilities: np.ndarray, targets: np.ndarray, activation: s
 
 
 def compute_calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
-    """Compute the expected calibration error, the mean difference between scores and accuracy.
+    """Compute the expected calibration error: the mean difference between scores and accuracy.
 
     Args:
-        scores: Float array of shape (N,), from 0 to 1. They are divided into bins with equal width.
-        right: An array of shape (N,). 1 or True if the scored answer is correct.
+        scores: Float array of shape (N,), from 0 to 1. The scores are divided into bins of equal
+            width.
+        right: Array of shape (N,). 1 or True if the answer with this score is correct.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equation 3.
 
@@ -202,7 +203,7 @@ def compute_calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
 
 
 def find_best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float]:
-    """Find the threshold with the highest F1. Return the threshold and its F1.
+    """Find the threshold with the highest F1, and return the threshold and the F1.
 
     If several thresholds have the same F1, the threshold nearest to 0.5 is returned. A threshold
     between two scores is the mean of both scores.
@@ -233,7 +234,7 @@ def find_best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tu
 def count_answers_at_scores(
     scores: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Count all answers and the correct answers at each distinct score.
+    """Count all answers and the correct answers at or above each distinct score.
 
     Args:
         scores, right: See `find_best_threshold`.
@@ -254,7 +255,7 @@ def count_answers_at_scores(
 
 
 def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
-    """Find the best threshold for each label. A label without examples keeps 0.5.
+    """Find the best threshold for each label. The threshold of a label without examples is 0.5.
 
     Raises:
         ValueError: If there are neither answers nor labels, or if a score is NaN.
@@ -285,12 +286,12 @@ def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
 def expand_thresholds(
     given: float | Mapping[str, float] | None, names: Iterable[object], default: float
 ) -> np.ndarray:
-    """Return one threshold per label as a float32 array of shape (C,).
+    """Create a float32 array of shape (C,) with one threshold per label.
 
     Args:
-        given: Float for all labels, dict from labels to floats, or None to use the default.
+        given: Optional float for all labels, or dict from labels to floats.
         names: Label names.
-        default: Float. Threshold to use for labels that are missing in `given`.
+        default: Float. Threshold of labels that are missing in `given`.
 
     Raises:
         ValueError: If a threshold is given for an unknown label.
@@ -311,7 +312,7 @@ def expand_thresholds(
 
 
 def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
-    """Return the indices of the labels in the answer to each text, in the given order.
+    """Select the labels in the answer to each text, in the given order.
 
     Args:
         order: Integer array of shape (N, C). Label indices for each text, in the order of the
@@ -329,39 +330,39 @@ def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]
 def check_abstention(
     abstain_below: float | None, kind: str | None, top_k: int | None = None
 ) -> None:
-    """Raise a ValueError if `abstain_below` is set for answers that are not a single class.
+    """Raise a ValueError if `abstain_below` is set, but the answers are not a single class.
 
     Args:
-        abstain_below: Optional float. Minimum answer score.
-        kind: Optional string. What the classifier predicts instead of a single class, such as
+        abstain_below: Optional float. Minimum score of an answer.
+        kind: Optional string. Predictions of the classifier if they are not a single class, such as
             "numbers".
         top_k: Optional integer. Number of requested labels. Defaults to None.
 
     Example:
         >>> check_abstention(0.9, "numbers")
         Traceback (most recent call last):
-        ValueError: abstain_below is 0.9. Expected None, because this classifier predicts numbers.
+        ValueError: abstain_below is 0.9, but this classifier predicts numbers. Pass ...
     """
     if abstain_below is None:
         return
     if kind is not None:
-        raise invalid(
-            "abstain_below", abstain_below, f"None, because this classifier predicts {kind}"
+        raise ValueError(
+            f"abstain_below is {abstain_below}, but this classifier predicts {kind}. Pass "
+            "abstain_below=None."
         )
     if top_k is not None:
-        raise invalid(
-            "abstain_below",
-            abstain_below,
-            f"None together with top_k={top_k}, because `top_k` returns labels with any score",
+        raise ValueError(
+            f"abstain_below is {abstain_below}, but with top_k={top_k}, labels with any score are "
+            "returned. Pass only one of these arguments."
         )
 
 
 def drop_uncertain_labels(answers: list[dict], least: float | None) -> list[dict]:
-    """Replace the label by None in every answer whose score is below the minimum.
+    """Replace the labels of answers with None if their scores are below the minimum.
 
     Args:
         answers: List of `{"label", "score"}`, one per text.
-        least: Optional float. Minimum answer score. Pass None to keep every label.
+        least: Optional float. Minimum score of an answer. If None, all labels are kept.
 
     Example:
         >>> found = [{"label": "up", "score": 0.75}, {"label": "up", "score": 0.95}]

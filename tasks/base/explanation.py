@@ -8,7 +8,7 @@ Method = Literal["integrated_gradients", "gradient_x_input"]
 
 
 class WordAttribution(TypedDict):
-    """A word and its contribution to a logit. `start` and `end` are offsets in the text `part`."""
+    """A word and its contribution to a logit. `start` and `end` are offsets in text `part`."""
 
     part: int
     text: str

@@ -1,6 +1,7 @@
-"""Task heads: the layers that compute logits from a backbone's outputs.
+"""Task heads: the layers that compute logits from the outputs of a backbone.
 
-Comments use these letters for shapes: B batch, L sequence, D hidden, C outputs.
+Comments use these letters for shapes: B is the batch size, L the sequence length, D the hidden
+dimension and C the number of outputs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import INITIALIZER_RANGE, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
@@ -21,14 +21,15 @@ from encoder_zoo.encoders.positions import average_tokens
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
-    """A dense layer with an activation and an optional LayerNorm.
+    """Dense layer with an activation and an optional LayerNorm.
 
     Args:
-        units: Positive integer. Output width.
+        units: Positive integer. Output dimension.
         activation: String. See `layers.ACTIVATIONS`.
-        layer_norm_epsilon: Optional float. LayerNorm epsilon. Pass None to omit the LayerNorm.
-        use_bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
-        stddev: Float. Standard deviation for new weights (see `layers.make_initializer`).
+        layer_norm_epsilon: Optional float. Epsilon of the LayerNorm. If None, there is no
+            LayerNorm. Defaults to None.
+        use_bias: Boolean. Whether the dense layer and the LayerNorm have a bias. Defaults to True.
+        stddev: Float. Standard deviation of new weights (see `layers.make_initializer`).
 
     Call arguments:
         x: Float tensor of shape (..., D).
@@ -87,19 +88,20 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
 
     Args:
         units: Positive integer. Number of outputs C.
-        dropout: Float between 0 and 1. Dropout rate to use before the output layer.
-        hidden: Optional Keras layer to use before the output layer.
-        hidden_after_dropout: Boolean. Whether to also apply dropout before the hidden layer.
-        stddev: Float. Standard deviation for new weights in the output layer (see
+        dropout: Float between 0 and 1. Dropout rate before the output layer. Defaults to 0.0.
+        hidden: Optional Keras layer before the output layer. Defaults to None.
+        hidden_after_dropout: Boolean. Whether dropout is also applied before the hidden layer.
+            Defaults to False.
+        stddev: Float. Standard deviation of new weights in the output layer (see
             `layers.make_initializer`).
-        first_norm_epsilon: Optional float. Epsilon for a LayerNorm over `x + first`, applied before
-            all other layers. Pass None to omit this LayerNorm.
-        use_bias: Boolean. Whether to use a bias in the output layer. Defaults to True.
+        first_norm_epsilon: Optional float. Epsilon of a LayerNorm that is applied to `x + first`
+            before all other layers. If None, there is no such LayerNorm. Defaults to None.
+        use_bias: Boolean. Whether the output layer has a bias. Defaults to True.
 
     Call arguments:
         x: Float tensor of shape (B, D) or (B, L, D).
-        first: Float tensor of shape (B, L or 1, D), for heads with the first LayerNorm (see
-            `positions.select_first_tokens`).
+        first: Float tensor of shape (B, L, D) or (B, 1, D), for heads with `first_norm_epsilon`
+            (see `positions.select_first_tokens`).
 
     Returns:
         Float32 tensor of shape (B, C) or (B, L, C).
@@ -136,7 +138,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
                 epsilon=first_norm_epsilon, name="first_norm", dtype=self.dtype_policy
             )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
-        # The loss is computed in float32, also with mixed precision.
+        # Logits are float32, also with mixed precision, because the loss is computed in float32.
         self.output_dense = keras.layers.Dense(
             units,
             use_bias=use_bias,
@@ -175,11 +177,11 @@ def make_head(
     """Create and build the head that the family uses for a task.
 
     Args:
-        head: `Head`. The family's head record.
-        backbone: `Backbone` whose outputs the head reads.
+        head: `Head` with the settings of the family.
+        backbone: `Backbone`. The head reads its outputs.
         units: Positive integer. Number of outputs C.
-        dropout: Float. See `get_head_dropout`.
-        dtype: The task's Keras dtype policy.
+        dropout: Float. Dropout rate. See `get_head_dropout`.
+        dtype: Keras dtype policy of the task.
         of_tokens: Boolean. Whether the head reads all token vectors (B, L, D) instead of one vector
             per text (B, D). Defaults to False.
 
@@ -219,14 +221,14 @@ def make_hidden(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> HiddenLayer:
-    """Create the hidden layer of a head. Settings missing in the record are read from the backbone.
+    """Create the hidden layer of a head.
 
     Args:
-        hidden: `Hidden`. The family's layer record.
-        backbone: `Backbone` to read the activation and epsilon from when they are not in the
-            record.
-        units: Positive integer. Output width.
-        dtype: The task's Keras dtype policy.
+        hidden: `Hidden` with the settings of the family.
+        backbone: `Backbone`. If the activation or the epsilon is missing in `hidden`, the value of
+            the backbone is used.
+        units: Positive integer. Output dimension.
+        dtype: Keras dtype policy of the task.
         activation, layer_norm_epsilon: Optional values that replace the values of the family.
             Default to None.
     """
@@ -244,13 +246,13 @@ def make_hidden(
 def compute_text_logits(
     task: keras.Model, encoded: Mapping, inputs: Mapping, training: bool | None = None
 ) -> keras.KerasTensor:
-    """Compute the logits for texts, with shape (B, C).
+    """Compute the logits of texts, shape (B, C).
 
     Args:
-        task: A task with a backbone and a head.
-        encoded: Dict. Backbone outputs.
-        inputs: Dict. Backbone inputs.
-        training: See `Task.call`. Defaults to None.
+        task: Task with a backbone and a head.
+        encoded: Dict. Outputs of the backbone.
+        inputs: Dict. Inputs of the backbone.
+        training: Optional boolean, as in Keras. Defaults to None.
     """
     if task.head_record.pooled:
         return task.head(encoded["pooled_output"], training=training)
@@ -265,16 +267,17 @@ def check_pooler(task: keras.Model, name: str) -> None:
     """Check that the backbone has a pooler if the head of the task reads the pooler output.
 
     Args:
-        task: A task with a backbone.
+        task: Task with a backbone.
         name: String. Kind of task for the error message, such as "reranker".
 
     Raises:
-        ValueError: If the head reads the pooler's output and the backbone has no pooler.
+        ValueError: If the head reads the pooler output, but the backbone has no pooler.
     """
     if task.head_record.pooled and not task.backbone.pooler:
         raise ValueError(
             f"A {task.backbone.family.class_prefix} {name} requires a backbone with a pooler. "
-            f"Create it with pooler=True, or use {type(task).__name__}.from_preset, which adds one."
+            "Create the backbone with pooler=True, or use "
+            f"{type(task).__name__}.from_preset, which adds a pooler."
         )
 
 
@@ -282,8 +285,8 @@ def get_head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> f
     """Return the dropout rate of a head: the given rate, or the default of the family.
 
     Args:
-        head: `Head`. The family's head record.
-        backbone: `Backbone`. Its dropout rate is the default for most families.
+        head: `Head` with the settings of the family.
+        backbone: `Backbone`. Its dropout rate is the default of most families.
         dropout: Optional float. Dropout rate that replaces the default.
 
     Example:
@@ -312,7 +315,7 @@ class CustomHead(ConfigFromSignature, keras.layers.Layer):
         units: Integer. Number of outputs C.
 
     Raises:
-        ValueError: If the layer changes a dimension other than the last.
+        ValueError: If the layer changes any dimension except for the last.
 
     Example:
         >>> import numpy as np
@@ -330,8 +333,9 @@ class CustomHead(ConfigFromSignature, keras.layers.Layer):
         outputs = self.layer(keras.KerasTensor(input_shape, self.compute_dtype))
         if outputs.shape[:-1] != tuple(input_shape[:-1]) or outputs.shape[-1] is None:
             expected = str((*input_shape[:-1], "classes")).replace("'", "")
-            raise invalid(
-                "The output shape of `head`", outputs.shape, f"{expected} for {tuple(input_shape)}"
+            raise ValueError(
+                f"`head` has the output shape {outputs.shape} for inputs with the shape "
+                f"{tuple(input_shape)}. Expected {expected}."
             )
         self.units = outputs.shape[-1]
 

@@ -36,14 +36,14 @@ from encoder_zoo.tasks.training.streams import make_stream, suppress_end_warning
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
-    """Compute the outputs for raw or prepared inputs, in the input order.
+    """Compute the outputs for raw or preprocessed inputs, in the input order.
 
     Args:
         task: `TextModel`.
-        x: Inputs. See `TextModel.predict`.
+        x: Inputs. See `Task.predict`.
         batch_size: Integer. Number of examples per batch.
-        predict: Function. `keras.Model.predict`. It is called with a dataset, or with arrays and
-            the batch size.
+        predict: Method `keras.Model.predict`. It is called with a dataset, or with arrays and the
+            batch size.
     """
     maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
     given = Given.of(make_stream(x, maker))
@@ -90,7 +90,7 @@ def _predict_batches(batches, predict: functools.partial):
 
 
 def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
-    """Compute the outputs for prepared inputs. Each batch is divided over all devices."""
+    """Compute the outputs for preprocessed inputs. Each batch is divided over all devices."""
     count, devices = len(x["token_ids"]), count_data_parallel_devices()
     if devices == 1 or not count:
         return predict(x, batch_size)
@@ -107,10 +107,10 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
         task: `TextModel` with a preprocessor.
         x: Texts or pairs of texts.
         batch_size: Integer. Number of examples per batch.
-        predict: Function. `keras.Model.predict`. It is called with a dataset, except for a single
-            batch when `verbose=0` is the only option.
+        predict: Method `keras.Model.predict`. It is called with a dataset. For a single batch with
+            `verbose=0` as the only option, it is not called.
     """
-    with use_numpy():  # with TensorFlow, the texts are converted to tensors
+    with use_numpy():  # TensorFlow would convert the texts to tensors
         texts = tuple(task.preprocessor.read_texts(x))
     if _is_quiet(predict) and 0 < len(texts[0]) <= batch_size:
         return predict_few(task, texts)
@@ -118,7 +118,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     count = examples["token_ids"].shape[0]
     if not count:
         return predict_few(task, tuple(array_ops.constant([""]) for _ in texts))[:0]
-    # Only the last batch is padded for the devices, so the padding rows are at the end.
+    # Only the last batch is padded to divide it over the devices, so padding rows are at the end.
     batch_size = round_up(batch_size, count_data_parallel_devices())
     maker = task.batch_maker
     batcher = maker.batcher(examples, batch_size, maker.compiles)
@@ -130,7 +130,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
 
 
 def _is_quiet(predict: functools.partial) -> bool:
-    """Return whether `verbose=0` is the only option, so that the Keras loop is not needed."""
+    """Return whether `verbose=0` is the only option. In this case, no Keras loop is needed."""
     given = {name: value for name, value in predict.keywords.items() if value is not None}
     return given == {"verbose": 0}
 
@@ -138,13 +138,14 @@ def _is_quiet(predict: functools.partial) -> bool:
 def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarray:
     """Compute the outputs for one batch of texts.
 
-    The model is called directly, because for a single batch `keras.Model.predict` takes longer to
-    set up its loop than to run the model.
+    The model is called directly. For a single batch, `keras.Model.predict` would take longer to set
+    up its loop than to run the model.
 
     Args:
         task: `TextModel` with a preprocessor.
-        texts: A tuple with one or two string tensors of shape (B,).
-        encode: Function that converts texts to examples. Defaults to the preprocessor's `encode`.
+        texts: Tuple of one or two string tensors of shape (B,).
+        encode: Optional function that converts texts to examples. Defaults to `encode` of the
+            preprocessor.
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
     with use_numpy():
@@ -158,8 +159,8 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
 
     Args:
         task: `TextModel` with a preprocessor.
-        examples: A dict with encoded examples.
-        indices: Integer array of shape (B,). Example indices.
+        examples: Dict. Encoded examples.
+        indices: Integer array of shape (B,). Indices of the examples.
     """
     maker = task.batch_maker
 
@@ -191,11 +192,11 @@ def compute_example_outputs(
 
     Args:
         task: `TextModel`.
-        examples: A dict with encoded examples.
+        examples: Dict. Encoded examples.
         batch_size: Positive integer. Number of examples per batch. Defaults to 32.
 
     Yields:
-        Tuple with the example indices (B,) for a batch and the outputs for this batch.
+        Tuple of the indices of the examples in a batch (B,), and the outputs for this batch.
     """
     with get_weights_lock(task).shared():
         for indices in iterate_by_length(examples, batch_size or BATCH_SIZE):
@@ -210,7 +211,7 @@ def compute_text_outputs(
 
     Args:
         task: `TextModel`.
-        texts: A tuple with one or two columns of texts, each of shape (N,) with N >= 1.
+        texts: Tuple of one or two columns of texts, each of shape (N,) with N >= 1.
         batch_size: Positive integer. Number of examples per batch.
         encode: Function that converts a tuple of columns to examples.
     """
@@ -226,10 +227,10 @@ def compute_text_outputs_in_graph(
     """Compute the outputs (N, C) for all examples inside a `tf.function`.
 
     Args:
-        task: A task with one output vector per example.
-        examples: A dict with encoded examples.
-        width: Positive integer. Width C of the outputs.
-        run: Optional function to compute the outputs from the model inputs. Defaults to the task.
+        task: Task with one output vector per example.
+        examples: Dict. Encoded examples.
+        width: Positive integer. Dimension C of the outputs.
+        run: Optional function from model inputs to outputs. Defaults to the task.
     """
     run = run or functools.partial(task, training=False)
 
@@ -246,9 +247,9 @@ def compute_token_outputs_in_graph(
     """Compute ragged token outputs (N, None, C) for all examples inside a `tf.function`.
 
     Args:
-        task: A task with a token-level head.
-        token_logits: A function to compute logits (B, L, C) from the model inputs.
-        examples: A dict with encoded examples.
+        task: Task with a token-level head.
+        token_logits: Function from model inputs to logits (B, L, C).
+        examples: Dict. Encoded examples.
     """
 
     def outputs(examples):

@@ -1,4 +1,4 @@
-"""Base class for tasks with classes, whose labels are given, learned or loaded."""
+"""Base class for tasks with classes. Their labels are passed, loaded, or learned in `fit`."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ TUNED_SETTINGS = {"temperature": (1.0, "calibrate"), "thresholds": (None, "tune_
 
 
 class LabelledTask(Task):
-    """Base class for the tasks whose head has one output for each class.
+    """Base class for tasks whose head has one output for each class.
 
-    If neither the labels nor the number of classes are given, the first call to `fit` learns the
+    If neither the labels nor the number of classes is given, the first call to `fit` learns the
     labels and builds the head.
 
     Attributes:
         labels: Optional list of strings. Class names.
         num_classes: Optional integer. Number of classes C. None until the classes are known.
         temperature, thresholds: See `calibrate` and `tune_thresholds`.
-        given_head: Optional Keras layer to use as a custom head. If None, the family head is used.
+        given_head: Optional Keras layer. Custom head. If None, the head of the family is used.
     """
 
     temperature: float = 1.0
@@ -73,10 +73,11 @@ class LabelledTask(Task):
         self._finish_building()
 
     def _set_head(self, head: keras.layers.Layer | None) -> None:
-        """Set a custom head to use instead of the family head."""
+        """Set a custom head, which is used instead of the head of the family."""
         if head is not None and not isinstance(head, keras.layers.Layer):
             raise invalid("head", head, "a Keras layer", TypeError)
-        # The layer is tracked in `head` when the classes are known. Keras must not track it twice.
+        # When the classes are known, Keras tracks the layer in `head`. It must not be tracked
+        # twice.
         object.__setattr__(self, "given_head", head)
 
     def build_head(self) -> keras.layers.Layer | None:
@@ -95,10 +96,9 @@ class LabelledTask(Task):
         head = CustomHead(self.given_head, name="head", dtype=self.dtype_policy)
         head.build((None, *[None] * of_tokens, self.backbone.hidden_dim))
         if head.units != self.num_classes:
-            raise invalid(
-                "The number of outputs of `head`",
-                head.units,
-                f"{self.num_classes}, one for each class",
+            raise ValueError(
+                f"`head` has {head.units} outputs, but the task has {self.num_classes} classes. "
+                "Expected one output for each class."
             )
         return head
 
@@ -124,8 +124,8 @@ class LabelledTask(Task):
         """Load weights from a file, like `keras.Model.load_weights`.
 
         Raises:
-            ValueError: If the weights in the file do not match this model, or if this model's
-                labels are unknown.
+            ValueError: If the weights in the file do not match this model, or if the labels of this
+                model are unknown.
         """
         self._check_labels_known()
         try:
@@ -133,8 +133,8 @@ class LabelledTask(Task):
         except ValueError as error:
             raise ValueError(
                 f"The weights in {filepath} do not match this {type(self).__name__} with "
-                f"{self.num_classes} outputs. Create it with the labels of the saved model, or "
-                "load a whole model that was saved with .save('model.keras') or save_to_preset. "
+                f"{self.num_classes} outputs. Create the model with the labels of the saved model, "
+                "or load a whole model that was saved with .save('model.keras') or save_to_preset. "
                 f"Error in Keras: {error}"
             ) from error
 
@@ -148,11 +148,11 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def _learn_labels(self, given: Given, labels_in: Callable[[Given], list[str] | int]) -> None:
-        """If the labels are unknown, learn them from the training data and build the head.
+        """Learn the labels from the training data and build the head, if the labels are unknown.
 
         Args:
-            given: The inputs, the labels and their kind.
-            labels_in: A function to read the class names, or their number, from `given`.
+            given: `Given` inputs and labels.
+            labels_in: Function from `given` to the class names or the number of classes.
         """
         if self.objective.activation != "linear":  # not a regression
             log_odd_labels(given.y)
@@ -178,19 +178,18 @@ class LabelledTask(Task):
     def calibrate(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> Calibration:
-        """Calibrate the scores, so that for example 80% of the answers with score 0.8 are correct.
+        """Calibrate the scores. For example, 80% of the answers with score 0.8 should be correct.
 
         This method searches for the temperature with the lowest cross-entropy on held-out examples.
-        The logits will be divided by this temperature in all later answers, which changes the
-        scores but not the best class. The temperature is saved with the preset, and it is reset to
-        1 in the next `fit`. The logits from `predict` and from exports that take token ids will not
-        be changed.
+        All later predictions divide the logits by this temperature, which changes the scores but
+        not the best class. The temperature is saved with the preset, and the next `fit` resets it
+        to 1. The logits from `predict` and from exports that take token ids do not change.
 
         Args:
             x, y: Examples in memory with labels, as for `fit`. They should not be part of the
                 training data.
-            batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
-                which means 32.
+            batch_size: Optional positive integer. Number of examples per batch. If None, 32 is
+                used. Defaults to None.
 
         Returns:
             Dict with the keys "temperature", "loss_before", "loss", "error_before" and "error". The
@@ -221,22 +220,22 @@ class LabelledTask(Task):
     def tune_thresholds(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
-        """For each label, set the minimum score that gives the highest F1 on held-out texts.
+        """Set the threshold of each label to the score with the highest F1 on held-out texts.
 
-        The thresholds will be used in all later answers unless a `threshold` is passed. They are
-        saved with the preset, and they are removed in the next `fit`. To calibrate the scores as
-        well, call `calibrate` first.
+        All later predictions use the thresholds, unless a `threshold` is passed. The thresholds are
+        saved with the preset, and the next `fit` removes them. To also calibrate the scores, call
+        `calibrate` first.
 
         Args:
             x, y: Examples in memory with labels, as for `fit`. They should not be part of the
                 training data.
-            batch_size: Optional positive integer. Number of examples per batch. Defaults to None,
-                which means 32.
+            batch_size: Optional positive integer. Number of examples per batch. If None, 32 is
+                used. Defaults to None.
 
         Returns:
-            Dict from labels to thresholds. It contains all labels for a multi-label classifier, the
-            second label for a binary classifier, or the entity types for a tagger. A label without
-            examples keeps its default, and this is logged.
+            Dict from labels to thresholds. It contains all labels of a multi-label classifier, the
+            second label of a binary classifier, or the entity types of a tagger. A label without
+            examples keeps its default, which is logged.
 
         Raises:
             ValueError: If the task is not a binary classifier, a multi-label classifier or a
@@ -261,13 +260,14 @@ class LabelledTask(Task):
         """Check the held-out examples and their labels, and return them.
 
         Args:
-            method: String. Method name to use in error messages.
+            method: String. Name of the method in error messages.
             x, y: Examples in memory with labels.
         """
         self._check_labels_known()
         if self.objective.activation == "linear":
             raise ValueError(
-                f"`{method}` requires classes, but this {type(self).__name__} predicts numbers."
+                f"`{method}` requires classes, but this {type(self).__name__} predicts numbers. "
+                "Use a task that predicts classes."
             )
         if Given.of(x).kind == "dataset":
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
@@ -294,7 +294,7 @@ class LabelledTask(Task):
         others = {"head", "problem_type"} & given.keys()
         kept = cls._compare_classes(config, given)
         if others or kept != "all":
-            # The stored thresholds belong to the checkpoint's classes.
+            # The stored thresholds belong to the classes of the checkpoint.
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings
             stored |= {name: value for name, value in of_classes.items() if name in known}
@@ -312,10 +312,12 @@ class LabelledTask(Task):
 
     @staticmethod
     def _compare_classes(config: dict, arguments: Mapping) -> Literal["all", "some"] | None:
-        """Return which of the caller's classes are outputs of the checkpoint.
+        """Compare the given classes with the outputs of a checkpoint.
 
-        "all" means that they correspond one to one. Labels without a common name are new names for
-        the same number of outputs.
+        Returns:
+            "all" if classes and outputs correspond one to one, "some" if only some classes are
+            outputs, or None. If no label is in the checkpoint and the numbers are equal, the labels
+            are new names of the outputs ("all").
         """
         names, labels = read_labels(config), validate_labels(arguments.get("labels"))
         if labels is None:
@@ -332,7 +334,7 @@ class LabelledTask(Task):
         return architecture.endswith(cls.record.head)
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why a checkpoint head does not match this task. Return None if it does."""
+        """Explain why the head of a checkpoint does not match this task, or return None."""
         if self.num_classes is None:
             return "the labels will be learned from the data"
         names = read_labels(config)
@@ -361,23 +363,26 @@ class LabelledTask(Task):
         return find_label_rows(self.labels, names)
 
     def _has_renamed_labels(self, names: list[str]) -> bool:
-        """Return whether the given labels differ from the checkpoint labels, in names or order."""
+        """Return whether the labels differ from the labels of the checkpoint, in names or order.
+
+        Default names such as LABEL_0 in the checkpoint do not count as different.
+        """
         return bool(self.labels) and not has_default_labels(names) and names != self.labels
 
 
 def get_default_problem(config: dict, given: Mapping) -> str:
-    """Infer the problem type of a classifier that has none in config.json.
+    """Infer the problem type of a classifier if it is missing in config.json.
 
     Args:
         config: Dict. Contents of config.json.
-        given: Dict. Arguments from the caller.
+        given: Dict. Arguments that were passed to `from_preset`.
     """
     if len(read_labels(config)) > 1:
         return "single_label_classification"
     if not given.get("problem_type"):
         logger.warning(
             "config.json has one class and no `problem_type`. The model is loaded as a "
-            "regression, as for training in transformers. To apply a sigmoid, like the "
+            "regression, as in training with transformers. To apply a sigmoid, as in the "
             "transformers pipeline, pass problem_type='multi_label_classification'."
         )
     return "regression"

@@ -1,6 +1,6 @@
-"""Handle rows without text: the answer for these rows is None.
+"""Return None as the answer for rows without text.
 
-Comments use these letters for shapes: N rows, M rows with text.
+Comments use these letters for shapes: N is the number of rows and M the number of rows with text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.missing import is_blank, is_missing
 from encoder_zoo.common.validation import one_of
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, flatten_column
 
 F = TypeVar("F", bound=Callable)
@@ -25,17 +25,18 @@ Missing = Annotated[str, one_of("error", "none")]
 def skips_missing(
     *columns: str, one_for_all: bool = False, beside: str | None = None
 ) -> Callable[[F], F]:
-    """Make a method answer None for rows without text when its argument `missing` is "none".
+    """Decorator for methods that return None for rows without text if `missing="none"`.
 
     The decorated method is only called with the rows that have text.
 
     Args:
         *columns: Names of the arguments that are columns of texts. Row `i` of every column belongs
             to the answer `i`.
-        one_for_all: Boolean. Whether a single text in the first column is repeated for every row in
-            the other columns. If False, a single text in the first column has one answer for all
+        one_for_all: Boolean. If True, a single text in the first column is repeated for every row
+            of the other columns. If False, a single text in the first column has one answer for all
             rows. Defaults to False.
-        beside: Optional string. Name of another argument with one item per row, such as the labels.
+        beside: Optional string. Name of an additional argument with one item per row, such as the
+            labels. Defaults to None.
 
     Example:
         >>> @skips_missing("texts")
@@ -93,15 +94,14 @@ def _convert_to_lists(values, method: str):
         return values
     if isinstance(values, np.ndarray):
         return values.tolist()
-    raise invalid(
-        "The input with missing='none'",
-        values,
-        f"lists or columns in memory. Call `{method}` for each part of the data",
+    raise ValueError(
+        f"The input with missing='none' is {quote(values)}. Expected lists or columns in memory. "
+        f"To use other data, call `{method}` for each part of it."
     )
 
 
 def _get_text_columns(values, task):
-    """Return the text columns that a task reads from a table or from rows that are dicts."""
+    """Select the columns of texts that a task reads from a table or from rows that are dicts."""
     is_rows = isinstance(values, list) and any(isinstance(row, Mapping) for row in values)
     if is_rows:
         names = list(dict.fromkeys(n for row in values if isinstance(row, Mapping) for n in row))
@@ -114,7 +114,7 @@ def _get_text_columns(values, task):
 
 
 def _is_one(value) -> bool:
-    """Return whether a value is a single (possibly missing) text or pair, not a column."""
+    """Return whether a value is a single text or pair, which can be missing, and not a column."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_one, value))
     return value is None or isinstance(value, str | bytes) or is_missing(value)
@@ -130,7 +130,7 @@ def _has_text(value) -> bool:
 
 
 def _collect_columns(read: Mapping[str, Any]) -> list[list]:
-    """Return the columns of all arguments. Single texts that belong to every row are left out."""
+    """List the columns in all arguments, except for single texts, which belong to every row."""
     parts = []
     for value in read.values():
         is_table = isinstance(value, Mapping)
@@ -143,7 +143,7 @@ def _are_lists(values) -> bool:
 
 
 def _find_rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
-    """Return a boolean mask (N,) of rows with text in all columns, or None if lengths differ."""
+    """Return a mask (N,) of the rows with text in all columns, or None if the lengths differ."""
     columns = _collect_columns(read)
     if len({len(column) for column in columns}) != 1:
         return None
@@ -160,9 +160,9 @@ def _keep_rows(value, kept: np.ndarray):
 
 
 def _spread(answers, kept: np.ndarray):
-    """Spread M answers over N rows. Rows without text are None, or NaN in an array.
+    """Add empty answers for rows without text to M answers, so that there are N answers.
 
-    In a sparse matrix, rows without text are empty.
+    The answer for a row without text is None, NaN in an array, or an empty row in a sparse matrix.
     """
     if isinstance(answers, tuple):  # an answer with several fields, such as HybridVectors
         return type(answers)(*(_spread(part, kept) for part in answers))

@@ -1,4 +1,4 @@
-"""Convert answers to columns of tensors, padded for exports, or to lists of dicts."""
+"""Convert answers to padded tensors for exports, or to lists of dicts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ def pad_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_o
     """Pad columns of answers to tensors, and add the number of answers per text.
 
     Args:
-        columns: Dict of names to ragged tensors of shape (N, None, ...).
+        columns: Dict from names to ragged tensors of shape (N, None, ...).
 
     Returns:
-        Dict with the padded columns of shape (N, max answers, ...), and "count", an int32 tensor of
-        shape (N,). The padding is "" in string columns and 0 in numeric columns.
+        Dict of the padded columns, with shape (N, max answers, ...), and "count", an int32 tensor
+        of shape (N,). The padding is "" in string columns and 0 in numeric columns.
     """
     count = next(iter(columns.values())).row_lengths()
     padded = {name: values.to_tensor() for name, values in columns.items()}
@@ -24,7 +24,7 @@ def make_records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) 
     """Convert columns of answers to a list of dicts for each text.
 
     Args:
-        columns: Dict of names to values of shape (N, n), or ragged values of shape (N, None).
+        columns: Dict from names to tensors of shape (N, n), or ragged tensors of shape (N, None).
 
     Example:
         >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Base class for all tasks, which consist of a backbone, a head and a preprocessor."""
+"""Base class for all tasks. A task consists of a backbone, a head and a preprocessor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from encoder_zoo.common.lazy import use_backend
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import lock_weights
-from encoder_zoo.common.wording import ForeignName, invalid
+from encoder_zoo.common.wording import ForeignName, invalid, quote
 from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
 from encoder_zoo.encoders.family import Family, Head
@@ -68,15 +68,14 @@ class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, tot
 
 
 class TinyData(NamedTuple):
-    """Arguments and data for a small task, to be used in `encoder_zoo.testing`.
+    """Arguments and data for a small task, which `encoder_zoo.testing` uses.
 
     Attributes:
-        arguments: Dict. Arguments for the task's constructor, in addition to `backbone` and
-            `preprocessor`.
+        arguments: Dict. Arguments of the constructor, in addition to `backbone` and `preprocessor`.
         x: Raw inputs with the letters a to p.
         y: Optional labels.
-        questions: A function to create the arguments for `record.text_method` from the task, for
-            the same number of texts. Defaults to the columns in `x`.
+        questions: Optional function from the task to the arguments of `record.text_method`, for the
+            same number of texts. Defaults to the columns in `x`.
     """
 
     arguments: dict
@@ -89,19 +88,19 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     """Base class for the tasks: a backbone, a head and a preprocessor for raw text.
 
     Args:
-        backbone: A `Backbone`.
-        preprocessor: Optional `Preprocessor` for this task, used to convert raw inputs to the model
-            inputs. Without a preprocessor, `fit`, `evaluate` and `predict` only accept prepared
-            inputs (`{"token_ids", ...}`). Defaults to None.
+        backbone: `Backbone` of the task.
+        preprocessor: Optional `Preprocessor`, which converts raw inputs to model inputs. Without a
+            preprocessor, `fit`, `evaluate` and `predict` only support preprocessed inputs
+            (`{"token_ids", ...}`). Defaults to None.
 
     Attributes:
-        record: A `TaskRecord` with the task properties needed by other modules.
+        record: `TaskRecord` with the properties of the task that other modules need.
         new_head: Optional tuple. Initial weights of a head that is missing in the checkpoint. It is
-            set to None after the first answer.
-        kept_weights: Dict of tensor names to arrays. Checkpoint weights for a head that will be
-            built in `fit`.
-        weights_before_adapters: Dict of tensor names to arrays, with the names used in adapter
-            files. Weights of the head and the pooler before `enable_lora` or `load_adapters`.
+            set to None after the first prediction.
+        kept_weights: Dict from tensor names to arrays. Checkpoint weights of a head that `fit` will
+            build.
+        weights_before_adapters: Dict from tensor names in adapter files to arrays. Weights of the
+            head and the pooler before `enable_lora` or `load_adapters`.
         problem_type: Optional string. The `problem_type` in config.json, for tasks that support
             several problem types.
     """
@@ -130,19 +129,19 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
         self._check_parts(backbone, preprocessor)
-        # Keras scales losses by the task's precision.
+        # The dtype policy is passed on, because Keras scales losses in float16.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
-        self.head = None  # with torch, a class attribute would hide the layer
+        self.head = None  # on PyTorch, a class attribute would hide the layer
         self._preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
 
     @property
     def preprocessor(self) -> Preprocessor | None:
-        """The preprocessor that converts raw inputs to model inputs, or None.
+        """Return the preprocessor that converts raw inputs to model inputs, or None.
 
-        It can be replaced by another preprocessor of the same class. The task uses a copy of the
-        new preprocessor, with the labels and lengths of the task.
+        A different preprocessor of the same class can be assigned. The task uses a copy of this
+        preprocessor, with the labels and lengths of the task.
 
         Raises:
             TypeError: If the new value is a preprocessor for a different task.
@@ -172,7 +171,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             self.preprocessor.attach(self)
 
     def build_head(self) -> keras.layers.Layer | None:
-        """Build and return the layers after the backbone, or None when their size is unknown."""
+        """Build and return the layers after the backbone, or None if their size is unknown."""
         return self.head
 
     # -- description ---------------------------------------------------------------------------
@@ -193,7 +192,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Compute the backbone outputs. Inputs that the backbone does not use are ignored."""
+        """Compute the outputs of the backbone. Inputs that it does not use are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.predictions(inputs, training)}
         given = self.backbone_inputs(inputs)
@@ -202,23 +201,23 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.backbone(given, training=training)
 
     def backbone_inputs(self, inputs: Mapping) -> Mapping:
-        """Select the inputs for the backbone, and add inputs that depend on the head."""
+        """Select the inputs of the backbone, and add inputs that depend on the head."""
         return self.backbone.add_head_inputs(select_backbone_inputs(inputs), self.head_record)
 
     def call(self, inputs, training=None):
         return self._compute_outputs(inputs, training)
 
     def _compute_outputs(self, inputs: dict, training: bool | None = None):
-        """Compute the task outputs. Copies made by `for_cpu` compute them with the engine."""
+        """Compute the outputs of the task. A copy made by `for_cpu` uses its engine."""
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
-        """Compute the task outputs from the backbone outputs."""
+        """Compute the outputs of the task from the outputs of the backbone."""
         raise NotImplementedError
 
     @classmethod
     def head_of(cls, family: Family) -> Head:
-        """Return the family's head record for this task.
+        """Return the `Head` of a family for this task.
 
         Raises:
             ValueError: If the family does not have a head for this task.
@@ -238,12 +237,12 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def head_record(self) -> Head:
-        """The head record for this task from the backbone's family."""
+        """Return the `Head` for this task from the family of the backbone."""
         return self.head_of(self.backbone.family)
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return a lower bound on the number of parameters in the head, from its large matrices."""
+        """Return a lower bound for the number of parameters in the head, given a config."""
         hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
         widths = [hidden, *(layer["units"] for layer in layers)]
         of_classes = (1 if config.get("head") else hidden) * (config.get("num_classes") or 0)
@@ -251,11 +250,11 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def tiny_data(cls) -> TinyData:
-        """Return arguments and data to be used in `encoder_zoo.testing`."""
+        """Return arguments and data for `encoder_zoo.testing`."""
         return TinyData({}, ["a b ab", "", "c d e a b", "p"])
 
     def tiny_questions(self) -> tuple:
-        """Return arguments for `record.text_method`, for as many texts as in `tiny_data`."""
+        """Return arguments for `record.text_method`, for the number of texts in `tiny_data`."""
         data = self.tiny_data()
         if data.questions is not None:
             return data.questions(self)
@@ -263,25 +262,25 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return the constructor arguments: the given arguments, and values from config.json."""
+        """Return the constructor arguments: values from config.json, and the given arguments."""
         field = cls.head_of(checkpoint.family).dropout
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why a checkpoint head must not be loaded. Return None if it can be loaded."""
+        """Explain why the head of a checkpoint must not be loaded. Return None if it can be."""
         return None
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
-        """For each label, return its row in a checkpoint head that has other labels.
+        """Find the output for each label in a checkpoint head with different labels.
 
-        The row of a new label is None. The result is None if the checkpoint contains all labels or
-        no label.
+        The index of a new label is None. The result is None if the checkpoint contains all labels
+        or none of them.
         """
         return None
 
     def _warn_new_head(self) -> None:
-        """Log a warning, once, that the head has random weights."""
+        """Log a warning if the head has random weights. It is not logged again."""
         first, self.new_head = self.new_head, None
         if first is None or len(first) != len(self.head.weights):
             return
@@ -319,16 +318,16 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 tensor or the shape (1, words).
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            steps: Positive integer. Number of batches to predict. If None, all data is used.
-                Defaults to None.
-            callbacks: A list of Keras callbacks. Defaults to None.
+            steps: Optional positive integer. Number of batches to predict. If None, all data is
+                used. Defaults to None.
+            callbacks: Optional list of Keras callbacks. Defaults to None.
 
         Returns:
-            NumPy arrays with one row per input, e.g. logits, regression values or embeddings. For
-            texts, `TokenClassifier` returns a list with an array of shape (tokens, C) per text,
-            without special tokens. The windows of a long text are combined. `SpanQA` returns one
-            list per question, with an array of shape (2, tokens) for every window of the context.
-            With a beam search, the shape is (1 + start_n_top * end_n_top, 4).
+            NumPy arrays with one row per input, such as logits, regression values or embeddings.
+            For texts, `TokenClassifier` returns a list with an array of shape (tokens, C) per text,
+            without special tokens. The windows of a long text are merged. `SpanQA` returns one list
+            per question, with an array of shape (2, tokens) for every window of the context. With a
+            beam search, the shape of this array is (1 + start_n_top * end_n_top, 4).
         """
         self._check_answers(x)
         self._warn_new_head()
@@ -338,7 +337,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     def _answers_to(self, x, answers: str = "_answers") -> Any:
-        """Return the text side for raw inputs, or raise a ValueError without a preprocessor."""
+        """Return the `Answers` for raw inputs. Raise a ValueError without a preprocessor."""
         check_preprocessor(self, x)
         return getattr(self, answers)
 
@@ -351,7 +350,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     run_examples = inference.compute_example_outputs
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):
-        """Call `keras.Model.predict` like `_run`, but every JAX process computes whole batches."""
+        """Call `keras.Model.predict` like `_run`. Every JAX process computes whole batches."""
         if get_process_shard()[1] == 1:
             return self._run(function, x, *args, **kwargs)
         with self.distribution.running(), compute_whole_batches():
@@ -359,11 +358,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     def _check_answers(self, x=None) -> None:
         if x is not None and self.record.instead_of_predict and not is_prepared(x):
-            raise invalid(
-                "x",
-                x,
-                "prepared inputs, {'token_ids', 'padding_mask', ...}, because raw texts would be "
-                f"masked at random. Use {self.record.instead_of_predict}, or evaluate(texts)",
+            raise ValueError(
+                f"x is {quote(x)}, but predict only supports preprocessed inputs, {{'token_ids', "
+                "'padding_mask', ...}, because texts would be masked at random. Use "
+                f"{self.record.instead_of_predict}, or evaluate(texts)."
             )
 
     def _before_training(self, given: Given, data: Source) -> bool:
@@ -395,30 +393,29 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         `quantize("int8")`, the int8 weights are kept in the formats "tf_saved_model" and "onnx".
 
         Args:
-            path: String or path. For "tf_saved_model", this is the version folder, such as
-                "served/1". For any other format, this is a folder for `ez.open_export` or the path
-                to a single model file: `....onnx`, `....tflite`, or `....xml` for OpenVINO, which
-                stores the weights in a `.bin` file next to it. Folders and files are written
-                atomically.
+            path: String or path. For "tf_saved_model", the version folder, such as "served/1". For
+                other formats, a folder for `ez.open_export` or the path of a single model file:
+                `....onnx`, `....tflite`, or `....xml` for OpenVINO, whose weights are stored in a
+                `.bin` file next to it. Folders and files are written atomically.
             format: Optional string. One of "tf_saved_model", "onnx", "openvino" and "litert". A
                 "tf_saved_model" requires the TensorFlow backend, takes raw text, returns answers,
-                and only needs TensorFlow to run. The remaining formats can also be used on the
-                PyTorch backend. They take token ids and return the same outputs as `predict`. A
-                tokenizer.json is written next to the file, so that the token ids can be computed
-                with the library `tokenizers`. Defaults to None, which selects the format by the
-                path suffix: `.onnx`, `.tflite` or `.xml`, and "tf_saved_model" for any other path.
-            **options: Options for the format. For a "tf_saved_model", these are the arguments for
-                the task's `signatures`, such as `strategy` or `null_threshold`. For a folder, pass
+                and only needs TensorFlow to run. The other formats can also be used on the PyTorch
+                backend. They take token ids and return the same outputs as `predict`. A
+                tokenizer.json is written next to the file, so that the library `tokenizers` can
+                compute the token ids. If None, the suffix of the path selects the format: `.onnx`,
+                `.tflite` or `.xml`, and "tf_saved_model" for any other path. Defaults to None.
+            **options: Options for the format. For a "tf_saved_model", these are the arguments of
+                `signatures`, such as `strategy` or `null_threshold`. For a folder, pass
                 `dtype="int8"` to quantize matrix products in ONNX and LiteRT, and `texts`, a sample
-                of typical inputs. On this sample, the int8 outputs will be compared with the
-                float32 outputs (see `agreement` in the opened export). For a single file, these are
-                the options for the Keras exporter, such as
-                `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
+                of typical inputs, to compare the int8 outputs with the float32 outputs (see
+                `agreement` in the opened export). For a single file, these are the options of the
+                Keras exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights
+                in "litert".
 
         Raises:
             ValueError: If the format is not supported on this backend or for this task, or if the
-                tokenizer.json from another export exists next to the file.
-            ImportError: If a package needed for the format is not installed.
+                folder contains the tokenizer.json of another export.
+            ImportError: If a package for the format is not installed.
 
         Source: The files are described in `tasks/serving/export.py`.
         """
@@ -436,32 +433,33 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     ) -> Self:
         """Return a copy that runs faster on a CPU, with LiteRT or OpenVINO.
 
-        The copy keeps the current weights and will not be changed by later training. It takes a few
-        seconds to convert the model. Methods that are not supported by the engine, such as
-        `explain`, use the backbone instead. The backbone is also used in copies, pickles and saved
-        files. For an `EntityExtractor`, only the encoder is converted.
+        The copy keeps the current weights, so later training does not change it. Converting the
+        model takes a few seconds. Methods that the engine does not support, such as `explain`, use
+        the backbone instead. The backbone is also used in copies, pickles and saved files. For an
+        `EntityExtractor`, only the encoder is converted.
 
         Args:
-            dtype: String. Use "int8" to quantize matrix products, which changes the outputs
-                slightly. "float32" is slower and does not change the outputs. "bfloat16" requires
-                OpenVINO and changes the outputs less than "int8". On processors without AVX512_BF16
-                or AMX, it is computed in float32. Defaults to "int8".
-            engine: String. "litert" requires the package ai-edge-litert and the TensorFlow backend.
-                "openvino" requires the extra encoder-zoo[openvino] and can be used on the
-                TensorFlow and PyTorch backends. Defaults to "litert".
-            texts: A few hundred typical inputs, as for `predict`. Required for "int8" with
-                OpenVINO, which measures the activation ranges on these inputs. LiteRT computes the
-                ranges for each row and takes no texts. Defaults to None.
+            dtype: String, "int8", "bfloat16" or "float32". "int8" quantizes matrix products, which
+                changes the outputs slightly. "float32" is slower and does not change the outputs.
+                "bfloat16" requires OpenVINO and changes the outputs less than "int8". Processors
+                without AVX512_BF16 or AMX compute it in float32. Defaults to "int8".
+            engine: String, "litert" or "openvino". "litert" requires the package ai-edge-litert and
+                the TensorFlow backend. "openvino" requires the extra encoder-zoo[openvino] and can
+                be used on the TensorFlow and PyTorch backends. Defaults to "litert".
+            texts: Optional list or column of a few hundred typical inputs, as for `predict`. They
+                are required for "int8" with OpenVINO, which measures the activation ranges on these
+                inputs. LiteRT computes the ranges for each row and does not need texts. Defaults to
+                None.
 
         Returns:
             A task of the same class that shares its backbone with this task. It does not support
             `fit` and `export`.
 
         Raises:
-            ValueError: If the backend, the task or `dtype` is not supported by the engine, if the
-                task does not compute in float32, or if `texts` is missing for "int8" with OpenVINO
-                or given for any other combination.
-            ImportError: If a package needed for the engine is not installed.
+            ValueError: If the engine does not support the backend, the task or `dtype`, if the task
+                does not compute in float32, or if `texts` is missing for "int8" with OpenVINO or
+                passed for any other combination.
+            ImportError: If a package for the engine is not installed.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -475,18 +473,14 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         self._check_answers_only(self.cpu_model is not None)
         calibrates = (engine, dtype) == ("openvino", "int8")
         if calibrates and (texts is None or (isinstance(texts, Sized) and not len(texts))):
-            raise invalid(
-                "texts",
-                texts,
-                "a few hundred typical inputs, because OpenVINO needs them for int8. Or pass "
-                "dtype='bfloat16'",
+            raise ValueError(
+                f"texts is {quote(texts)}, but OpenVINO needs a few hundred typical inputs for "
+                "int8. Pass texts=[...] or dtype='bfloat16'."
             )
         if texts is not None and not calibrates:
-            raise invalid(
-                "texts",
-                texts,
-                f"None for engine={engine!r} and dtype={dtype!r}. Only engine='openvino' with "
-                "dtype='int8' uses `texts`",
+            raise ValueError(
+                f"texts is {quote(texts)}, but engine={engine!r} with dtype={dtype!r} does not use "
+                "texts. Omit this argument, or pass engine='openvino' with dtype='int8'."
             )
         shared = {"backbone": self.backbone, "preprocessor": self.preprocessor}
         answering = type(self).from_config({**self.get_config(), **shared})
@@ -500,22 +494,22 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return answering
 
     def trim_vocabulary(self, texts: object) -> Self:
-        """Return a smaller copy whose vocabulary only has the tokens of the given texts.
+        """Create a smaller copy whose vocabulary only contains the tokens of the given texts.
 
             small = embedder.trim_vocabulary(texts)
             small.save_to_preset("small")  # opens in transformers, with equal token ids
 
-        In multilingual models, most of the weights are token embeddings, such as 81% in
+        In multilingual models, most of the weights are token embeddings, for example 81% in
         multilingual-e5-small. The copy splits `texts` into the same tokens, with new ids, and the
         encoder computes exactly the same outputs for `texts`. `MaskedLM` and `SparseEncoder`
         compute outputs for fewer tokens, so the probabilities of the remaining tokens are higher.
-        Special tokens, added tokens, prompts and tokens for single bytes are always kept. In all
-        other texts, a word whose token was removed is split into smaller tokens or bytes, or
-        becomes the unknown token. Use `compare_vocabulary` to find such texts.
+        Special tokens, added tokens, prompts and tokens of single bytes are always kept. In other
+        texts, a word whose token was removed is split into smaller tokens or bytes, or becomes the
+        unknown token. Use `compare_vocabulary` to find such texts.
 
         Args:
-            texts: List or column of strings. All texts that the model must read as before,
-                including questions and labels that are passed with each call.
+            texts: List or column of strings. All texts whose outputs must not change, including
+                questions and labels that are passed with each call.
 
         Returns:
             A task of the same class that does not share weights with this task. It is not compiled.
@@ -543,17 +537,17 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return trim_task(self, texts)
 
     def compare_vocabulary(self, trimmed: Task, texts: object) -> VocabularyReport:
-        """Find texts that are split into other tokens by a copy from `trim_vocabulary`.
+        """Find texts that a copy from `trim_vocabulary` splits into different tokens.
 
         Args:
-            trimmed: Task. The copy with fewer tokens.
+            trimmed: Task. Copy with fewer tokens.
             texts: List or column of strings.
 
         Returns:
-            Dict with "covered_texts", the fraction of texts with the same tokens, "covered_tokens",
-            the fraction of tokens that are the same, and "uncovered", a list of `{"index", "text",
-            "changed"}` for all other texts. "changed" is the fraction of tokens that differ. The
-            list is sorted by "changed" in descending order.
+            Dict with three keys. "covered_texts" is the fraction of texts with the same tokens.
+            "covered_tokens" is the fraction of tokens that are the same. "uncovered" is a list of
+            `{"index", "text", "changed"}` for all other texts. "changed" is the fraction of tokens
+            that differ. The list is sorted by "changed" in descending order.
 
         Raises:
             ValueError: If `texts` is not a list or column of strings, or is empty.
@@ -572,7 +566,11 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return compare_vocabulary(self, trimmed, texts)
 
     def _check_answers_only(self, changes: bool | None) -> None:
-        """Raise a ValueError if a copy made by `for_cpu` is trained or exported."""
+        """Raise a ValueError if a copy made by `for_cpu` is trained or exported.
+
+        Args:
+            changes: Boolean or None. True if the copy is trained or exported.
+        """
         if changes:
             raise ValueError(
                 "A copy made by `for_cpu` cannot be trained or exported. Call `fit` or `export` "
@@ -582,21 +580,21 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             )
 
     def signatures(self, **options) -> dict[str, Callable]:
-        """Return the functions to export. They convert raw text to answers.
+        """Return the functions that a SavedModel contains. They convert raw text to answers.
 
         Args:
-            **options: Arguments for the task's text-level method, such as `classify`. The export
-                uses these values for all texts.
+            **options: Keyword arguments for the method `record.text_method`, such as `classify`.
+                The export uses these values for all texts.
 
         Returns:
             Dict from signature names to functions. Each function takes string tensors of shape (N,)
-            and can be run in `tf.function`. The results have the same names and values as in the
-            text-level method and are padded to tensors.
+            and can be run in `tf.function`. The results have the same names and values as the
+            results of `record.text_method`, and are padded to tensors.
         """
         raise NotImplementedError
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the smallest and the largest valid value of each model input.
+        """Return a dict from input names to their minimum and maximum values.
 
         Override this method in a task whose preprocessor returns inputs that the backbone does not
         read.
@@ -613,28 +611,27 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def served_tokenizers(self) -> list[Tokenizer]:
-        """Return the tokenizers used in `signatures`. The first is for the text input."""
+        """Return the tokenizers that `signatures` uses. The first tokenizer is for the texts."""
         return [self.preprocessor.tokenizer]
 
     # -- presets -----------------------------------------------------------------------------------
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
-        """Load a pretrained backbone, its tokenizer and, if the checkpoint has one, the head for
-        this task.
+        """Load a pretrained model: the backbone, the tokenizer and, if it exists, the head.
 
-        Newly initialized weights and unused checkpoint weights are each logged in one line.
+        Newly initialized weights and unused checkpoint weights are logged.
 
         Args:
-            source: String or path. A name from `list_presets()`, a folder in the format used by
-                Hugging Face, KerasHub or Google's BERT code, `hf://organisation/name[@revision]`,
-                or `kaggle://...`.
+            source: String or path. A name from `list_presets()`, a folder in the format of Hugging
+                Face, KerasHub or Google's BERT code, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
             **arguments: Keyword arguments for the task (`labels=[...]`), for its preprocessor
                 (`sequence_length=128`) and for the backbone (`dropout=0.0`,
                 `dtype="mixed_bfloat16"`). Use `added_tokens` to add words or markers to the
                 vocabulary (see `BertTokenizer`). A new embedding is the mean of all embeddings in
-                the checkpoint. Use `preprocessor` to pass another preprocessor from the same
-                preset, or None for a task that only accepts prepared inputs. Use `verify`,
+                the checkpoint. Use `preprocessor` to pass a different preprocessor for the same
+                preset, or None for a task that only supports preprocessed inputs. Use `verify`,
                 `max_bytes` and `allow_nonfinite` to configure the file checks (see
                 `presets.opening.Safeguards`).
 
@@ -655,17 +652,18 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
         Args:
             model: KerasHub task or backbone, from a family that this package supports. A model
-                without a preprocessor is converted to a task that only accepts prepared inputs.
-            **arguments: Keyword arguments as for `from_preset`, such as `labels=[...]`, which are
-                not stored in KerasHub models.
+                without a preprocessor is converted to a task that only supports preprocessed
+                inputs.
+            **arguments: Keyword arguments, as for `from_preset`. For example, `labels=[...]` is not
+                stored in KerasHub models.
 
         Returns:
-            A task that does not share weights with the model. Its outputs are logits, even when a
-            softmax or sigmoid is applied by the KerasHub classifier.
+            A task that does not share weights with the model. Its outputs are logits, even if the
+            KerasHub classifier applies a softmax or sigmoid.
 
         Raises:
             TypeError: If `model` is not a KerasHub model for this task.
-            ValueError: If the model is quantized, or if an error is raised as in `from_preset`.
+            ValueError: If the model is quantized, and in the same cases as in `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -686,27 +684,27 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         format: str = "huggingface",
         **options: Unpack[SaveOptions],
     ) -> None:
-        """Save the backbone, head, tokenizer and settings to a folder to be loaded by other
-        libraries.
+        """Save the model to a folder that transformers or KerasHub can load.
 
-        A folder in the Hugging Face format can be loaded by the transformers class for the same
-        task, and a folder in the KerasHub format by KerasHub. Both compute the same outputs. The
-        folder is replaced atomically, so that it is not changed when an error occurs. Low-rank
-        updates are merged into the weights. The folder does not store which layers are frozen, nor
-        the `compile` arguments. To keep both, use `.save("model.keras")`.
+        The folder contains the backbone, the head, the tokenizer and the settings. The transformers
+        class for the same task can load a folder in the Hugging Face format, and KerasHub a folder
+        in the KerasHub format. Both compute the same outputs. The folder is replaced atomically, so
+        it does not change if an error occurs. Low-rank updates are merged into the weights. Frozen
+        layers and the arguments of `compile` are not stored. To keep both, use
+        `.save("model.keras")`.
 
         Args:
             directory: String or path. Folder to write or replace. Unrelated files in this folder
-                will be kept.
-            dtype: Optional string. Data type for the saved weights: "float32", "float16" or
-                "bfloat16". If None, each weight's data type is kept. Defaults to None.
-            format: String. "huggingface", or "keras_hub" for a folder to be loaded by the
+                are kept.
+            dtype: Optional string. Data type of the saved weights: "float32", "float16" or
+                "bfloat16". If None, all weights keep their data types. Defaults to None.
+            format: String, "huggingface" or "keras_hub". A "keras_hub" folder can be loaded by the
                 corresponding class in `keras_hub.models`. KerasHub pads every batch to
                 `sequence_length`, and its token ids differ for texts that case folding changes,
-                such as "ß" to "ss". Labels are not stored in the KerasHub format. This package
-                saves them in `encoder_zoo.json` in the same folder. Defaults to "huggingface".
-            **options: `shard_bytes`, the maximum size for a weights file in the Hugging Face
-                format. Larger weights will be split into several files.
+                such as "ß" to "ss". The KerasHub format does not contain labels. This package saves
+                them in `encoder_zoo.json` in the same folder. Defaults to "huggingface".
+            **options: Only `shard_bytes`, the maximum size of a weights file in the Hugging Face
+                format. Larger weights are split into several files.
 
         Raises:
             ValueError: If the weights are quantized, or if KerasHub does not have this task or
@@ -726,25 +724,24 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     ) -> str:
         """Upload the task to a Hugging Face Hub repository, which is created if it does not exist.
 
-        All files are uploaded in one commit. They replace the files of an earlier preset. All other
-        files are kept, and also a model card that was edited by hand. The environment variables
+        All files are uploaded in one commit. They replace the files of an earlier preset. Other
+        files are kept, and so is a model card that was edited by hand. The environment variables
         `HF_ENDPOINT` and `HF_TOKEN` are used if they are set.
 
         Args:
             repository: String. Repository name, such as "user/name" or "organisation/name".
             private: Optional boolean. Whether to make a new repository private. If None, the
-                owner's default will be used. Defaults to None.
+                default of the owner is used. Defaults to None.
             token: Optional string. Access token with write permission. If None, `HF_TOKEN` or the
-                token from `hf auth login` will be used. Defaults to None.
+                token from `hf auth login` is used. Defaults to None.
             commit_message: String. Commit message. Defaults to "Upload with encoder_zoo".
             **options: Options for `save_to_preset`, such as `dtype="bfloat16"`.
 
         Returns:
-            The commit address to pass to `from_preset`, such as "hf://user/name@1a2b...".
+            String. The address of the commit for `from_preset`, such as "hf://user/name@1a2b...".
 
         Raises:
-            ValueError: If the model is rejected by the hub, or if an error is raised in
-                `save_to_preset`.
+            ValueError: If the hub rejects the model, and in the same cases as in `save_to_preset`.
         """
         return pushing.push(self, repository, private, token, commit_message, **options)
 
@@ -755,7 +752,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         layers: Sequence[str] | None = None,
         alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freeze the backbone, and train low-rank updates for its layers, the head and the pooler.
+        """Freeze the backbone. Train low-rank updates of its layers, the head and the pooler.
 
         Args:
             rank, layers, alpha: See `Backbone.enable_lora`.
@@ -771,27 +768,27 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         self.train_pooler()
 
     def train_pooler(self) -> None:
-        """Unfreeze the pooler if the head uses its output and it has no low-rank update."""
+        """Unfreeze the pooler if the head uses its output, unless it has a low-rank update."""
         if self.head_record.pooled and not self.backbone.pooler_dense.lora_enabled:
             self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Save only the low-rank updates, the head and its pooler, in the peft format.
 
-        The files can be loaded with `load_adapters` or `peft.PeftModel.from_pretrained` into the
-        model that the training started from.
+        Use `load_adapters` or `peft.PeftModel.from_pretrained` to load the files into the model
+        that the training started from.
 
         Args:
             folder: String or path. Folder to write to.
 
         Raises:
-            ValueError: If the model does not have low-rank updates, or if the updates or the task
-                are not supported by peft.
+            ValueError: If the model does not have low-rank updates, or if peft does not support the
+                updates or the task.
         """
         adapters.save_adapters(self, folder)
 
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
-        """Load low-rank updates, and the weights saved with them, from peft files.
+        """Load low-rank updates, and the weights that were saved with them, from peft files.
 
         The loaded updates replace the current updates of the model, like the active adapter in
         peft. Weights that are missing in the files are reset to their values before `enable_lora`
@@ -803,17 +800,17 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
         Raises:
             ValueError: If the adapters are not plain LoRA or do not match this model, or if the
-                model is a copy with other adapters, which does not store the weights before these
-                adapters.
+                model is a copy with other adapters, because the copy does not store the weights
+                before these adapters.
         """
         adapters.load_adapters(self, folder)
 
 
 class TokenEncoder(Task):
-    """Model that only computes token embeddings (B, L, D), to export tasks with unsupported layers.
+    """Model that only computes token embeddings (B, L, D), for engines that cannot run the task.
 
     Args:
-        backbone: A `Backbone`.
+        backbone: `Backbone` of the task.
     """
 
     record = TaskRecord("encoder", Preprocessor)

@@ -61,7 +61,7 @@ class VocabularyReport(TypedDict):
 
 
 def trim_task(task: T, texts: object) -> T:
-    """Return a copy of a task whose vocabulary only has the tokens of the given texts.
+    """Copy a task, and reduce the vocabulary of the copy to the tokens of the given texts.
 
     See `Task.trim_vocabulary` for arguments and errors.
     """
@@ -127,7 +127,7 @@ def _check_can_trim(task: Task) -> None:
 
 
 def _get_tokenizer(task: Task) -> Tokenizer:
-    """Return a task's tokenizer. Raise a TypeError if its vocabulary cannot be trimmed."""
+    """Return the tokenizer of a task. Raise a TypeError if its vocabulary cannot be trimmed."""
     tokenizer = getattr(getattr(task, "preprocessor", None), "tokenizer", None)
     if not isinstance(tokenizer, TRIMMABLE):
         kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)
@@ -139,7 +139,7 @@ def _get_tokenizer(task: Task) -> Tokenizer:
 
 
 def list_read_texts(task: Task, texts: object) -> list[str]:
-    """Return all strings that the tokenizer will read, such as prompts and words."""
+    """List all strings that the tokenizer can receive, such as texts with prompts and words."""
     given, settings = read_strings(texts), task.preprocessor.get_config()
     read = [
         prompt + text
@@ -177,7 +177,7 @@ def _find_strings(value: object) -> Iterator[str]:
 
 
 def _list_fixed_ids(task: Task) -> set[int]:
-    """Return the ids of tokens that the backbone depends on. They are never removed."""
+    """Collect the ids of tokens that the backbone depends on. They are never removed."""
     ids = set(_read_token_ids(task.backbone).values())
     if task.backbone.family.positions_skip_padding:  # position ids start after the padding id
         ids |= {*range(task.preprocessor.tokenizer.pad_token_id)}
@@ -185,13 +185,13 @@ def _list_fixed_ids(task: Task) -> set[int]:
 
 
 def _read_token_ids(backbone: Backbone) -> dict[str, int]:
-    """Return the backbone arguments that are token ids."""
+    """Get the backbone arguments that are token ids."""
     config = backbone.get_config()
     return {name: value for name, value in config.items() if name.endswith("_token_id")}
 
 
 def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
-    """Create a backbone for the tokens in `kept`. Its weights are not copied yet."""
+    """Create a backbone for the tokens in `kept`. This function does not copy the weights."""
     ids = {name: kept.index(value) for name, value in _read_token_ids(backbone).items()}
     config = {**backbone.get_config(), "vocabulary_size": len(kept), **ids}
     copied = type(backbone).from_config(config)
@@ -200,7 +200,7 @@ def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
 
 
 def _select_rows(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
-    """Select a weight's rows for the tokens in `kept`, along the axis that became smaller."""
+    """Select the rows of the tokens in `kept` from a weight, along the axis that is smaller now."""
     values = gather_array(weight)
     for axis, (before, after) in enumerate(zip(weight.shape, smaller.shape, strict=True)):
         if before != after:

@@ -1,8 +1,8 @@
-"""Losses for embeddings and reranking, to pass to `compile` of a task or any Keras model.
+"""Losses for embeddings and reranking. They can be passed to `compile` of a task or a Keras model.
 
 Losses for embeddings expect `y_pred` with shape (B, 1 + K, D). Each of the B rows contains the
-vectors for 1 + K texts, and the first text is compared with the K remaining texts. Depending on the
-loss, `y_true` contains text ids, pair scores, or the scores or vectors from a teacher.
+vectors of 1 + K texts, and the first text is compared with the K other texts. Depending on the
+loss, `y_true` contains text ids, pair scores, teacher scores or teacher vectors.
 """
 
 from encoder_zoo.tasks.losses.contrastive import Contrastive as Contrastive
@@ -27,8 +27,8 @@ from encoder_zoo.tasks.losses.splade import SPLADE as SPLADE
 from encoder_zoo.tasks.losses.triplet import Triplet as Triplet
 from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as VectorDistillation
 
-# Loss names in sentence-transformers and the corresponding names in this module, if they differ by
-# more than the suffix "Loss".
+# Maps loss names in sentence-transformers to names in this module, if they differ by more than the
+# suffix "Loss".
 RENAMED_LOSSES = {
     "MultipleNegativesRankingLoss": "InfoNCE",
     "CachedMultipleNegativesRankingLoss": "InfoNCE and compile(chunk_size=32)",

@@ -1,6 +1,6 @@
-"""Compute a batch's loss from the losses of its examples.
+"""Compute the loss of a batch from the losses of its examples.
 
-Keras lets each loss average its own values, according to its `reduction`. But a loss does not know
+In Keras, each loss averages its own values, according to its `reduction`. But a loss does not know
 which tokens are padding, which rows only pad the batch, or which part of the batch is on other
 replicas. In this package, a loss therefore returns a value for each example or token, and
 `BatchLoss` computes the loss of the whole batch, on one device or in a replica.
@@ -22,7 +22,6 @@ import keras
 from keras import losses, metrics, ops
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.replicas import compute_loss_values, get_replica_context
 
 LOSS_ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
@@ -32,9 +31,9 @@ FUNCTIONS = {
     if inspect.isfunction(function) and name not in ("get", "serialize", "deserialize")
 }
 WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
-# Losses with a margin. They receive logits, because probabilities cannot reach the margin.
+# Hinge losses receive logits, because probabilities cannot reach their margin.
 OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
-# Losses for a single class, by name, because some exist only in later versions of Keras.
+# Losses for a single class. They are found by name, because some only exist in new Keras versions.
 CATEGORICAL_LOSSES = {f for f in FUNCTIONS if "categorical" in f.__name__}
 OF_INDICES = {f for f in CATEGORICAL_LOSSES if f.__name__.startswith("sparse_")}
 OF_INDICES |= {losses.categorical_generalized_cross_entropy}
@@ -51,17 +50,17 @@ OF_PROBABILITIES = {
 OF_TRUE_CLASS = {*CATEGORICAL_LOSSES, losses.kl_divergence, losses.cosine_similarity}
 OF_TRUE_CLASS -= {losses.categorical_hinge}
 OF_OTHER_THINGS = {losses.ctc: "sequences of symbols", losses.circle: "embeddings of unit length"}
-# Cross-entropies, by the activation that they include. They are computed from logits.
+# Maps a cross-entropy to the activation that it includes if it is computed from logits.
 OF_ACTIVATION = {f: "softmax" if f in CATEGORICAL_LOSSES else "sigmoid" for f in WITH_LOGITS}
 # Keras classes that wrap a function as a loss or metric.
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
 
 def get_wrapped_function(wrapper):
-    """Return the function wrapped by a Keras loss or metric.
+    """Return the function that a Keras loss or metric wraps, or None without such a function.
 
     Args:
-        wrapper: Loss, metric or any other object. If it does not wrap a function, None is returned.
+        wrapper: Loss, metric or any other object.
 
     Example:
         >>> get_wrapped_function(losses.Huber()) is losses.huber
@@ -151,11 +150,11 @@ def prepare_function_inputs(
     """Convert labels and outputs to the inputs that a Keras function expects.
 
     Args:
-        function: A function from `FUNCTIONS`.
-        logits: Boolean. Whether to pass logits to this function.
+        function: Function from `FUNCTIONS`.
+        logits: Boolean. Whether this function expects logits.
         y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
         y_pred: The logits with shape (B, ..., C).
-        activation: Optional string. See `resolve_loss`.
+        activation: Optional string. Activation of the task, "softmax" or "sigmoid".
 
     Example:
         >>> y_true, y_pred = prepare_function_inputs(
@@ -167,7 +166,7 @@ def prepare_function_inputs(
     if activation in LOSS_ACTIVATIONS and not logits:
         y_pred = LOSS_ACTIVATIONS[activation](y_pred)
         if OF_ACTIVATION.get(function) != activation:
-            # On TensorFlow, Keras attaches the logits to probabilities, and would use the logits
+            # On TensorFlow, Keras stores the logits in the probabilities, and would use them
             # instead.
             y_pred = y_pred * 1.0
     if activation == "softmax" and function not in OF_INDICES and has_indices(y_true, y_pred):
@@ -187,7 +186,7 @@ def find_counted(loss, y_true):
 
 
 def has_indices(y_true, scores) -> bool:
-    """Return whether labels are class indices, so they have no axis for the C classes."""
+    """Return whether labels are class indices, which have no axis for the C classes."""
     return len(y_true.shape) == len(scores.shape) - 1
 
 
@@ -203,9 +202,9 @@ def add_output_axis(y_true, y_pred):
 
 
 def is_computed_by_row(loss) -> bool:
-    """Return whether a loss computes the value of each row independently of the other rows.
+    """Return whether the value of each row does not depend on the other rows.
 
-    This holds for Keras losses and for losses with the attribute `leaves_out_rows`.
+    This is the case for Keras losses and for losses with the attribute `leaves_out_rows`.
     """
     if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
         return getattr(type(loss).call, "leaves_out_rows", False)
@@ -220,26 +219,27 @@ class BatchLoss:
     Args:
         loss: `keras.losses.Loss` instance, or a function `loss(y_true, y_pred)` that returns a
             value for each example or token.
-        activation: Optional string. "softmax" or "sigmoid", to convert the outputs to probabilities
-            for Keras losses that expect probabilities. If None, the outputs are not changed.
-            Defaults to None.
-        of_tokens: Boolean. Whether to average over tokens, weighted by the sample weights, whatever
-            the `reduction` of the loss is. Defaults to False.
+        activation: Optional string, "softmax" or "sigmoid". It converts the outputs to
+            probabilities for Keras losses that expect probabilities. If None, the outputs are
+            passed unchanged. Defaults to None.
+        of_tokens: Boolean. If True, the `reduction` of the loss is ignored, and the mean over the
+            tokens is computed, weighted by the sample weights. Defaults to False.
         of_examples: Boolean. Whether the loss must return one value per example. Values for parts
             of an example would include padding. Defaults to False.
 
     Call arguments:
-        y_true: Labels.
-        y_pred: The outputs with shape (B, ...).
-        sample_weight: Optional weights with shape (B,) or (B, L).
+        y_true: Tensor. Labels.
+        y_pred: Tensor of shape (B, ...). Outputs of the model.
+        sample_weight: Optional tensor of shape (B,) or (B, L). Weights of examples or tokens.
         rows: Boolean tensor of shape (B,). False for rows that only pad the batch. If None, all
             rows are used. Defaults to None.
 
     Returns:
-        Tuple of the loss and the size, by which the sum of the values was divided. The size is None
-        if the loss is a sum. In a replica, the loss is the replica's part of the loss of the whole
-        batch, so that the sum of the gradients over all replicas is the gradient of the whole
-        batch. The size is the size of the whole batch.
+        Tuple of the loss and the size. The size is the number of values, or the sum of the weights.
+        The sum of the values was divided by it. If the loss is a sum, the size is None. In a
+        replica, the loss is the replica's part of the loss of the whole batch, so that the sum of
+        the gradients over all replicas is the gradient of the whole batch. The size is the size of
+        the whole batch.
 
     Raises:
         ValueError: If the loss returns fewer values than there are weights, or a single value that
@@ -269,7 +269,7 @@ class BatchLoss:
 
     @property
     def reduces_itself(self) -> bool:
-        """Whether the loss overrides `__call__`, and so weights and averages its own values."""
+        """Return whether the loss weights and averages its own values by overriding `__call__`."""
         is_loss = isinstance(self.loss, keras.losses.Loss)
         return is_loss and type(self.loss).__call__ not in REDUCTIONS
 
@@ -280,11 +280,10 @@ class BatchLoss:
             ValueError: If the loss overrides `__call__`.
         """
         if self.reduces_itself:
-            raise invalid(
-                "loss",
-                get_name(self.loss),
-                "a loss that does not override `__call__` under tf.distribute. Override "
-                "`call(y_true, y_pred)` instead, and return a value for each example",
+            raise ValueError(
+                f"{get_name(self.loss)} overrides `__call__`, which is not supported under "
+                "tf.distribute. Override `call(y_true, y_pred)` instead, and return a value for "
+                "each example."
             )
 
     def __call__(self, y_true, y_pred, sample_weight=None, rows=None) -> tuple:
@@ -296,10 +295,9 @@ class BatchLoss:
         if len(values.shape) == 0:
             return self._reduce_single_value(values, y_pred, weights + masks)
         if self.of_examples and len(values.shape) > 1:
-            raise invalid(
-                f"The output shape of {get_name(self.loss)}",
-                tuple(values.shape),
-                "a value for each example, because some of the values belong to padding",
+            raise ValueError(
+                f"The output of {get_name(self.loss)} has the shape {tuple(values.shape)}, so some "
+                "of the values belong to padding. Return a single value for each example."
             )
         weights, masks = (
             [self.broadcast_weights(values, weight) for weight in given]
@@ -315,8 +313,8 @@ class BatchLoss:
         """Compute the loss of each example, token or label, shape (B, ...).
 
         Args:
-            y_true: Labels.
-            y_pred: The outputs with shape (B, ...).
+            y_true: Tensor. Labels.
+            y_pred: Tensor of shape (B, ...). Outputs of the model.
             rows: Optional boolean tensor. See `compute_loss_values`.
             tokens: Optional tensor. See `compute_loss_values`.
         """
@@ -346,11 +344,10 @@ class BatchLoss:
         while len(weights.shape) > rank and weights.shape[-1] == 1:
             weights = ops.squeeze(weights, -1)
         if len(weights.shape) > rank:
-            raise invalid(
-                f"The output shape of {get_name(self.loss)}",
-                tuple(values.shape),
-                "a value for each token or label, because the weights have the shape "
-                f"{tuple(weights.shape)}",
+            raise ValueError(
+                f"The output of {get_name(self.loss)} has the shape {tuple(values.shape)}, but the "
+                f"weights have the shape {tuple(weights.shape)}. Return a value for each token or "
+                "label."
             )
         missing = rank - len(weights.shape)
         return ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
@@ -365,12 +362,12 @@ class BatchLoss:
         )
 
     def _reduce_single_value(self, value, y_pred, weights) -> tuple:
-        """Return the loss and the number of rows, for a loss that returns a single value."""
+        """Return the loss and the size if the loss function returns a single value."""
         self.check_single_value(bool(weights))
         return value, None if self.is_sum else _count_rows(y_pred)
 
     def check_single_value(self, is_weighted: bool) -> None:
-        """Raise a ValueError if a loss that returns a single value cannot be used."""
+        """Raise a ValueError if there are weights or replicas, which a single value cannot use."""
         if is_weighted or get_replica_context():
             reason = "weights and padding" if is_weighted else "the division into replicas"
             raise ValueError(
@@ -380,7 +377,10 @@ class BatchLoss:
             )
 
     def _reduce_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
-        """Compute a loss that overrides `__call__`. Return the loss, and its weight in the mean."""
+        """Compute a loss that overrides `__call__`. Return the loss and the size of the batch.
+
+        The size is the number of rows, or the sum of the sample weights for a weighted mean.
+        """
         y_true = add_output_axis(ops.convert_to_tensor(y_true), y_pred)
         loss = ops.mean(self.loss(y_true, y_pred, sample_weight))
         if self.is_sum:
@@ -395,7 +395,7 @@ def _count_rows(y_pred):
 
 
 def _scale_to_batch(total, size) -> tuple:
-    """Convert the sum and the size of a replica to the loss and the size of the whole batch."""
+    """Compute the loss and the size of the whole batch from the sum and the size of a replica."""
     context = get_replica_context()
     if size is not None:
         size = ops.cast(size, total.dtype)
@@ -405,12 +405,12 @@ def _scale_to_batch(total, size) -> tuple:
 
 
 def share_between_replicas(part):
-    """Compute the mean over the replicas. The gradient is only for the part of this replica.
+    """Compute the mean over the replicas. The gradient only contains the part of this replica.
 
     The result is a mean, because Keras multiplies the reported loss by the number of replicas.
 
     Args:
-        part: Tensor. This replica's part.
+        part: Tensor. Part of the loss in this replica.
     """
     context = get_replica_context()
     if context is None:
@@ -426,7 +426,7 @@ def average_over_replicas(penalty, rows):
 
     Args:
         penalty: Scalar tensor. Penalty on this replica.
-        rows: Number of rows in this replica's part.
+        rows: Integer. Number of rows on this replica.
     """
     context = get_replica_context()
     if context is None:

@@ -1,6 +1,7 @@
 """Compute the gradients of a large batch with the memory for a small batch.
 
-Comments use these letters for shapes: B batch, P parts, S rows in a part.
+Comments use these letters for shapes: B is the batch size, P the number of chunks and S the number
+of rows in a chunk.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def recompute_in_chunks(
     trims = on_tensorflow and "padding_mask" in inputs and not _is_compiled(model)
     order = _order_by_length(inputs) if trims else None
     parts, draws = _divide_inputs(inputs, count, number, order), _list_random_states(model)
-    # Pass copies, because a variable in the arguments would get its gradient twice.
+    # The arguments are copies, because a variable in the arguments would get its gradient twice.
     learning = [ops.copy(weight) for weight in model.trainable_weights]
     fixed = [(weight, ops.copy(weight)) for weight in model.non_trainable_weights]
 
@@ -94,13 +95,13 @@ def _order_by_length(inputs: Mapping):
 
 
 def _trim_padding(part: Mapping) -> dict:
-    """Remove the padding that all rows of a chunk (S, L, ...) share at their end."""
+    """Remove the last columns of a chunk (S, L, ...) if they are padding in all rows."""
     longest = ops.max(_compute_lengths(part))
     return {name: values[:, :longest] for name, values in part.items()}
 
 
 def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
-    """Divide inputs into P chunks of S rows, (P, S, ...). The last row is repeated if needed.
+    """Divide inputs into P chunks of S rows, (P, S, ...). To fill a chunk, repeat the last row.
 
     If `order` is given, each chunk contains consecutive rows in this order. Otherwise, each chunk
     contains every P-th row, so that `keras.distribution` can split each chunk across devices.
@@ -170,7 +171,7 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
 
 
 def _compute_gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
-    """Compute the weight gradients, summed over all chunks. Unused weights have None.
+    """Compute the gradients of the weights, summed over all chunks. Unused weights have None.
 
     Args:
         run: Function. See `recompute_in_chunks`.

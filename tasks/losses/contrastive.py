@@ -1,6 +1,7 @@
 """Losses for positive and negative pairs.
 
-Comments use these letters for shapes: B batch, K other texts, D width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
+D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
     of the square of `margin - distance`, or 0 if the distance is larger than the margin.
 
     Args:
-        margin: Positive float. Negative pairs with a larger distance have no loss. Defaults to 0.5.
+        margin: Positive float. Negative pairs with a larger distance have the loss 0. Defaults to
+            0.5.
         distance: String, "cosine" or "euclidean". Defaults to "cosine".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B,) or (B, K), with 1 for positive pairs and 0 for negative pairs.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each further
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each other
             text.
 
     Returns:
@@ -67,12 +69,12 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class OnlineContrastive(Contrastive):
-    """Contrastive loss that only counts the hard pairs in a batch.
+    """Contrastive loss that only uses the hard pairs in a batch.
 
-    The loss is the sum over the hard pairs of twice their `Contrastive` loss. Hard positive pairs
+    The `Contrastive` losses of all hard pairs are multiplied by 2 and summed. Hard positive pairs
     have a larger distance than the closest negative pair. Hard negative pairs have a smaller
     distance than the farthest positive pair. If the batch has fewer than two pairs of one kind, the
-    mean distance for the other kind is used as the limit. With `tf.distribute`, the pairs from all
+    mean distance for the other kind is used as the limit. With `tf.distribute`, the pairs on all
     replicas are compared. The arguments are the same as for `Contrastive`.
 
     Returns:

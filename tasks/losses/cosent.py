@@ -1,7 +1,7 @@
 """Losses that rank the pairs in a batch by their scores.
 
-Comments use these letters for shapes: B batch, K other texts in a row, P pairs on all replicas, D
-width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row, P
+the number of pairs on all replicas and D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
     With `tf.distribute`, the batch includes all replicas.
 
     Args:
-        scale: Positive float. Factor to multiply the similarities by. Defaults to 20.0.
+        scale: Positive float. Similarities are multiplied by this value. Defaults to 20.0.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B,) or (B, K) with pair scores. Only the order of the scores is
             used.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each further
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each other
             text.
 
     Returns:
@@ -61,7 +61,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         y_true = reshape_scores(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.similarities(y_pred)
         if rows is not None:
-            # comparisons with NaN are false
+            # Padding rows are not compared, because comparisons with NaN are false.
             y_true = ops.where(rows[:, None], y_true, float("nan"))
         scores, y_true, _ = gather_replicas(scores, y_true)
         scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)

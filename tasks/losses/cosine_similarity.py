@@ -1,6 +1,7 @@
 """Loss that trains cosine similarities to be equal to given scores.
 
-Comments use these letters for shapes: B batch, K other texts in a row, D width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
+D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
 
     Call arguments:
         y_true: Tensor of shape (B,) or (B, K) with pair scores, from -1 to 1.
-        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each further
+        y_pred: Tensor of shape (B, 1 + K, D). The first text in a row is paired with each other
             text.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Contrastive loss that excludes false negatives with the help of a guide model.
+"""Contrastive loss that uses a guide model to exclude false negatives.
 
-Comments use these letters for shapes: B batch, N rows on all replicas, K other texts, G guide
-width, D width.
+Comments use these letters for shapes: B is the batch size, N the number of rows on all replicas, K
+the number of other texts in a row, G the embedding dimension of the guide and D of the model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import (
     compute_negative_log_likelihood,
     concatenate_columns,
@@ -31,8 +30,8 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
     softmax over all candidates is used, with the cosine similarity.
 
     Args:
-        scale: Positive float. Factor to multiply the similarities by, 1 / temperature. Defaults to
-            100.0.
+        scale: Positive float. Similarities are multiplied by this value (1 / temperature). Defaults
+            to 100.0.
         margin: Non-negative float. A candidate is used if its guide similarity is at most the guide
             similarity of the positive minus this margin. Defaults to 0.0.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
@@ -66,11 +65,9 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         if len(y_true.shape) != 3:
-            raise invalid(
-                "GuidedInfoNCE: y_true's shape",
-                tuple(y_true.shape),
-                "(B, 1 + K, G), the guide's vectors for the same texts as in `y_pred` of shape "
-                "(B, 1 + K, D)",
+            raise ValueError(
+                f"GuidedInfoNCE: y_true has the shape {tuple(y_true.shape)}. Expected (B, 1 + K, "
+                "G), with the guide's vectors of the same texts as in y_pred (B, 1 + K, D)."
             )
         x, guide = normalize_vectors(y_pred), normalize_vectors(y_true)
         all_x, all_guide, first = gather_replicas(x, guide)

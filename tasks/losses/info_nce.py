@@ -1,7 +1,7 @@
 """Contrastive loss with in-batch negatives.
 
-Comments use these letters for shapes: B batch, N rows on all replicas, K other texts, M candidates,
-D width.
+Comments use these letters for shapes: B is the batch size, N the number of rows on all replicas, K
+the number of other texts in a row, M the number of candidates and D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import (
@@ -24,22 +23,22 @@ from encoder_zoo.tasks.losses.vectors import (
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Cross-entropy of choosing each query's positive from all documents in the batch.
+    """Cross-entropy of choosing the positive of each query from all documents in the batch.
 
-    The documents are the positives and hard negatives of all rows. A relevant document is not used
-    as a negative: a document that is equal to the query or its positive, or the positive of a row
-    with the same query. With `tf.distribute`, the documents include all replicas. The loss of a
-    batch with a single pair is 0, because there are no negatives.
+    The documents are the positives and hard negatives of all rows. Relevant documents are not used
+    as negatives. A document is relevant if it is equal to the query or its positive, or if it is
+    the positive of a row with the same query. With `tf.distribute`, the documents include all
+    replicas. The loss of a batch with a single pair is 0, because there are no negatives.
 
     Args:
-        scale: Positive float. Factor to multiply the similarities by, 1 / temperature. Defaults to
-            20.0.
+        scale: Positive float. Similarities are multiplied by this value (1 / temperature). Defaults
+            to 20.0.
         similarity: String, "cosine" or "dot". Defaults to "cosine".
-        symmetric: Boolean. Whether to average this loss with the loss of choosing each positive's
-            query. Defaults to False.
+        symmetric: Boolean. If True, the loss is the mean of this loss and the reverse loss, which
+            chooses the query of each positive. Defaults to False.
         margin: Optional non-negative float. Negatives are excluded if their similarity is higher
-            than the positive's similarity minus this margin, because they could be relevant. If
-            None, this filter is disabled. Defaults to None.
+            than the similarity of the positive minus this margin, because they could be relevant.
+            If None, this filter is disabled. Defaults to None.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
@@ -95,7 +94,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         return (forward + backward) / 2
 
     def _loss(self, x, candidates, excluded, first, rows):
-        """Compute the loss (B,) for vectors (B, D) with candidates (M, D)."""
+        """Compute the loss (B,) of vectors (B, D) with candidates (M, D)."""
         scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
         own = mask_own_columns(scores, first)
         if self.margin is not None:
@@ -111,7 +110,7 @@ def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def mask_own_columns(scores, first) -> keras.KerasTensor:
-    """Create a boolean mask (B, M) of the positive of each row. `first` is the index of row 0."""
+    """Create a boolean mask (B, M) that is True at column `first + row` of each row."""
     rows, columns = ops.shape(scores)
     own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
     return own[:, None] == ops.arange(columns, dtype="int32")[None]
@@ -146,7 +145,7 @@ def compute_negative_log_likelihood(logits, own, excluded, rows=None) -> keras.K
         logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas. All
             rows of a column are adjacent.
         own: Boolean tensor of shape (B, M). True for the positive of each row.
-        excluded: Boolean tensor of shape (B, M). Candidates to ignore, except for the positive.
+        excluded: Boolean tensor of shape (B, M). Candidates to ignore. The positive is always used.
         rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored. If
             None, all rows are used. Defaults to None.
 
@@ -171,9 +170,8 @@ def _select_own_score(scores, own):
 
 def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
     if len(y_true.shape) != 2 or are_different(y_true.shape[1], y_pred.shape[1]):
-        raise invalid(
-            f"{type(loss).__name__}: y_true's shape",
-            tuple(y_true.shape),
-            f"(B, 1 + K) for `y_pred` of shape {tuple(y_pred.shape)}, with equal integers for "
-            "equal texts. `fit` creates these integers for data without scores",
+        raise ValueError(
+            f"{type(loss).__name__}: y_true has the shape {tuple(y_true.shape)}. Expected "
+            f"(B, 1 + K) for y_pred with shape {tuple(y_pred.shape)}, with equal integers for "
+            "equal texts. `fit` creates these integers for data without scores."
         )

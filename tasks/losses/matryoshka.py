@@ -1,6 +1,7 @@
 """Loss that trains embeddings which can be truncated.
 
-Comments use these letters for shapes: B batch, K other texts, D width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
+D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: The loss targets.
+        y_true: Tensor. Targets of `loss`.
         y_pred: Tensor of shape (B, 1 + K, D). D must be at least the largest width in `dims`.
 
     Returns:
@@ -65,10 +66,9 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         if not dims or any(not isinstance(dim, int) or dim < 1 for dim in dims):
             raise invalid("dims", dims, "one or more positive integers")
         if weights is not None and len(weights) != len(dims):
-            raise invalid(
-                "The length of `weights`",
-                len(weights),
-                f"{len(dims)}, one weight for each value in `dims`",
+            raise ValueError(
+                f"`weights` has {len(weights)} values, but `dims` has {len(dims)}. Expected one "
+                "weight for each value in `dims`."
             )
         self.loss = loss
         self.dims = list(dims)
@@ -78,10 +78,9 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred, rows=None):
         width = y_pred.shape[-1]
         if max(self.dims) > width:
-            raise invalid(
-                "The largest value in `dims`",
-                max(self.dims),
-                f"at most {width}, the width of the vectors",
+            raise ValueError(
+                f"The largest value in `dims` is {max(self.dims)}, but the vectors only have "
+                f"{width} dimensions. Expected at most {width}."
             )
         weights = self.weights or [1.0] * len(self.dims)
         return sum(

@@ -1,7 +1,8 @@
 """Losses for late interaction, which compare token vectors of queries and documents.
 
-Comments use these letters for shapes: B batch, N rows on all replicas, K other texts in a row, M
-documents in all rows, L tokens in a text, Q tokens in a query, D width.
+Comments use these letters for shapes: B is the batch size, N the number of rows on all replicas, K
+the number of documents in a row, M the number of documents in all rows, L the number of tokens in a
+text, Q the number of tokens in a query and D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from encoder_zoo.common.validation import (
     Temperature,
     validate_arguments,
 )
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import (
     compute_negative_log_likelihood,
@@ -30,14 +30,14 @@ from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows, 
 from encoder_zoo.tasks.losses.score_distillation import compute_divergence
 from encoder_zoo.tasks.losses.vectors import are_different
 
-PRODUCTS = 2**24  # maximum number of token products to keep in memory, 64 MB
+PRODUCTS = 2**24  # maximum number of token products in memory (64 MB)
 
 
 def compute_max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
     """Compute the MaxSim score of each query and each document, shape (B, M).
 
-    The MaxSim score is the sum over the query tokens of the maximum dot product with a document
-    token. Zero vectors are ignored.
+    For each query token, the maximum dot product with a document token is computed. The MaxSim
+    score is the sum of these maxima. Zero vectors are ignored.
 
     Args:
         queries: Tensor of shape (B, Q, D).
@@ -105,13 +105,13 @@ def _limit_to_one(number):
 
 
 def _penalize_absent(vectors):
-    """Return a very low value for each zero vector in (..., D), to add to its products."""
+    """Return a very low value for each zero vector in (..., D). It is added to the products."""
     present = ops.any(vectors != 0, axis=-1)
     return ops.where(present, 0.0, MASKED_LOGIT)
 
 
 def _sum_best(products, queries):
-    """Sum the largest products over the query tokens: from (B, Q, M, L) to (B, M)."""
+    """Sum the maximum products over the query tokens: from (B, Q, M, L) to (B, M)."""
     best = ops.max(products, axis=-1)  # (B, Q, M)
     present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
     return ops.sum(best * present, axis=1)
@@ -186,19 +186,17 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         self.mean = mean
 
     def _parts(self, y_true, y_pred, least: int) -> tuple:
-        """Check the arguments. Return the queries (B, Q, D) and the documents (B, K, L, D)."""
+        """Check the arguments, and return the queries (B, Q, D) and the documents (B, K, L, D)."""
         texts, labels = y_pred.shape[1], self._count_labels(y_pred)
         if len(y_pred.shape) != 4 or (texts or least) < least:
-            raise invalid(
-                f"{type(self).__name__}: y_pred's shape",
-                tuple(y_pred.shape),
-                f"(B, 1 + K, L, D), the token vectors of at least {least} texts in each row",
+            raise ValueError(
+                f"{type(self).__name__}: y_pred has the shape {tuple(y_pred.shape)}. Expected "
+                f"(B, 1 + K, L, D), with the token vectors of at least {least} texts per row."
             )
         if len(y_true.shape) != 2 or are_different(y_true.shape[1], labels):
-            raise invalid(
-                f"{type(self).__name__}: y_true's shape",
-                tuple(y_true.shape),
-                f"(B, {labels}), {self._labels}",
+            raise ValueError(
+                f"{type(self).__name__}: y_true has the shape {tuple(y_true.shape)}. Expected "
+                f"(B, {labels}), {self._labels}."
             )
         queries = y_pred[:, 0, : self.query_length]
         if self.mean:
@@ -210,14 +208,15 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimInfoNCE(_MaxSimLoss):
-    """Cross-entropy of choosing each query's positive from all documents, with token vectors.
+    """Cross-entropy of choosing the positive of each query from all documents, with token vectors.
 
     This loss is `InfoNCE` with the MaxSim score. The documents are the positives and hard negatives
     of all rows, except for documents that are known to be relevant. With `tf.distribute`, the
     documents include all replicas.
 
     Args:
-        scale: Positive float. Factor to multiply the scores by, 1 / temperature. Defaults to 1.0.
+        scale: Positive float. Scores are multiplied by this value (1 / temperature). Defaults to
+            1.0.
         query_length: Optional positive integer. Maximum number of query tokens. A limit saves
             memory if documents are longer than queries. If None, there is no limit. Defaults to
             None.
@@ -227,7 +226,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
 
     Call arguments:
         y_true: Integer tensor of shape (B, 1 + K) with text ids. Equal texts have equal ids.
-        y_pred: Tensor of shape (B, 1 + K, L, D) with the token vectors for each text. Zero vectors
+        y_pred: Tensor of shape (B, 1 + K, L, D) with the token vectors of each text. Zero vectors
             are ignored.
 
     Returns:
@@ -269,7 +268,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
     def call(self, y_true, y_pred, rows=None):
         queries, documents = self._parts(y_true, y_pred, 2)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
-        # Concatenate the columns of documents in the same order as in `mask_positives`, (M, L, D).
+        # The columns of documents are concatenated in the order of `mask_positives`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
         scores = self.scale * compute_max_sim(queries, columns)  # (B, M)
@@ -297,8 +296,8 @@ class MaxSimDistillation(_MaxSimLoss):
 
     Call arguments:
         y_true: Tensor of shape (B, K) with the teacher scores.
-        y_pred: Tensor of shape (B, 1 + K, L, D) with the token vectors for a query and for two or
-            more documents. Zero vectors are ignored.
+        y_pred: Tensor of shape (B, 1 + K, L, D) with the token vectors of a query and two or more
+            documents. Zero vectors are ignored.
 
     Returns:
         Tensor of shape (B,).

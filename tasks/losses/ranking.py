@@ -1,6 +1,6 @@
 """Listwise losses for reranking. They compare the order of all texts of a query.
 
-Comments use these letters for shapes: B batch, K texts per query.
+Comments use these letters for shapes: B is the batch size and K the number of texts per query.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):
     """Base class for listwise losses. All queries have the same weight.
 
-    A batch is padded to its longest list. At padding, `y_true` is minus infinity, and `y_pred` is
-    ignored.
+    A batch is padded to its longest list. In padding columns, `y_true` is minus infinity and
+    `y_pred` is ignored.
 
     Call arguments:
         y_true: Tensor of shape (B, K) with the scores. Higher scores are better.
@@ -146,7 +146,7 @@ class MultipleNegatives(RankingLoss):
 class ListMarginMSE(RankingLoss):
     """Squared error of the margins between the best text and each other text.
 
-    The margins of the logits are compared with the margins of the scores, which come from a
+    The margins of the logits are compared with the margins of the scores, which are the scores of a
     teacher.
 
     Call arguments:
@@ -166,7 +166,7 @@ class ListMarginMSE(RankingLoss):
 
     def compute_list_losses(self, scores, logits, present):
         best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)
-        error = ops.where(present, logits - scores, 0.0)  # avoids infinite values in gradients
+        error = ops.where(present, logits - scores, 0.0)  # avoids infinite gradients
         error = ops.where(present, ops.take_along_axis(error, best, axis=-1) - error, 0.0)
         others = ops.sum(ops.cast(present, logits.dtype), axis=-1) - 1
         return ops.divide_no_nan(ops.sum(ops.square(error), axis=-1), others)

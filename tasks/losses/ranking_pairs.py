@@ -1,6 +1,6 @@
 """Pairwise losses for reranking. They compare every two texts of a query.
 
-Comments use these letters for shapes: B batch, K texts per query.
+Comments use these letters for shapes: B is the batch size and K the number of texts per query.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class RankNet(RankingLoss):
 
         Args:
             scores, logits: Tensors of shape (B, K).
-            counts: Tensor of shape (B, K, K). 1 if the first text of the pair is better, and 0
-                otherwise.
+            counts: Tensor of shape (B, K, K). 1 if the first text of the pair is better, else 0.
             weights: Tensor of shape (B, K, K), or a float. Weights of the pairs. Defaults to 1.0.
         """
         bits = ops.softplus(logits[:, None] - logits[:, :, None]) / math.log(2)
@@ -59,10 +58,10 @@ class RankNet(RankingLoss):
 class LambdaLoss(RankNet):
     """RankNet loss that weights each pair by its effect on nDCG (NDCG-Loss2++).
 
-    A score's gain is 2 ** score - 1, or 0 for negative scores. This loss is therefore meant
+    The gain of a score is 2 ** score - 1, or 0 for negative scores. This loss is therefore meant
     for relevance grades, such as 0 to 4. Use `RankNet` or `ListMarginMSE` for other scores.
-    `Reranker.fit` rejects lists without a positive score, which have no loss, and scores above 30,
-    which would dominate all other scores.
+    `Reranker.fit` rejects lists without a positive score, because their loss is 0, and scores above
+    30, because they would dominate all other scores.
 
     Args:
         k: Optional positive integer. To optimize nDCG@k, only pairs with a text among the `k`
@@ -91,7 +90,7 @@ class LambdaLoss(RankNet):
         rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), 1 is the best
         gain = self._compute_gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
-        # For two ranks at a given distance, the discounts differ most at the first ranks.
+        # For a given distance between two ranks, the discounts differ most at the first ranks.
         bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
         swap = ops.abs(_discount(rank)[:, :, None] - _discount(rank)[:, None])
         weights = (MU * bound + swap) * ops.abs(gain[:, :, None] - gain[:, None])

@@ -1,9 +1,10 @@
-"""Gather a batch's rows from all replicas, and ignore padding rows.
+"""Gather the rows of a batch from all replicas, and ignore padding rows.
 
 With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
 single array that is split evenly across devices, so it can contain padding rows.
 
-Comments use these letters for shapes: B rows on this replica, N rows on all replicas.
+Comments use these letters for shapes: B is the number of rows on this replica and N the number of
+rows on all replicas.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, toke
     """Call a loss. Pass `rows` and `tokens` if the loss has these arguments.
 
     Args:
-        loss: Loss. Its `call` can have the optional arguments `rows` and `tokens`, which default to
-            None.
-        y_true: Labels.
-        y_pred: The outputs with shape (B, ...).
-        rows: Boolean tensor of shape (B,). False for padding rows. If None, all rows are used.
+        loss: Keras loss. Its `call` can have the optional arguments `rows` and `tokens`.
+        y_true: Tensor. Labels.
+        y_pred: Tensor of shape (B, ...). Outputs of the model.
+        rows: Optional boolean tensor of shape (B,). False for padding rows. If None, all rows are
+            used. Defaults to None.
+        tokens: Optional tensor of shape (B, L). Token weights. If None, all tokens are used.
             Defaults to None.
-        tokens: Tensor of shape (B, L). Token weights. If None, all tokens are used. Defaults to
-            None.
 
     Example:
         >>> import encoder_zoo as ez
@@ -43,14 +43,14 @@ def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, toke
 
 
 def leaves_out_rows(method: Callable) -> Callable:
-    """Declare that a loss or metric ignores rows that only pad a batch.
+    """Decorator for a loss or metric that ignores rows that only pad a batch.
 
     Small batches can then be padded, so that no program has to be compiled for a new shape. Without
     this decorator, a custom loss or metric receives batches without padding rows.
 
     Args:
-        method: Function. For a loss, its `call`, which must compute the values of real rows
-            independently of padding rows, for example with an argument `rows`. For a metric, its
+        method: Function. For a loss, the method `call`. The values of real rows must not depend on
+            padding rows, which can be masked with an argument `rows`. For a metric, the method
             `update_state` with sample weights.
 
     Example:
@@ -88,8 +88,8 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
     size = array_ops.shape(values[0])[0]
     sizes = context.all_gather(size[None], axis=0)
     most = array_ops.reduce_max(sizes)
-    # All replicas must contribute the same number of rows, so padding rows are added, and removed
-    # again.
+    # All replicas must contribute the same number of rows. Padding rows are added before the
+    # tensors are gathered, and removed afterwards.
     rows = array_ops.where(array_ops.reshape(array_ops.sequence_mask(sizes, most), (-1,)))[:, 0]
     found = []
     for value in values:

@@ -1,6 +1,7 @@
-"""Losses that train a student on a teacher's scores.
+"""Losses that train a student on the scores of a teacher.
 
-Comments use these letters for shapes: B batch, K other texts in a row, D width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
+D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from encoder_zoo.tasks.losses.vectors import (
 class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     """Squared difference between the margins of a student and a teacher.
 
-    A margin is the positive's score minus the negative's score.
+    A margin is the score of a positive minus the score of a negative.
 
     Args:
-        similarity: String, "dot" or "cosine". The student's score. Defaults to "dot".
+        similarity: String, "dot" or "cosine". Similarity that is the score of the student. Defaults
+            to "dot".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B, K). Teacher scores of the positive and the negatives. With a
-            single negative, a tensor of shape (B,) with the teacher's margins is also accepted.
-        y_pred: Tensor of shape (B, 1 + K, D) with the vectors for a query, its positive and its
+            single negative, a tensor of shape (B,) with the margins of the teacher is also
+            supported.
+        y_pred: Tensor of shape (B, 1 + K, D) with the vectors of a query, its positive and its
             negatives.
 
     Returns:
@@ -77,7 +80,8 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     Args:
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
             by its square. Defaults to 1.0.
-        similarity: String, "dot" or "cosine". The student's score. Defaults to "dot".
+        similarity: String, "dot" or "cosine". Similarity that is the score of the student. Defaults
+            to "dot".
         min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1, for the
             student and for the teacher. `MaxSimDistillation` does this by default, as in
             JaColBERTv2.5. Defaults to False, as in Hinton et al.
@@ -85,8 +89,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
 
     Call arguments:
         y_true: Tensor of shape (B, K) with the teacher scores.
-        y_pred: Tensor of shape (B, 1 + K, D) with the vectors for a query and for two or more
-            documents.
+        y_pred: Tensor of shape (B, 1 + K, D) with the vectors of a query and two or more documents.
 
     Returns:
         Tensor of shape (B,).

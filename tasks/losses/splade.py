@@ -1,6 +1,7 @@
 """Loss for sparse vectors that adds the expected search cost to another loss.
 
-Comments use these letters for shapes: B batch, K other texts in a row, V vocabulary, R replicas.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row, V
+the vocabulary size and R the number of replicas.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from encoder_zoo.tasks.losses.vectors import check_rows
 class SPLADE(ConfigFromSignature, keras.losses.Loss):
     """Add the FLOPS penalty for queries and documents to a loss for sparse vectors.
 
-    The FLOPS penalty is the sum over all terms of the squared mean weight in the batch. It is a
-    smooth estimate of the number of products needed to score a query and a document. It keeps
-    vectors sparse and penalizes terms that occur in all texts. `SparseEncoder.fit` increases
-    `query_weight` and `document_weight` quadratically from 0 to the given values during the first
-    third of all steps. With `tf.distribute`, the mean includes all replicas.
+    For each term, the mean weight in the batch is squared. The FLOPS penalty is the sum of these
+    squares. It is a smooth estimate of the number of products needed to score a query and a
+    document. The penalty keeps vectors sparse, and prevents terms that occur in all texts.
+    `SparseEncoder.fit` increases `query_weight` and `document_weight` quadratically from 0 to the
+    given values during the first third of all steps. With `tf.distribute`, the mean includes all
+    replicas.
 
     Args:
         loss: Optional loss from `encoder_zoo.losses` that compares the texts in a batch. If None,
             `InfoNCE(scale=1.0, similarity="dot")` is used. Defaults to None.
-        query_weight: Non-negative float. Weight of the penalty for queries, the first text in each
-            row. Defaults to 5e-5.
-        document_weight: Non-negative float. Weight of the penalty for documents, all other texts.
-            Defaults to 1e-3.
+        query_weight: Non-negative float. Weight of the penalty for queries, which are the first
+            texts in the rows. Defaults to 5e-5.
+        document_weight: Non-negative float. Weight of the penalty for documents, which are all
+            other texts. Defaults to 1e-3.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: The loss targets.
+        y_true: Tensor. Targets of `loss`.
         y_pred: Tensor of shape (B, 1 + K, V). Term weights of the texts.
 
     Returns:
@@ -49,9 +51,9 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
             expected shape.
 
     Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations, equation
-    4. Formal et al. 2021, SPLADE v2, equation 4 and section 4. The papers tune the weights for each
-    data set. The default for queries comes from examples of sentence-transformers, which use 3e-5
-    for documents. The default for documents is larger and makes vectors sparser.
+    4. Formal et al. 2021, SPLADE v2, equation 4 and section 4. In the papers, the weights are tuned
+    for each data set. The default for queries comes from examples of sentence-transformers, which
+    use 3e-5 for documents. The default for documents is larger and makes vectors sparser.
 
     Example:
         >>> import numpy as np

@@ -1,6 +1,7 @@
 """Loss for triplets.
 
-Comments use these letters for shapes: B batch, K other texts, D width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
+D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Triplet(ConfigFromSignature, keras.losses.Loss):
 
     Call arguments:
         y_true: Ignored.
-        y_pred: Tensor of shape (B, 1 + K, D) with the vectors for an anchor, a positive and its
+        y_pred: Tensor of shape (B, 1 + K, D) with the vectors of an anchor, its positive and its
             negatives.
 
     Returns:

@@ -1,6 +1,7 @@
-"""Loss that trains a student on a teacher's vectors.
+"""Loss that trains a student on the vectors of a teacher.
 
-Comments use these letters for shapes: B batch, K other texts in a row, D width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
+D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import are_different, normalize_vectors
 
@@ -27,8 +27,9 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
-        y_true: Tensor of shape (B, 1 + K, D) with the teacher's vector of every text, or of shape
-            (B, D) with one vector for all texts in a row, such as a sentence and its translations.
+        y_true: Tensor of shape (B, 1 + K, D) with a teacher vector for every text. If all texts in
+            a row have the same vector, such as a sentence and its translations, the shape can be
+            (B, D).
         y_pred: Tensor of shape (B, 1 + K, D), or (B, D) for a single text.
 
     Returns:
@@ -57,11 +58,10 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         y_pred, y_true = (x if len(x.shape) > 2 else x[:, None] for x in (y_pred, y_true))
         texts, wanted = y_pred.shape[1], y_true.shape[1]
         if y_true.shape[-1] != y_pred.shape[-1] or (wanted != 1 and are_different(wanted, texts)):
-            raise invalid(
-                "VectorDistillation: y_true's shape",
-                tuple(y_true.shape),
-                "(B, D) or (B, 1 + K, D), with the same width as `y_pred`, which has the shape "
-                f"{tuple(y_pred.shape)}",
+            raise ValueError(
+                f"VectorDistillation: y_true has the shape {tuple(y_true.shape)}, but y_pred has "
+                f"the shape {tuple(y_pred.shape)}. Expected y_true with shape (B, D) or "
+                "(B, 1 + K, D), with the same sizes as in y_pred."
             )
         if self.distance == "mse":
             return ops.mean(ops.square(y_pred - y_true), axis=(1, 2))

@@ -1,6 +1,7 @@
 """Compute similarities and distances between the texts in a row, and check shapes.
 
-Comments use these letters for shapes: B batch, K other texts, D width.
+Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
+D the embedding dimension.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from typing import Literal
 import keras
 from keras import ops
 
-from encoder_zoo.common.wording import invalid
-
 LossSimilarity = Literal["cosine", "dot"]
 Distance = Literal["cosine", "euclidean"]
-MIN_SQUARE = 1e-12  # the gradient of shorter vectors is not finite
+MIN_SQUARE = 1e-12  # below this squared length, the gradient is not finite
 
 
 def normalize_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -83,10 +82,9 @@ def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
         ValueError: If the shape of `y_pred` is not (B, 1 + K, D), or if a row has too few texts.
     """
     if len(y_pred.shape) != 3 or (y_pred.shape[1] or least) < least:
-        raise invalid(
-            f"{type(loss).__name__}: y_pred's shape",
-            tuple(y_pred.shape),
-            f"(B, 1 + K, D), with at least {least} texts per row: {texts}",
+        raise ValueError(
+            f"{type(loss).__name__}: y_pred has the shape {tuple(y_pred.shape)}. Expected "
+            f"(B, 1 + K, D), with at least {least} texts per row: {texts}."
         )
 
 
@@ -105,11 +103,10 @@ def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor
     y_true = y_true if len(y_true.shape) > 1 else y_true[:, None]
     pairs = y_pred.shape[1] and y_pred.shape[1] - 1
     if len(y_true.shape) != 2 or are_different(y_true.shape[1], pairs):
-        raise invalid(
-            f"{type(loss).__name__}: y_true's shape",
-            tuple(y_true.shape),
-            f"(B, {pairs}), or (B,) for one pair, because each of the {pairs} pairs in a row "
-            "needs a score",
+        raise ValueError(
+            f"{type(loss).__name__}: y_true has the shape {tuple(y_true.shape)}. Expected "
+            f"(B, {pairs}), with a score for each of the {pairs} pairs in a row, or (B,) for a "
+            "single pair."
         )
     return y_true
 

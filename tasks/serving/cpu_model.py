@@ -1,6 +1,6 @@
-"""Run a task's model in LiteRT or OpenVINO, which are faster on CPUs than the Keras backends.
+"""Run the model of a task in LiteRT or OpenVINO, which are faster on CPUs than the Keras backends.
 
-Comments use these letters for shapes: B batch, L sequence.
+Comments use these letters for shapes: B is the batch size and L the sequence length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.tasks.serving.engines import (
     LiteRtSession,
@@ -40,15 +39,15 @@ nncf = LazyModule(
     "encoder-zoo[openvino].",
 )
 CpuDtype = Literal["int8", "bfloat16", "float32"]
-MAX_CALIBRATED = 300  # using more inputs takes long and hardly changes the nncf ranges
+MAX_CALIBRATED = 300  # more inputs take longer and hardly change the activation ranges of nncf
 
 
 class CpuModel:
-    """A model in an engine, which computes the outputs of a task instead of Keras.
+    """Model that computes the outputs of a task in an engine instead of Keras.
 
     Args:
-        session: The engine's session.
-        identity: String. Engine name with the settings that can change the values.
+        session: `Session` of the engine.
+        identity: String. Name of the engine, with the settings that can change the outputs.
     """
 
     def __init__(self, session: Session, identity: str):
@@ -57,10 +56,10 @@ class CpuModel:
         self._seen: list[dict[str, np.ndarray]] | None = None
 
     def __call__(self, inputs: Mapping):
-        """Compute the outputs (B, ...), also in a TensorFlow graph.
+        """Compute the outputs (B, ...). This also works in a TensorFlow graph.
 
         Args:
-            inputs: A dict with integer tensors (B, L) for the session.
+            inputs: Dict of integer tensors (B, L) for the session.
         """
         read = {"token_ids", "padding_mask", *self.session.input_names}
         names = sorted(read & inputs.keys())
@@ -75,7 +74,7 @@ class CpuModel:
         return tf.ensure_shape(outputs, self.session.output_shape)
 
     def attach(self, task: Task) -> None:
-        """Make a task compute its outputs with this model, for inputs that the engine supports."""
+        """Make a task use this model. Inputs that the engine does not support still use Keras."""
         on_keras, is_whole = task._compute_outputs, task.record.only_saved_model is None
 
         def compute_outputs(inputs: Mapping, training: bool | None = None):
@@ -94,15 +93,16 @@ class CpuModel:
         return self.session.run(inputs)
 
     def quantize(self, answer: Callable[[], Sized]) -> None:
-        """Switch to int8, with activation ranges from typical inputs.
+        """Quantize the model to int8. The activation ranges are computed from typical inputs.
 
-        Before that, activation outliers are moved into the weights (SmoothQuant).
+        Outliers in the activations are first moved into the weights (SmoothQuant).
 
         Args:
-            answer: A function to get the task answers for the inputs, one by one.
+            answer: Function without arguments that predicts the typical inputs one by one with the
+                task. It returns the predictions.
 
         Raises:
-            ValueError: If there are no inputs.
+            ValueError: If there are no typical inputs.
 
         Source: Xiao et al. 2023, SmoothQuant, section 4.
         """
@@ -111,7 +111,7 @@ class CpuModel:
         seen, self._seen = self._seen, None
         if not count:
             raise ValueError(
-                "No texts were passed for the quantization. Expected some hundred typical inputs."
+                "No texts were passed for the quantization. Pass a few hundred typical inputs."
             )
         step = -(-len(seen) // MAX_CALIBRATED)
         batches = seen[::step]
@@ -130,23 +130,27 @@ def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
     """Convert a task for LiteRT, on the TensorFlow backend.
 
     Args:
-        task: A task in float32.
-        dtype: Use "int8" to store weights for matrix products as int8 and to quantize activations
-            row by row when they are computed (Jacob et al. 2018, Quantization and Training of
-            Neural Networks for Efficient Integer-Arithmetic-Only Inference, section 2.1). "float32"
-            changes nothing.
+        task: Task in float32.
+        dtype: String, "float32" or "int8". With "int8", weights of matrix products are stored as
+            int8, and activations are quantized row by row when they are computed (Jacob et al.
+            2018, Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+            Inference, section 2.1).
 
     Raises:
         ValueError: If the Keras backend is not TensorFlow, or `dtype` is "bfloat16".
         ImportError: If ai-edge-litert is not installed.
     """
     if dtype == "bfloat16":
-        raise invalid("dtype", dtype, "'int8' or 'float32' for LiteRT. Or pass engine='openvino'")
+        raise ValueError(
+            f"dtype is {dtype!r}, which LiteRT does not support. Pass dtype='int8', "
+            "dtype='float32' or engine='openvino'."
+        )
     if keras.config.backend() != "tensorflow":
         raise ValueError(
-            f"for_cpu needs Keras's TensorFlow backend, not {keras.config.backend()!r}. On "
-            "'torch', pass engine='openvino'. Otherwise, save the task with save_to_preset and "
-            "load it in a process started with KERAS_BACKEND=tensorflow."
+            "for_cpu requires the Keras backend 'tensorflow', but the backend is "
+            f"{keras.config.backend()!r}. On 'torch', pass engine='openvino'. Otherwise, save the "
+            "task with save_to_preset and load it in a process started with "
+            "KERAS_BACKEND=tensorflow."
         )
     require(litert)
     options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
@@ -160,21 +164,21 @@ def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
     """Convert a task for OpenVINO, on the TensorFlow and PyTorch backends.
 
     Args:
-        task: A task in float32.
-        dtype: "float32" changes nothing. Use "bfloat16" to compute matrix products in bfloat16 on
-            processors with instructions for it (AVX512_BF16, AMX). Otherwise they are computed in
-            float32. "int8" is the same as float32 until `CpuModel.quantize` is called.
+        task: Task in float32.
+        dtype: String, "float32", "bfloat16" or "int8". With "bfloat16", matrix products are
+            computed in bfloat16 if the processor has instructions for it (AVX512_BF16, AMX), and
+            else in float32. "int8" is the same as "float32" until `CpuModel.quantize` is called.
 
     Raises:
-        ValueError: If the Keras backend is not supported by OpenVINO, or if different outputs would
-            be computed for the family.
+        ValueError: If the Keras backend is not supported, or if OpenVINO would compute wrong
+            outputs for the family.
         ImportError: If openvino is not installed, or nncf for int8.
     """
     if keras.config.backend() not in ("tensorflow", "torch"):
         raise ValueError(
-            "for_cpu(engine='openvino') needs Keras's backend tensorflow or torch, not "
-            f"{keras.config.backend()!r}. Save the task with save_to_preset and load it in a "
-            "process started with KERAS_BACKEND=torch."
+            "for_cpu(engine='openvino') requires the Keras backend 'tensorflow' or 'torch', but "
+            f"the backend is {keras.config.backend()!r}. Save the task with save_to_preset and "
+            "load it in a process started with KERAS_BACKEND=torch."
         )
     require(openvino)
     if dtype == "int8":
@@ -192,21 +196,19 @@ def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "open
     """Convert a task for an engine.
 
     Args:
-        task: A task to convert, or its `TokenEncoder` when only a SavedModel can hold the whole
-            task.
-        dtype: Data type for the matrix products.
-        engine: Engine name.
+        task: Task to convert. If only a SavedModel can contain the whole task, its `TokenEncoder`.
+        dtype: String. Data type of the matrix products.
+        engine: String. Name of the engine.
 
     Raises:
-        ValueError: If the backbone does not compute in float32, or if the backend, the task or
-            `dtype` is not supported by the engine.
+        ValueError: If the backbone does not compute in float32, or if the engine does not support
+            the backend, the task or `dtype`.
         ImportError: If a package needed for the engine is not installed.
     """
     if task.backbone.compute_dtype != "float32":
-        raise invalid(
-            "compute_dtype of the backbone",
-            task.backbone.compute_dtype,
-            "'float32' for for_cpu. Load the model with dtype='float32'",
+        raise ValueError(
+            f"The backbone computes in {task.backbone.compute_dtype!r}, but for_cpu requires "
+            "'float32'. Load the model with dtype='float32'."
         )
     return CONVERTERS[engine](task, dtype)
 
@@ -233,7 +235,7 @@ def _require_nncf() -> None:
 
 @contextlib.contextmanager
 def _silence_nncf() -> Iterator[None]:
-    """Silence the progress bars of nncf, and its log messages below warnings."""
+    """Suppress the progress bars of nncf, and its log messages below the level WARNING."""
     logger = logging.getLogger("nncf")
     level = logger.level
     logger.setLevel("WARNING")

@@ -1,6 +1,6 @@
-"""Run models in ONNX Runtime, OpenVINO or LiteRT, with arrays and without Keras.
+"""Run models in ONNX Runtime, OpenVINO or LiteRT, on NumPy arrays and without Keras.
 
-Comments use these letters for shapes: B batch, L sequence.
+Comments use these letters for shapes: B is the batch size and L the sequence length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.machine import count_cores
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
@@ -41,24 +40,24 @@ openvino = LazyModule(
     "Models in OpenVINO need the package openvino: `pip install openvino`, or the extra "
     "encoder-zoo[openvino].",
 )
-# All attention weights for a call are in memory, so longer texts are passed in smaller parts.
+# All attention weights of a call are in memory, so long texts are computed in smaller batches.
 MAX_POSITION_PAIRS = 32 * 512**2
 MASK_INPUTS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
-# A call of a model costs about as much time as 16 tokens of all-MiniLM-L6-v2 (AMD EPYC, 2 cores).
-# For 16 review sentences in random order, this maximum decreases the number of computed tokens per
-# sentence from 40 to 24, of which 17 are text.
+# Maximum number of padding tokens per batch. A call takes about as much time as 16 tokens with
+# all-MiniLM-L6-v2 (AMD EPYC, 2 cores). For 16 review sentences in random order, this maximum
+# decreases the number of computed tokens per sentence from 40 to 24, of which 17 are not padding.
 MAX_PADDING = 24
 OPTIONAL = ("padding_mask", "segment_ids", *MASK_INPUTS)
 
 
 class Session(ABC):
-    """Base class for a model that is opened in an engine. Several threads can run it.
+    """Base class for a model that is opened in an engine. Several threads can use a session.
 
     Attributes:
-        input_names: A list of strings. Input names, each an int32 array (B, ...).
-        output_shape: A list of integers, with None for dynamic sizes.
-        only_batch: Integer B for a model with a single batch size, e.g. for LiteRT files from
-            PyTorch.
+        input_names: List of strings. Names of the inputs. Every input is an int32 array (B, ...).
+        output_shape: List of integers, with None for dynamic sizes.
+        only_batch: Optional integer. The batch size of a model that only supports a single batch
+            size, such as a LiteRT file from PyTorch.
     """
 
     input_names: list[str]
@@ -69,17 +68,17 @@ class Session(ABC):
         """Return whether the model was converted for these inputs. Some inputs are optional.
 
         Any other input, such as "answer_start" for a `SpanQA` with a beam, would change the
-        outputs. The inputs for further texts in a row, "candidate_...", are not read.
+        outputs. The inputs "candidate_...", which contain more texts per row, are ignored.
         """
         given = {name for name in inputs if not name.startswith(CANDIDATE)}
         return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
 
     def complete(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return all model inputs as int32.
+        """Add missing inputs, and convert all inputs to int32.
 
         Args:
-            inputs: A dict with integer arrays (B, ...) that are accepted by `takes`. Without
-                "padding_mask", all tokens are text. Without "segment_ids", all tokens are in the
+            inputs: Dict of integer arrays (B, ...) that `takes` accepts. If "padding_mask" is
+                missing, no token is padding. If "segment_ids" is missing, all tokens are in the
                 first segment.
         """
         tokens = np.asarray(inputs["token_ids"])
@@ -93,10 +92,10 @@ class Session(ABC):
         return {name: np.asarray(given[name], "int32") for name in self.input_names}
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Compute the outputs (B, ...) float32.
+        """Compute the outputs, float32 (B, ...).
 
         Args:
-            inputs: A dict with integer arrays (B, ...), as for `complete`.
+            inputs: Dict of integer arrays (B, ...), as for `complete`.
         """
         batch = self.complete(inputs)
         count, length = np.shape(inputs["token_ids"])
@@ -111,16 +110,16 @@ class Session(ABC):
 
     @abstractmethod
     def _infer(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Compute the output, as an array that the next call does not overwrite."""
+        """Compute the output. The next call must not overwrite the returned array."""
 
 
 class OnnxSession(Session):
-    """A model in ONNX Runtime, which can be used by several threads at a time.
+    """ONNX Runtime model. Several threads can run it at the same time.
 
     Args:
-        path: The path to the file.
-        spinning: Boolean. Whether to let idle threads check for work in a loop for a while.
-            Defaults to True.
+        path: Path of the file.
+        spinning: Boolean. Whether idle threads check for work in a loop before they sleep. Defaults
+            to True.
     """
 
     def __init__(self, path: pathlib.Path, spinning: bool = True):
@@ -129,7 +128,7 @@ class OnnxSession(Session):
         options.intra_op_num_threads = count_cores()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         options.log_severity_level = 3  # errors
-        # Each new shape of a batch would add a plan of its memory, which is never removed.
+        # A memory plan would be stored for every batch shape, and never be removed.
         options.enable_mem_pattern = False
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
@@ -143,12 +142,12 @@ class OnnxSession(Session):
 
 
 class OpenVinoSession(Session):
-    """An OpenVINO model that runs one call at a time.
+    """OpenVINO model that runs one call at a time.
 
     Args:
-        model: The path to the file, or `openvino.Model`.
-        precision: "f32" or "bf16". Precision for matrix products, on processors that support it.
-            Defaults to "f32".
+        model: Path of the file, or `openvino.Model`.
+        precision: String, "f32" or "bf16". Precision of matrix products, if the processor supports
+            it. Defaults to "f32".
 
     Attributes:
         model: `openvino.Model`.
@@ -170,14 +169,14 @@ class OpenVinoSession(Session):
 
     def _infer(self, batch):
         with self._lock:
-            return self._request.infer(batch)[0].copy()  # the request's memory will be used again
+            return self._request.infer(batch)[0].copy()  # the request reuses its memory
 
 
 class LiteRtSession(Session):
-    """A model in LiteRT, which answers one call at a time.
+    """LiteRT model that runs one call at a time.
 
     Args:
-        model: The path to the file, or its contents.
+        model: Path of the file, or its contents.
     """
 
     def __init__(self, model: pathlib.Path | bytes):
@@ -201,7 +200,7 @@ class LiteRtSession(Session):
             return outputs
 
 
-# Engines by name. The names are the same as for the formats to read.
+# Maps engine names to classes. An engine has the same name as the format of its files.
 SESSIONS: dict[str, Callable[..., Session]] = {
     "onnx": OnnxSession,
     "openvino": OpenVinoSession,
@@ -214,13 +213,13 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
     """Open a model file.
 
     Args:
-        path: The path to the file.
-        engine: String. A name from `SESSIONS`.
-        **options: Arguments for the engine's class.
+        path: Path of the file.
+        engine: String. Name from `SESSIONS`.
+        **options: Keyword arguments for the class of the engine.
 
     Raises:
-        ImportError: If the engine's package is not installed.
-        ValueError: If the engine cannot read the file.
+        ImportError: If the package of the engine is not installed.
+        ValueError: If the engine cannot open the file.
     """
     require(PACKAGES[engine])
     with _name_errors(path, engine):
@@ -236,11 +235,11 @@ def _name_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
 
 
 class EngineRunner:
-    """Runner that computes outputs with an engine, without Keras.
+    """Compute the outputs of a task with an engine, without Keras.
 
     Args:
-        session: A model opened in an engine.
-        preprocessor: The task's preprocessor.
+        session: `Session` with the model.
+        preprocessor: Preprocessor of the task.
     """
 
     def __init__(self, session: Session, preprocessor: Preprocessor):
@@ -248,14 +247,14 @@ class EngineRunner:
         self.preprocessor = preprocessor
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = 0) -> np.ndarray:
-        """Compute the outputs for texts or prepared inputs, in the input order."""
+        """Compute the outputs for texts or preprocessed inputs, in the input order."""
         size = batch_size or BATCH_SIZE
         if not is_prepared(x):
             texts = tuple(self.preprocessor.read_texts(x))
             return self.run_texts(texts, size, self.preprocessor.encode)
         if not self.session.takes(x):
-            raise invalid(
-                "The list of keys in `x`", sorted(x), f"the inputs {self.session.input_names}"
+            raise ValueError(
+                f"The keys of `x` are {sorted(x)}. Expected the inputs {self.session.input_names}."
             )
         count = len(x["token_ids"])
         parts = [

@@ -43,11 +43,11 @@ MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
 def write_warm_up(
     folder: pathlib.Path, requests: list[tuple[str, Mapping[str, tf.Tensor]]]
 ) -> None:
-    """Write `assets.extra/tf_serving_warmup_requests` to the SavedModel folder.
+    """Write the file `assets.extra/tf_serving_warmup_requests` in a SavedModel folder.
 
     Args:
-        folder: Path. SavedModel folder.
-        requests: A list of tuples with a signature name and its inputs.
+        folder: Path of the SavedModel folder.
+        requests: List of tuples (signature name, inputs).
 
     Source: The guide "SavedModel Warmup" for TensorFlow Serving.
     """
@@ -63,7 +63,7 @@ def encode_prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> by
 
     Args:
         signature: String. Signature name.
-        inputs: A dict from input names to tensors.
+        inputs: Dict from input names to tensors.
 
     Example:
         >>> import tensorflow as tf
@@ -90,7 +90,7 @@ def _encode_varint(value: int) -> bytes:
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}
 FORMATS = {suffix: name for name, suffix in SUFFIXES.items() if suffix}
-# Suffixes for model files that cannot be exported.
+# Suffixes of model files that cannot be exported.
 OTHER_FILES = (
     ".keras", ".h5", ".hdf5", ".pb", ".pt", ".pth", ".pte", ".bin", ".safetensors", ".ckpt",
     ".zip", ".lite", ".mlmodel", ".mlpackage", ".gguf",
@@ -98,7 +98,7 @@ OTHER_FILES = (
 # The Keras exporters for these formats. The exporters for JAX do not support dynamic shapes:
 # jax2onnx raises errors, and the others require TensorFlow.
 EXPORTERS = {"tensorflow": tuple(SUFFIXES), "torch": ("onnx", "litert", "openvino"), "jax": ()}
-# Written to an export, so that the next export will replace its files and keep all other files.
+# The manifest lists the files of an export, so that the next export only replaces these files.
 SAVED_MODEL_MANIFEST, SAVED_MODEL_KIND = "encoder_zoo_export.json", "saved_model"
 
 
@@ -106,8 +106,8 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
     """Export a task in one of the formats. See `Task.export`.
 
     Raises:
-        ValueError: If the format is unknown, does not match the path suffix, or does not support
-            this task.
+        ValueError: If the format is unknown, does not match the suffix of the path, or does not
+            support this task.
     """
     path = check_path(path)
     if format is None:
@@ -129,10 +129,10 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
 
 
 def get_format(path: str | os.PathLike[str]) -> str:
-    """Infer the export format from a path's suffix.
+    """Infer the export format from the suffix of a path.
 
     Raises:
-        ValueError: If the path has the suffix used for files from another library.
+        ValueError: If files with this suffix cannot be exported.
 
     Example:
         >>> get_format("served/1"), get_format("served/model.onnx")
@@ -160,7 +160,7 @@ def _check_suffix(path: str | os.PathLike[str], format: str) -> None:
 
 
 def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None:
-    """Raise a ValueError with advice if the Keras backend has no exporter for the format."""
+    """Raise a ValueError if the Keras backend has no exporter for the format."""
     backend = keras.config.backend()
     if format in EXPORTERS[backend]:
         return
@@ -168,31 +168,33 @@ def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None
     other = others[0] if format == "litert" else others[-1]  # its files support texts of any length
     packages = " ".join((other, *EXPORT_PACKAGES.get((other, format), ())))
     raise ValueError(
-        f"The format {format!r} needs Keras's backend {' or '.join(others)}, not {backend!r}. Save "
-        "the task with `save_to_preset('my_preset')`. Then, in a process started with "
-        f"KERAS_BACKEND={other} (`pip install {packages}`):\n    import encoder_zoo as ez\n    "
+        f"The format {format!r} requires the Keras backend {' or '.join(others)}, but the backend "
+        f"is {backend!r}. Save the task with `save_to_preset('my_preset')`. Then, in a process "
+        f"started with KERAS_BACKEND={other} (`pip install {packages}`):\n"
+        "    import encoder_zoo as ez\n    "
         f"ez.{type(task).__name__}.from_preset('my_preset').export({str(path)!r}, {format!r})"
     )
 
 
 def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> None:
-    """Export a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
+    """Export a SavedModel for texts, with warm-up requests for TensorFlow Serving.
 
     Args:
-        task: A task with a preprocessor.
-        path: String or path. The version folder. An existing SavedModel will be replaced atomically
-            after the new SavedModel is complete. Unrelated files are kept. If a program loads the
-            model during the replacement, it can read files from both versions. In this case, its
-            first request raises an error.
-        **options: Arguments for the task's `signatures`.
+        task: Task with a preprocessor.
+        path: String or path. The version folder. An existing SavedModel is replaced atomically when
+            the new SavedModel is complete. Unrelated files are kept. If a program loads the model
+            during the replacement, it can read files from both versions. In this case, its first
+            request raises an error.
+        **options: Keyword arguments for `signatures` of the task.
 
     Raises:
         ValueError: If the task has no preprocessor.
     """
     if task.preprocessor is None:
         raise ValueError(
-            f"This {type(task).__name__} has no preprocessor, so it cannot take text. Pass "
-            "preprocessor=..., load it with from_preset, or export it in another format."
+            f"This {type(task).__name__} has no preprocessor, so a SavedModel could not read "
+            "texts. Pass preprocessor=..., load the task with from_preset, or export it in another "
+            "format."
         )
     variables = [variable.value for variable in task.variables]
     write_saved_model(path, task.signatures(**options), task.served_tokenizers, variables, task)
@@ -205,17 +207,17 @@ def write_saved_model(
     variables: Sequence[tf.Variable],
     task: Task | None = None,
 ) -> None:
-    """Write functions of string tensors as the SavedModel signatures.
+    """Write a SavedModel whose signatures are functions of string tensors.
 
     Args:
         path: String or path. See `export_saved_model`.
-        functions: A dict from signature names to functions, as returned by `Task.signatures`.
-        tokenizers: A list of the tokenizers used by the functions.
-        variables: A list of the variables used by the functions.
+        functions: Dict from signature names to functions, as returned by `Task.signatures`.
+        tokenizers: List of the tokenizers that the functions use.
+        variables: List of the variables that the functions use.
         task: Optional task for the signature "ids". If None, this signature is omitted. Defaults to
             None.
     """
-    module = tf.Module()  # only resources tracked by the module will be saved
+    module = tf.Module()  # resources that the module does not track are not saved
     module.weights = list(variables)
     module.tables = [
         value
@@ -238,11 +240,10 @@ def write_saved_model(
 
 
 def _make_version_check(module: tf.Module) -> Callable[[], tf.Operation]:
-    """Return a check that a graph and the variables of a module come from the same export.
+    """Create a check that the graph and the variables of a module come from the same export.
 
-    TensorFlow reads the graph and the variables one after the other by path. If the folder is
-    replaced in between, the graph from one version would be used with the weights from another
-    version.
+    TensorFlow first reads the graph and then the variables. If the folder is replaced in between,
+    the graph of one version would be used with the weights of another version.
     """
     number = secrets.randbits(62)
     module.version = tf.Variable(number, trainable=False, dtype=tf.int64)
@@ -260,9 +261,9 @@ def _make_version_check(module: tf.Module) -> Callable[[], tf.Operation]:
 def _make_text_function(
     function: Callable, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Create a `tf.function` of string tensors (N,), with the argument names of a function."""
+    """Convert a function to a `tf.function` of string tensors (N,) with the same argument names."""
     names = list(inspect.signature(function).parameters)
-    ranks = getattr(function, "ranks", {})  # ranks for inputs with a shape other than (N,)
+    ranks = getattr(function, "ranks", {})  # ranks of inputs with a shape other than (N,)
     signature = [tf.TensorSpec([None] * ranks.get(n, 1), tf.string, n) for n in names]
 
     @functools.wraps(function)  # to keep the argument names, which are used as input names
@@ -283,11 +284,11 @@ def _make_text_function(
 def _convert_to_batch(text: tf.Tensor) -> tf.Tensor:
     """Convert a single text to a batch (N,). A batch is returned unchanged."""
     of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=text, shape=None)
-    return tf.reshape(of_any_rank, [-1])  # with a known rank, this would be removed by TensorFlow
+    return tf.reshape(of_any_rank, [-1])  # if the rank were known, TensorFlow would remove this op
 
 
 def _assert_same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
-    """Return graph assertions that all inputs have the same shape as the first input."""
+    """Create graph assertions that all inputs have the same shape as the first input."""
     (first, expected), *others = inputs.items()
     shape = tf.shape(expected)
     return [
@@ -297,14 +298,14 @@ def _assert_same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
             shape,
             f", but {name} ",
             tf.shape(value),
-            ". Expected the same.",
+            ". Expected the same shape.",
         )
         for name, value in others
     ]
 
 
 def _assert_valid_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
-    """Return graph assertions that values are in range and rows are not too long."""
+    """Create graph assertions that values are in range and rows are not too long."""
     length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
     checks = [
         _assert(
@@ -323,7 +324,7 @@ def _assert_valid_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.O
 
 
 def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """Return an assertion with an error message on one line."""
+    """Create a graph assertion whose error message has one line."""
     parts = [
         part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
         for part in message
@@ -334,7 +335,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _make_id_function(
     task: Task, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Create a `tf.function` that computes outputs from prepared inputs (B, L) of unknown shape."""
+    """Create a `tf.function` from preprocessed inputs (B, L) of any size to outputs."""
 
     def logits(**inputs):
         names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)
@@ -349,7 +350,7 @@ def _make_id_function(
 
 
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
-    """Return warm-up requests to a signature: a single text, and a batch of long texts."""
+    """Create warm-up requests for a signature: a short text, and a batch with long texts."""
     short, long = f"Hello {mask}!", "Hello, world! " * 100
     *first, last = function.input_signature
     requests = ([short], [short]), ([short] * 8, [short, long] * 4)

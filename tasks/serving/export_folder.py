@@ -1,4 +1,4 @@
-"""Export to a folder that can be used to answer without Keras. See `opened_export`."""
+"""Export a task to a folder that `opened_export` can run without Keras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.lazy import keras, require, tf
 from encoder_zoo.common.validation import get_rules, validate_arguments
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.files.atomic import Kind, replace_folder
 from encoder_zoo.presets.files.json_data import convert_to_json
@@ -57,24 +57,27 @@ def export_folder(
     """Write a folder for `open_export`. See `Task.export`.
 
     Args:
-        task: A task with a preprocessor.
-        folder: String or path. It will be replaced atomically.
-        format: String. Model file format.
-        dtype: String. Use "int8" to quantize matrix products in ONNX and LiteRT. Defaults to
-            "float32".
-        texts: Typical inputs, as for `predict`. They are used to compare the int8 outputs with the
-            float32 outputs. Defaults to None.
+        task: Task with a preprocessor.
+        folder: String or path. An existing export in this folder is replaced atomically.
+        format: String. Format of the model file.
+        dtype: String, "float32" or "int8". With "int8", matrix products are quantized in ONNX and
+            LiteRT. Defaults to "float32".
+        texts: Optional typical inputs, as for `predict`. They are used to compare the int8 outputs
+            with the float32 outputs. Defaults to None.
         **options: Options for the Keras exporter.
 
     Raises:
-        ValueError: If the task cannot be opened without Keras, or if it is not supported by the
-            format.
+        ValueError: If the task cannot be run without Keras, or if the format does not support the
+            task.
     """
     record = describe(task, format, dtype)
     if dtype == "int8":
         _check_quantizes(format)
     if texts is not None and dtype != "int8":
-        raise invalid("texts", texts, "None, unless dtype='int8'")
+        raise ValueError(
+            f"texts is {quote(texts)}, but texts are only used with dtype='int8'. Pass "
+            "dtype='int8', or omit texts."
+        )
     if isinstance(texts, Sized) and not len(texts):
         raise invalid("texts", texts, "some typical inputs")
     kind = Kind("an export", lambda manifest: manifest["task"] == EXPORT_KIND)
@@ -86,7 +89,9 @@ def export_folder(
         if (dtype, format) == ("int8", "onnx"):
             _quantize_onnx(path)
         if format == "litert" and (lacking := list_custom_operations(path)):
-            raise _make_refusal(task, f"LiteRT does not have {', '.join(lacking)}")
+            raise _make_refusal(
+                task, f"LiteRT does not support the operations {', '.join(lacking)}"
+            )
         if texts is not None:
             record = dataclasses.replace(record, agreement=measure(task, path, format, texts))
         for name, content in _make_tokenizer_files(task).items():
@@ -98,10 +103,15 @@ def export_folder(
 def _check_quantizes(format: Engine) -> None:
     """Raise an error for a format without int8, or if a package for it is not installed."""
     if format == "openvino":
-        another = "export with format='onnx', and open it with open_export(..., engine='openvino')"
-        raise invalid("dtype", "int8", f"'float32' for 'openvino'. Or use {another}")
+        raise ValueError(
+            "dtype is 'int8', which is not supported for 'openvino'. Export with format='onnx', "
+            "and open the export with open_export(..., engine='openvino')."
+        )
     if format == "litert" and keras.config.backend() != "tensorflow":
-        raise invalid("dtype", "int8", "'float32' for 'litert' without TensorFlow")
+        raise ValueError(
+            "dtype is 'int8', which requires the Keras backend 'tensorflow' for 'litert'. Pass "
+            "dtype='float32', or start the process with KERAS_BACKEND=tensorflow."
+        )
     if format == "onnx":
         require(onnxruntime)
 
@@ -116,7 +126,7 @@ def _quantize_onnx(path: pathlib.Path) -> None:
 
     root = logging.getLogger()
     level = root.level
-    root.setLevel("ERROR")  # it recommends a step that is not possible with dynamic sizes
+    root.setLevel("ERROR")  # a warning recommends a step that is not possible with dynamic sizes
     try:
         quantize_dynamic(
             path, path, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8
@@ -126,11 +136,11 @@ def _quantize_onnx(path: pathlib.Path) -> None:
 
 
 def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
-    """Describe a task for its export manifest.
+    """Describe a task for the manifest of its export.
 
     Raises:
-        ValueError: If the task has no preprocessor, or if more than the model file and plain
-            settings are needed to answer.
+        ValueError: If the task has no preprocessor, or if its predictions need more than the model
+            file and plain settings.
     """
     if task.preprocessor is None:
         raise _make_refusal(
@@ -166,12 +176,13 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
 def _make_refusal(task: Task, reason: str, advice: str = "") -> ValueError:
     advice = advice or "Export it as a SavedModel, export('served/1'), on TensorFlow"
     return ValueError(
-        f"This {type(task).__name__} cannot be exported for open_export: {reason}. {advice}."
+        f"This {type(task).__name__} cannot be exported for open_export, because {reason}. "
+        f"{advice}."
     )
 
 
 def _settings(task: Task, answers: Answers) -> dict[str, object]:
-    """Return the settings of the answers as plain data."""
+    """Return the settings of the predictions as plain data."""
     rules, found = get_rules(type(answers).__init__), {}
     for field in dataclasses.fields(answers):
         value = getattr(answers, field.name)
@@ -206,9 +217,9 @@ def _make_tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -
 
 
 def _make_tokenizer_files(task: Task) -> dict[str, str | bytes]:
-    """Return the tokenizer's files. tokenizer.json also truncates and pads.
+    """Create the files of the tokenizer. The settings in tokenizer.json truncate and pad.
 
-    A vocabulary in tokenizer.json is not written again, so that it will not be read twice.
+    If tokenizer.json contains the vocabulary, no other vocabulary file is written.
     """
     tokenizer = task.preprocessor.tokenizer
     files = tokenizer.to_files()
@@ -221,16 +232,17 @@ def _make_tokenizer_files(task: Task) -> dict[str, str | bytes]:
 
 
 def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
-    """Compare the outputs of a model file with the task's outputs on sample texts.
+    """Compare the outputs of a model file with the outputs of the task on sample texts.
 
     Args:
-        task: Task.
-        path: The path to the file.
-        format: String. File format.
+        task: Task that was exported.
+        path: Path of the model file.
+        format: String. Format of the model file.
         texts: Inputs, as for `predict`.
 
     Returns:
-        Dict with "mean_cosine" and "least_cosine", computed from the outputs for each text.
+        Dict with "mean_cosine" and "least_cosine", the mean and the minimum of the cosine
+        similarities of the outputs for each text.
     """
     runner = EngineRunner(open_session(path, format), task.preprocessor)
     answers = dataclasses.replace(task._answers.with_model(), runner=runner)

@@ -1,8 +1,8 @@
-"""Export to ONNX, LiteRT and OpenVINO files, to convert prepared inputs to "logits".
+"""Export the model of a task to ONNX, LiteRT and OpenVINO files.
 
-The string operations in these formats are not sufficient for a tokenizer. For this reason, a
-tokenizer.json is written next to the file, to be used with the library `tokenizers`. ONNX and
-OpenVINO files contain the label names.
+A model file computes "logits" from preprocessed inputs. The string operations in these formats are
+not sufficient for a tokenizer. For this reason, a tokenizer.json for the library `tokenizers` is
+written next to the file. ONNX and OpenVINO files contain the label names.
 """
 
 from __future__ import annotations
@@ -48,21 +48,20 @@ EXPORT_PACKAGES = {  # required packages
     ("torch", "openvino"): ("openvino", "onnx"),
     ("torch", "litert"): ("litert_torch",),
 }
-# Families for which OpenVINO 2026.4 sometimes computes wrong outputs (errors above 0.2) when a
-# length is used for the first time. The outputs in ONNX are correct.
+# For these families, OpenVINO 2026.4 can compute wrong outputs (errors above 0.2) when a length is
+# used for the first time. ONNX Runtime computes correct outputs.
 WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
-DEFAULT_DESCRIPTION = "Written by encoder_zoo"  # default file description
+DEFAULT_DESCRIPTION = "Written by encoder_zoo"  # default description in a model file
 
 
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
-    """Write the model to a file with the Keras exporter. It maps prepared inputs to outputs.
+    """Write the model to a file with the Keras exporter. The model reads preprocessed inputs.
 
-    "tokenizer.json" is written next to the file when the tokenizer is supported by the format.
-    All files are written to temporary files first. They replace the old files one by one, and the
-    model is the last.
+    If the tokenizer can be saved as tokenizer.json, this file is written next to the model. Files
+    are only replaced after all new files are complete. The model is replaced last.
 
     Args:
-        task: A `Task`.
+        task: `Task` to export.
         path: String or path that ends in ".onnx", ".tflite" or ".xml". OpenVINO weights are written
             to a ".bin" file next to it.
         format: String, "onnx", "litert" or "openvino".
@@ -70,9 +69,9 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
             `litert_torch.convert`.
 
     Raises:
-        ValueError: If the task is not supported by the format, or if the tokenizer.json from
-            another export exists next to the file.
-        ImportError: If a package needed for the format is not installed.
+        ValueError: If the format does not support the task, or if the folder contains the
+            tokenizer.json of another export.
+        ImportError: If a package for the format is not installed.
     """
     path = check_path(path)
     tokenizer, description = make_tokenizer_json(task), DEFAULT_DESCRIPTION
@@ -80,7 +79,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
         description += f", for the tokenizer.json with the SHA-256 {digest}"
         _check_other_tokenizer(path, beside, tokenizer)
-    with contextlib.ExitStack() as files:  # the first file will be replaced at the end
+    with contextlib.ExitStack() as files:  # the first file is replaced last
         new = files.enter_context(replace_file(path, _is_marked))
         weights = path.with_suffix(".bin")
         if format == "openvino":
@@ -102,11 +101,11 @@ def write_model(
     """Write the model file.
 
     Args:
-        task: A `Task`.
-        path: The path to the file.
+        task: `Task` to export.
+        path: Path of the file.
         format: String, "onnx", "litert" or "openvino".
         description: String. Description to store in the file. Defaults to "Written by encoder_zoo".
-        weights: The path to the OpenVINO weights. Defaults to the file with the suffix ".bin".
+        weights: Optional path of the OpenVINO weights. Defaults to `path` with the suffix ".bin".
         **options: See `export_ids`.
 
     Raises:
@@ -135,12 +134,13 @@ def _check_takes(task: Task, format: str) -> None:
         # tf2onnx merges a reshape to (B L, D) with one that keeps its first two axes.
         raise ValueError(
             "num_heads is 1, for which the ONNX exporter writes a file that cannot be run. Export "
-            "the task as 'openvino' or 'litert', or use an encoder with at least 2 heads."
+            "the task as 'openvino' or 'litert', or use an encoder with at least 2 attention heads."
         )
     if (backend, format) == ("torch", "litert") and _get_fixed_length(task) is None:
         raise ValueError(
             "LiteRT files from PyTorch have a fixed shape: one text of `sequence_length` tokens. "
-            "Set it with from_preset(..., sequence_length=128), or use the backend tensorflow."
+            "Set this length with from_preset(..., sequence_length=128), or use the backend "
+            "'tensorflow'."
         )
     require_packages(format, f"The format {format!r}")
 
@@ -152,7 +152,7 @@ def _has_single_heads(backbone: Backbone) -> bool:
 
 
 def require_packages(format: str, what: str) -> None:
-    """Raise an ImportError if a package for the format is missing on the Keras backend."""
+    """Raise an ImportError if a package is missing that the backend needs for the format."""
     for name in EXPORT_PACKAGES.get((keras.config.backend(), format), ()):
         if importlib.util.find_spec(name) is None:
             name = name.replace("_", "-")
@@ -165,7 +165,7 @@ def _get_fixed_length(task: Task) -> int | None:
 
 
 def _make_specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
-    """Return the input specifications for the Keras exporters. Dynamic sizes are None."""
+    """Create the input specs for the Keras exporters. Dynamic sizes are None."""
     names = task.prepared_inputs()
     return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
 
@@ -185,10 +185,10 @@ def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict)
 
 
 def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> None:
-    """Trace the model with dynamic shapes and write the trace.
+    """Trace the model with dynamic shapes, and write the trace to an ONNX file.
 
-    The Keras exporter does the same, but traces a text with one token. For such a text, there is no
-    token at index 1 for "mask_positions".
+    The Keras exporter traces the model with a single token. It cannot be used for models with
+    "mask_positions", because there is no token at index 1.
     """
     import torch
 
@@ -206,7 +206,7 @@ def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> Non
     sample = torch.ones((2, 8), dtype=torch.int32, device=task.weights[0].value.device)
     axes = {0: "batch", 1: "length"}
     with _freeze_weights(task), torch.no_grad(), warnings.catch_warnings():
-        # Warnings that Python numbers become constants, and that a newer exporter exists.
+        # PyTorch warns that Python numbers become constants and that a newer exporter exists.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             Positional().eval(),
@@ -221,10 +221,10 @@ def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> Non
 
 @contextlib.contextmanager
 def _freeze_weights(task: Task) -> Iterator[None]:
-    """Context in which no weight has a gradient.
+    """Context in which the weights do not require gradients.
 
-    Weights with gradients cannot be used as constants in a trace. When layers are in lists, PyTorch
-    does not find their weights, so they become constants in the trace.
+    PyTorch does not find the weights of layers in lists, so these weights become constants in the
+    trace. Constants must not require gradients.
     """
     weights = [weight.value for weight in task.weights if weight.value.requires_grad]
     for weight in weights:
@@ -251,9 +251,9 @@ def _write_litert(task: Task, path: pathlib.Path, description: str, options: dic
 
 
 def _write_litert_from_torch(task: Task, path: pathlib.Path, options: dict) -> None:
-    """Trace the model for one text with `sequence_length` tokens and write the trace.
+    """Trace the model for one text of `sequence_length` tokens, and write the trace.
 
-    The Keras exporter does the same, but keeps int32 token ids. litert-torch 0.10 confuses
+    The Keras exporter is not used because its token ids are int32. litert-torch 0.10 confuses
     functions for int32 and for int64.
     """
     import litert_torch
@@ -269,7 +269,7 @@ def _write_litert_from_torch(task: Task, path: pathlib.Path, options: dict) -> N
             return self.task(inputs, training=False)
 
     shape, device = (1, _get_fixed_length(task)), task.weights[0].value.device
-    # A separate tensor is needed for each input. A shared tensor would become a single input.
+    # Each input needs its own tensor. A shared tensor would become a single input.
     samples = {
         name: torch.ones(shape, dtype=torch.int32, device=device) for name in task.prepared_inputs()
     }
@@ -291,14 +291,14 @@ def _write_openvino(
 
 
 def make_openvino_model(task: Task, advice: str, **options) -> openvino.Model:
-    """Return the OpenVINO model from prepared inputs to "logits".
+    """Create an OpenVINO model that computes "logits" from preprocessed inputs.
 
     The model is read from a file. `convert_model` is not used because it sends telemetry to a
     server.
 
     Args:
-        task: A `Task`.
-        advice: String. Alternative to suggest for tasks that are not supported by OpenVINO.
+        task: `Task` to convert.
+        advice: String. Alternative to suggest in error messages.
         **options: Options for the ONNX exporter on the PyTorch backend.
 
     Raises:
@@ -308,13 +308,10 @@ def make_openvino_model(task: Task, advice: str, **options) -> openvino.Model:
 
     family = task.backbone.family.name
     if family in WRONG_IN_OPENVINO:
-        raise ValueError(
-            f"OpenVINO sometimes computes wrong outputs for the family {family!r}. {advice}, which "
-            "computes correct outputs."
-        )
+        raise ValueError(f"OpenVINO can compute wrong outputs for the family {family!r}. {advice}.")
 
     core = openvino.Core()
-    core.set_property({"ENABLE_MMAP": False})  # the files will be deleted afterwards
+    core.set_property({"ENABLE_MMAP": False})  # the files are deleted afterwards
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.onnx")
         if keras.config.backend() == "torch":
@@ -331,9 +328,9 @@ def make_openvino_model(task: Task, advice: str, **options) -> openvino.Model:
 
 
 def _write_logits(task: Task, folder: pathlib.Path) -> None:
-    """Write a SavedModel from prepared inputs to "logits".
+    """Write a SavedModel that computes "logits" from preprocessed inputs.
 
-    OpenVINO can read it 10 times faster than it can be converted by tf2onnx.
+    OpenVINO reads a SavedModel 10 times faster than tf2onnx converts the model.
     """
 
     def logits(**inputs):
@@ -348,10 +345,10 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
 
 
 def make_tokenizer_json(task: Task) -> bytes | None:
-    """Return a tokenizer.json to truncate and pad in the same way as the task's preprocessor.
+    """Create a tokenizer.json that truncates and pads in the same way as the task's preprocessor.
 
-    Without a preprocessor, None is returned. If the tokenizer is not supported by the library
-    `tokenizers`, a warning is logged and None is returned.
+    Without a preprocessor, None is returned. If the library `tokenizers` does not support the
+    tokenizer, a warning is logged and None is returned.
     """
     if task.preprocessor is None:
         return None
@@ -359,8 +356,8 @@ def make_tokenizer_json(task: Task) -> bytes | None:
     content = tokenizer.to_files().get("tokenizer.json")
     if content is None:
         logger.warning(
-            "%s cannot be written as tokenizer.json. Use it to compute the ids of the exported "
-            "model.",
+            "%s cannot be saved as tokenizer.json. Use this tokenizer to compute the inputs of the "
+            "exported model.",
             type(tokenizer).__name__,
         )
         return None
@@ -384,7 +381,7 @@ def make_tokenizer_json(task: Task) -> bytes | None:
 
 
 def _check_other_tokenizer(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
-    """Raise a ValueError for an existing tokenizer.json that belongs to another export."""
+    """Raise a ValueError if tokenizer.json exists and belongs to another export."""
     if not os.path.lexists(beside):
         return
     there = _read_content(beside)
@@ -392,13 +389,13 @@ def _check_other_tokenizer(path: pathlib.Path, beside: pathlib.Path, tokenizer: 
     is_ours = there is not None and digest.encode() in (_read_content(path) or b"")
     if there != tokenizer and not is_ours:
         raise ValueError(
-            f"{beside} exists and was not written with {path.name}, so it is not replaced. Export "
+            f"{beside} exists and does not belong to {path.name}, so it is not replaced. Export "
             f"to an empty folder, such as {path.parent / path.stem / path.name}."
         )
 
 
 def _read_content(path: pathlib.Path) -> bytes | None:
-    """Read a regular file. Links, pipes and folders are not read and return None."""
+    """Read a regular file. Return None for links, pipes and folders."""
     return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
 
@@ -407,7 +404,7 @@ def _is_marked(path: pathlib.Path) -> bool:
 
 
 def list_custom_operations(path: pathlib.Path) -> list[str]:
-    """Return the operation names in a LiteRT file that LiteRT does not include."""
+    """List the operations in a LiteRT file that LiteRT does not support."""
     model = _import_flatbuffer_utils().read_model(str(path))
     names = [operation.customCode for operation in model.operatorCodes]
     return sorted({name.decode() for name in names if name})
@@ -422,7 +419,7 @@ def _import_flatbuffer_utils() -> ModuleType:
 
 
 def _describe_litert(path: pathlib.Path, description: str) -> None:
-    """Rename the output "output_0" in a LiteRT file, and set the file description."""
+    """Rename the output of a LiteRT file to "logits", and set the description of the file."""
     flatbuffer_utils = _import_flatbuffer_utils()
     model = flatbuffer_utils.read_model(str(path))
     [signature] = model.signatureDefs
@@ -433,7 +430,10 @@ def _describe_litert(path: pathlib.Path, description: str) -> None:
 
 
 def _forget_initialized_tables() -> None:
-    """Remove None from the initializers, where eager tables leave it, to avoid tf2onnx warnings."""
+    """Remove None from the initializers of tables, because tf2onnx would log warnings.
+
+    Tables that are created eagerly add None to this collection.
+    """
     graph = tf.compat.v1.get_default_graph()
     initializers = graph.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     initializers[:] = [one for one in initializers if one is not None]
@@ -441,7 +441,7 @@ def _forget_initialized_tables() -> None:
 
 @functools.cache
 def _teach_torch() -> None:
-    """Register PyTorch operations that are called by Keras but missing in the PyTorch exporter."""
+    """Register PyTorch operations that Keras calls, but that the PyTorch exporter lacks."""
     import torch
     from torch.onnx.symbolic_helper import parse_args
 
@@ -493,15 +493,15 @@ def _teach_tf2onnx() -> None:
 
 
 def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
-    """Name the output and axes in an ONNX file, and add the task and its labels as metadata.
+    """Name the output and the axes in an ONNX file, and add the task and its labels as metadata.
 
     The output is named "logits", and the axes are named "batch", "length" and "masks". The metadata
-    uses the same keys as config.json: "pipeline_tag" and, for tasks with classes, "id2label" as
-    JSON and "problem_type". It can be read with
-    `onnxruntime.InferenceSession(...).get_modelmeta()`.
+    has the same keys as config.json: "pipeline_tag" and, for tasks with classes, "id2label" as
+    JSON and "problem_type". Use `onnxruntime.InferenceSession(...).get_modelmeta()` to read the
+    metadata.
 
     Args:
-        path: The path to the file written by the Keras exporter for the task.
+        path: Path of the file that the Keras exporter has written for the task.
         task: `Task` with one output.
         description: String. File description.
 
@@ -521,8 +521,8 @@ def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
         raise ValueError(
-            f"ONNX does not have an operation of this {type(task).__name__}. Export it as a "
-            f"SavedModel, export('served/1'), on TensorFlow. Error:\n{error}"
+            f"ONNX does not support an operation of this {type(task).__name__}. Export the task as "
+            f"a SavedModel, export('served/1'), on TensorFlow. Error:\n{error}"
         ) from error
 
 
@@ -536,7 +536,7 @@ def _rename(graph: GraphProto, old: str, new: str) -> None:
 
 
 def _name_axes(value, task: Task) -> None:
-    """Name the dynamic axes for an input or output."""
+    """Name the dynamic axes of an input or output."""
     of_masks = {"mask_positions", "logits"} if "mask_positions" in task.prepared_inputs() else {}
     for i, axis in enumerate(value.type.tensor_type.shape.dim):
         if axis.dim_param:

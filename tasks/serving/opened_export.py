@@ -1,7 +1,7 @@
-"""Open an exported folder with NumPy, `tokenizers` and an engine, without Keras.
+"""Run an exported folder with NumPy, `tokenizers` and an engine, without Keras.
 
-The folder contains the model file, the tokenizer files, and the settings for the task's `Answers`,
-for its preprocessor and for its tokenizer in `encoder_zoo.json`.
+The folder contains the model file, the tokenizer files, and `encoder_zoo.json` with the settings of
+the task's `Answers`, its preprocessor and its tokenizer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 EXPORT_KIND = "export"  # the task in the manifest
 Engine = Literal["onnx", "openvino", "litert"]
-# Model files for each format, starting with the file to open.
+# Maps a format to its model files. The first file is opened.
 MODEL_FILES = {
     "onnx": ("model.onnx",),
     "openvino": ("model.xml", "model.bin"),
@@ -73,7 +73,7 @@ Settings = Annotated[dict, Rule(lambda v: isinstance(v, dict), "an object")]
 
 @dataclasses.dataclass(frozen=True)
 class ExportedBackbone:
-    """The backbone properties needed by preprocessors. See `Preprocessor.attach`."""
+    """Properties of a backbone that preprocessors need. See `Preprocessor.attach`."""
 
     vocabulary_size: PositiveInt
     max_sequence_length: PositiveInt
@@ -82,25 +82,25 @@ class ExportedBackbone:
     checkpoint_vocabulary = None
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the smallest and the largest valid number for an input."""
+        """Return a dict from input names to their minimum and maximum values."""
         return {"segment_ids": (0, self.num_segments - 1)}
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportRecord:
-    """The export description from its manifest.
+    """Contents of the manifest of an export.
 
     Attributes:
-        task: String. Task name, as in `TASKS`.
-        answers: String. Class name for its answers, as in `ANSWERS`.
-        format: String. Model file format.
+        task: String. Name of the task in `TASKS`.
+        answers: String. Name of its `Answers` class in `ANSWERS`.
+        format: String. Format of the model file.
         dtype: String. "float32", or "int8" for quantized matrix products.
-        agreement: Optional dict. How close the int8 outputs are to the float32 outputs. See
+        agreement: Optional dict. Similarity between the int8 outputs and the float32 outputs. See
             `Task.export`.
-        settings: Dict. Answer settings.
-        preprocessor: Dict. Arguments for the preprocessor.
-        tokenizer: Dict. Class and arguments for the tokenizer.
-        backbone: Dict. Fields for `ExportedBackbone`.
+        settings: Dict. Settings of the `Answers`.
+        preprocessor: Dict. Arguments of the preprocessor.
+        tokenizer: Dict. Class and arguments of the tokenizer.
+        backbone: Dict. Fields of the `ExportedBackbone`.
     """
 
     task: Annotated[str, Rule(lambda v: isinstance(v, str), "a task's name")]
@@ -115,19 +115,19 @@ class ExportRecord:
 
 
 class OpenedExport:
-    """A task that runs in an engine and returns the same answers as the exported task.
+    """Exported task that runs in an engine. Its predictions are the same as in Keras.
 
-    It can be created with `ez.open_export`. It has the answering methods for its task, such as
-    `classify` or `embed`, with the same arguments and results, and the answer settings, such as
-    `temperature` or `embedding_dim`.
+    Use `ez.open_export` to create an instance. It has the prediction methods of its task, such as
+    `classify` or `embed`, with the same arguments and results, and the settings of these methods,
+    such as `temperature` or `embedding_dim`.
 
     Attributes:
-        task: String. Task name, such as "sequence_classifier".
-        methods: A tuple of strings. Method names for answering.
+        task: String. Name of the task, such as "sequence_classifier".
+        methods: Tuple of strings. Names of the prediction methods.
         engine: String. "onnx", "openvino" or "litert".
         dtype: String. "float32" or "int8".
         agreement: Optional dict. Similarity between the int8 outputs and the float32 outputs.
-        preprocessor: The task's preprocessor.
+        preprocessor: Preprocessor of the task.
     """
 
     def __init__(self, record: ExportRecord, answers: Answers, engine: str):
@@ -152,26 +152,30 @@ class OpenedExport:
         if answers is not None and name in _list_setting_names(type(answers)):
             return getattr(answers, name)
         raise AttributeError(
-            f"An export of {vars(self).get('task')} has no {name!r}. It has "
+            f"An export of {vars(self).get('task')} has no {name!r}. Its methods are "
             f"{', '.join(vars(self).get('methods', ()))} and predict.",
             name=name,
         )
 
     @validate_arguments
     def predict(self, x: object, batch_size: PositiveInt | None = None) -> Any:
-        """Compute the outputs for raw or prepared inputs in the input order. See `Task.predict`.
+        """Compute the outputs for raw or preprocessed inputs. See `Task.predict`.
 
         Args:
-            x: Texts, as for the task's `predict`, or a dict with prepared inputs.
+            x: Texts, as for `predict` of the task, or a dict of preprocessed inputs.
             batch_size: Optional positive integer. Maximum number of examples per batch. Texts of
-                different lengths are computed in smaller batches. Defaults to None, which means 32.
+                different lengths are computed in smaller batches. If None, 32 is used. Defaults to
+                None.
+
+        Returns:
+            Array of outputs in the input order.
         """
         run = self._answers.runner.predict if is_prepared(x) else self._answers.predict_texts
         return _run_in_numpy(run)(x, batch_size)
 
 
 def _run_in_numpy(function: Callable) -> Callable:
-    """Return a function to prepare texts in NumPy, even if the Keras backend is TensorFlow."""
+    """Wrap a function to preprocess texts in NumPy, even if the Keras backend is TensorFlow."""
 
     @functools.wraps(function)
     def run(*args, **kwargs):
@@ -192,37 +196,37 @@ def open_export(
     verify: bool = True,
     spinning: bool = True,
 ) -> OpenedExport:
-    """Open a folder from `model.export(folder, format=...)` to answer without Keras.
+    """Open a folder from `model.export(folder, format=...)` to run the model without Keras.
 
-    This only imports NumPy, the library `tokenizers` and the engine. The methods, their arguments
+    Only NumPy, the library `tokenizers` and the engine are imported. The methods, their arguments
     and their results are the same as for the model:
 
         classifier.export("served", format="onnx")
         opened = ez.open_export("served")  # in another process, without Keras
         opened.classify(["Good film.", "Bad film."])
 
-    It can be used by several threads at the same time. It can also be used to open an index for the
-    same model: `ez.load_index("index", embedder=opened)`.
+    Several threads can use the opened model at the same time. The opened model can also be the
+    embedder of an index: `ez.load_index("index", embedder=opened)`.
 
     Args:
         folder: String or path. Folder to open.
-        engine: Optional string. Use "onnx" for ONNX Runtime (package onnxruntime), "openvino" for
+        engine: Optional string. "onnx" for ONNX Runtime (package onnxruntime), "openvino" for
             OpenVINO (package openvino), which can also read ONNX exports, or "litert" for LiteRT
-            (package ai-edge-litert). Defaults to None, which selects the engine for the export
-            format.
+            (package ai-edge-litert). If None, the engine with the name of the export format is
+            used. Defaults to None.
         verify: Boolean. Whether to compare the files with the checksums in `encoder_zoo.json`.
             Defaults to True.
-        spinning: Boolean. Whether to let idle ONNX Runtime threads check for work in a loop for a
-            while before they sleep. This makes single texts faster on an idle machine, but takes
-            CPU time from other work on the same cores, such as a web server. Defaults to True.
+        spinning: Boolean. Whether idle ONNX Runtime threads check for work in a loop before they
+            sleep. This makes single texts faster on an idle machine, but takes CPU time from other
+            work on the same cores, such as a web server. Defaults to True.
 
     Returns:
         An `OpenedExport`.
 
     Raises:
         ValueError: If the folder is not an export, if a file was changed or damaged, or if the
-            format is not supported by the engine.
-        ImportError: If the engine's package is not installed.
+            engine does not support the format.
+        ImportError: If the package of the engine is not installed.
 
     Example:
         >>> import tempfile
@@ -247,21 +251,21 @@ def open_export(
 
 
 def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
-    """Read the export description.
+    """Read and check the manifest of an export.
 
     Raises:
-        ValueError: If the folder is not an export, or if a file was changed or has wrong fields.
+        ValueError: If the folder is not an export, if a file was changed, or if a field is invalid.
     """
     if MANIFEST not in files:
         raise ValueError(
-            f"{files.path} is not an export, because {MANIFEST} is missing. Write one with "
+            f"{files.path} is not an export, because {MANIFEST} is missing. Create an export with "
             "model.export(folder, format='onnx')."
         )
     manifest, path = read_manifest(files, verify), files.path / MANIFEST
     if manifest["task"] != EXPORT_KIND:
         raise ValueError(
-            f"{files.path} contains a {manifest['task']:.40} and not an export. Load it with "
-            "from_preset, or write an export with model.export(folder, format='onnx')."
+            f"{files.path} contains a {manifest['task']:.40} and not an export. Load the folder "
+            "with from_preset, or create an export with model.export(folder, format='onnx')."
         )
     fields = check_fields(
         manifest.get(EXPORT_KIND), get_rules(ExportRecord.__init__), f"{path}: {EXPORT_KIND}"
@@ -270,8 +274,8 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
     for name in MODEL_FILES[record.format]:
         if name not in manifest["files"]:
             raise ValueError(
-                f"{path}: files does not contain {name}, a file of the model. Export the model "
-                "again."
+                f"{path}: the field 'files' does not contain {name}, a file of the model. Export "
+                "the model again."
             )
     return record
 
@@ -279,13 +283,13 @@ def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
 def check_fields(
     fields: object, rules: Mapping[str, Rule | None], where: str, optional: bool = False
 ) -> dict:
-    """Return fields from a file, after checking their names and values.
+    """Check the names and values of fields from a file, and return the fields.
 
     Args:
-        fields: Value read from a file.
-        rules: A dict from field names to rules, or to None to allow any value.
-        where: String. Description to use for this place in error messages.
-        optional: Boolean. Whether fields may be missing. Defaults to False.
+        fields: Object from a JSON file. It should be a dict.
+        rules: Dict from field names to rules, or to None if any value is allowed.
+        where: String. Place of the fields in the file, for error messages.
+        optional: Boolean. Whether fields can be missing. Defaults to False.
 
     Raises:
         ValueError: If a field is missing or unknown, or has a wrong value.
@@ -309,15 +313,15 @@ def check_fields(
 
 
 def _get_argument_rules(cls: type, names: Iterable[str]) -> dict[str, Rule | None]:
-    """Return the rules for some arguments of a class."""
+    """Get the rules of some arguments of a class."""
     return {name: get_argument_rules(cls).get(name) for name in names}
 
 
 def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
-    """Make the text side for an export, without a runner.
+    """Create the `Answers` of an export from its files, without a runner.
 
     Raises:
-        ValueError: If a setting in the manifest has a wrong value.
+        ValueError: If a setting in the manifest is invalid.
     """
     where = f"{files.path / MANIFEST}: {EXPORT_KIND}"
     cls = load_answers_class(record.answers)
@@ -340,11 +344,11 @@ def load_answers_class(name: str) -> type[Answers]:
 
 
 class ExportedTask:
-    """The task properties needed by its preprocessor. See `Preprocessor.attach`.
+    """Properties of a task that its preprocessor needs. See `Preprocessor.attach`.
 
     Args:
-        backbone: `ExportedBackbone` for this task.
-        settings: A dict with the answer settings, which can also be read as attributes.
+        backbone: `ExportedBackbone` of this task.
+        settings: Dict with the settings of the `Answers`. They can also be read as attributes.
     """
 
     expected_scores = query_encoder = None  # for training, and for models that are not exported
@@ -355,7 +359,7 @@ class ExportedTask:
 
 
 def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where: str):
-    """Make a preprocessor from the arguments in a file, after they are checked by its class."""
+    """Check the arguments in a file, and create a preprocessor from them."""
     rules = _get_argument_rules(cls, get_argument_names(cls))
     del rules["tokenizer"]
     arguments = check_fields(settings, rules, where, optional=True)
@@ -367,16 +371,16 @@ def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where
 
 
 def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer | FileTokenizer:
-    """Make the tokenizer from the files in the folder.
+    """Create the tokenizer of an export from the files in its folder.
 
     Args:
         files: Files in the folder.
-        settings: A dict with "class", the class name in `TOKENIZER_CLASSES` or "FileTokenizer", and
+        settings: Dict with the keys "class" (a name in `TOKENIZER_CLASSES` or "FileTokenizer") and
             "arguments".
-        where: String. Description to use for this place in error messages.
+        where: String. Place of the settings in the manifest, for error messages.
 
     Raises:
-        ValueError: If a setting or a file is wrong.
+        ValueError: If a setting or a file is invalid.
     """
     names = *TOKENIZER_CLASSES, FileTokenizer.__name__
     check_fields(settings, {"class": one_of(*names), "arguments": None}, where)
@@ -392,12 +396,12 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
 
 
 def from_setting(value: object) -> object:
-    """Return an answer setting from its JSON form."""
+    """Convert a setting in JSON to a setting of `Answers`."""
     return from_json_value(value) if isinstance(value, str | float) else value
 
 
 def _open_model(files: FolderFiles, format: str, engine: str, spinning: bool) -> Session:
-    """Open the model file, after making sure that its checksum was compared."""
+    """Open the model file. Raise an error if it is not the file whose checksum was compared."""
     names = MODEL_FILES[format]
     options = {"spinning": spinning} if engine == "onnx" else {}
     session = open_session(files.path / names[0], engine, **options)

@@ -317,7 +317,7 @@ def test_a_changed_file_is_named(copied, name):
     ("fields", "words"),
     [
         ({"format": "pickle"}, "export: format is 'pickle'"),
-        ({"format": "litert"}, "files does not contain model.tflite"),
+        ({"format": "litert"}, "'files' does not contain model.tflite"),
         ({"answers": "os.system"}, "answers is 'os.system'"),
         ({"answers": ["ClassAnswers"]}, "answers is "),
         ({"settings__temperature": -1}, "temperature is -1"),
@@ -514,7 +514,10 @@ def test_exports_of_other_backends(classifier, backend, tmp_path):
     env = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     if backend == "jax":
-        assert "'onnx' needs Keras's backend tensorflow or torch, not 'jax'" in done.stderr
+        assert (
+            "'onnx' requires the Keras backend tensorflow or torch, but the backend is 'jax'"
+            in done.stderr
+        )
         assert done.returncode == 1
         return
     assert done.returncode == 0, done.stderr
