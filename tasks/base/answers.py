@@ -1,7 +1,6 @@
 """Convert texts to examples, and model outputs to answers. This code does not need Keras.
 
-Comments use these letters for shapes: B is the batch size, L the sequence length and N the number
-of examples.
+Shape letters: B (batch size), L (sequence length), N (examples).
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ class Answers:
 
     Attributes:
         preprocessor_class: Preprocessor class.
-        methods: Tuple of strings. Names of the prediction methods.
+        methods: Tuple of strings. Prediction method names.
         instead_of_predict: Optional string. If `predict` only supports preprocessed inputs, the
             method to use for texts.
         opened_class: Class of opened exports with these answers.
-        preprocessor: Preprocessor of the task.
+        preprocessor: The task's preprocessor.
         runner: `Runner` that computes the outputs.
     """
 

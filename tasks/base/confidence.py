@@ -1,6 +1,6 @@
 """Calibrate scores with a temperature, and choose thresholds for labels.
 
-Comments use these letters for shapes: N is the number of examples and C the number of classes.
+Shape letters: N (examples), C (classes).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Task heads: the layers that compute logits from the outputs of a backbone.
 
-Comments use these letters for shapes: B is the batch size, L the sequence length, D the hidden
-dimension and C the number of outputs.
+Shape letters: B (batch size), L (sequence length), D (hidden dimension), C (outputs).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
     Args:
         units: Positive integer. Output dimension.
         activation: String. See `layers.ACTIVATIONS`.
-        layer_norm_epsilon: Optional float. Epsilon of the LayerNorm. If None, there is no
+        layer_norm_epsilon: Optional float. LayerNorm epsilon. If None, there is no
             LayerNorm. Defaults to None.
         use_bias: Boolean. Whether the dense layer and the LayerNorm have a bias. Defaults to True.
         stddev: Float. Standard deviation of new weights (see `layers.make_initializer`).
@@ -177,11 +176,11 @@ def make_head(
     """Create and build the head that the family uses for a task.
 
     Args:
-        head: `Head` with the settings of the family.
+        head: The family's `Head`.
         backbone: `Backbone`. The head reads its outputs.
         units: Positive integer. Number of outputs C.
         dropout: Float. Dropout rate. See `get_head_dropout`.
-        dtype: Keras dtype policy of the task.
+        dtype: The task's Keras dtype policy.
         of_tokens: Boolean. Whether the head reads all token vectors (B, L, D) instead of one vector
             per text (B, D). Defaults to False.
 
@@ -224,12 +223,12 @@ def make_hidden(
     """Create the hidden layer of a head.
 
     Args:
-        hidden: `Hidden` with the settings of the family.
+        hidden: The family's `Hidden`.
         backbone: `Backbone`. If the activation or the epsilon is missing in `hidden`, the value of
             the backbone is used.
         units: Positive integer. Output dimension.
-        dtype: Keras dtype policy of the task.
-        activation, layer_norm_epsilon: Optional values that replace the values of the family.
+        dtype: The task's Keras dtype policy.
+        activation, layer_norm_epsilon: Optional values that replace the family's values.
             Default to None.
     """
     return HiddenLayer(
@@ -250,8 +249,8 @@ def compute_text_logits(
 
     Args:
         task: Task with a backbone and a head.
-        encoded: Dict. Outputs of the backbone.
-        inputs: Dict. Inputs of the backbone.
+        encoded: Dict. Backbone outputs.
+        inputs: Dict. Backbone inputs.
         training: Optional boolean, as in Keras. Defaults to None.
     """
     if task.head_record.pooled:
@@ -282,10 +281,10 @@ def check_pooler(task: keras.Model, name: str) -> None:
 
 
 def get_head_dropout(head: Head, backbone: Backbone, dropout: float | None) -> float:
-    """Return the dropout rate of a head: the given rate, or the default of the family.
+    """Return the dropout rate of a head: the given rate, or the family's default.
 
     Args:
-        head: `Head` with the settings of the family.
+        head: The family's `Head`.
         backbone: `Backbone`. Its dropout rate is the default of most families.
         dropout: Optional float. Dropout rate that replaces the default.
 

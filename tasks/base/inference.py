@@ -1,6 +1,6 @@
 """Run a task on texts in memory or on encoded examples, batch by batch.
 
-Comments use these letters for shapes: B is the batch size and L the sequence length.
+Shape letters: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
     Args:
         task: `TextModel` with a preprocessor.
         examples: Dict. Encoded examples.
-        indices: Integer array of shape (B,). Indices of the examples.
+        indices: Integer array of shape (B,). Example indices.
     """
     maker = task.batch_maker
 
@@ -229,7 +229,7 @@ def compute_text_outputs_in_graph(
     Args:
         task: Task with one output vector per example.
         examples: Dict. Encoded examples.
-        width: Positive integer. Dimension C of the outputs.
+        width: Positive integer. Output dimension C.
         run: Optional function from model inputs to outputs. Defaults to the task.
     """
     run = run or functools.partial(task, training=False)

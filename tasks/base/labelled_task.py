@@ -59,7 +59,7 @@ class LabelledTask(Task):
         labels: Optional list of strings. Class names.
         num_classes: Optional integer. Number of classes C. None until the classes are known.
         temperature, thresholds: See `calibrate` and `tune_thresholds`.
-        given_head: Optional Keras layer. Custom head. If None, the head of the family is used.
+        given_head: Optional Keras layer. Custom head. If None, the family's head is used.
     """
 
     temperature: float = 1.0
@@ -73,7 +73,7 @@ class LabelledTask(Task):
         self._finish_building()
 
     def _set_head(self, head: keras.layers.Layer | None) -> None:
-        """Set a custom head, which is used instead of the head of the family."""
+        """Set a custom head, which is used instead of the family's head."""
         if head is not None and not isinstance(head, keras.layers.Layer):
             raise invalid("head", head, "a Keras layer", TypeError)
         # When the classes are known, Keras tracks the layer in `head`. It must not be tracked
@@ -260,7 +260,7 @@ class LabelledTask(Task):
         """Check the held-out examples and their labels, and return them.
 
         Args:
-            method: String. Name of the method in error messages.
+            method: String. Method name in error messages.
             x, y: Examples in memory with labels.
         """
         self._check_labels_known()
@@ -294,7 +294,7 @@ class LabelledTask(Task):
         others = {"head", "problem_type"} & given.keys()
         kept = cls._compare_classes(config, given)
         if others or kept != "all":
-            # The stored thresholds belong to the classes of the checkpoint.
+            # The stored thresholds belong to the checkpoint's classes.
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings
             stored |= {name: value for name, value in of_classes.items() if name in known}
@@ -363,7 +363,7 @@ class LabelledTask(Task):
         return find_label_rows(self.labels, names)
 
     def _has_renamed_labels(self, names: list[str]) -> bool:
-        """Return whether the labels differ from the labels of the checkpoint, in names or order.
+        """Return whether the labels differ from the checkpoint's labels, in names or order.
 
         Default names such as LABEL_0 in the checkpoint do not count as different.
         """

@@ -1,6 +1,6 @@
 """Return None as the answer for rows without text.
 
-Comments use these letters for shapes: N is the number of rows and M the number of rows with text.
+Shape letters: N (rows), M (rows with text).
 """
 
 from __future__ import annotations

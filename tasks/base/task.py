@@ -71,7 +71,7 @@ class TinyData(NamedTuple):
     """Arguments and data for a small task, which `encoder_zoo.testing` uses.
 
     Attributes:
-        arguments: Dict. Arguments of the constructor, in addition to `backbone` and `preprocessor`.
+        arguments: Dict. Constructor arguments, in addition to `backbone` and `preprocessor`.
         x: Raw inputs with the letters a to p.
         y: Optional labels.
         questions: Optional function from the task to the arguments of `record.text_method`, for the
@@ -88,13 +88,13 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     """Base class for the tasks: a backbone, a head and a preprocessor for raw text.
 
     Args:
-        backbone: `Backbone` of the task.
+        backbone: The task's `Backbone`.
         preprocessor: Optional `Preprocessor`, which converts raw inputs to model inputs. Without a
             preprocessor, `fit`, `evaluate` and `predict` only support preprocessed inputs
             (`{"token_ids", ...}`). Defaults to None.
 
     Attributes:
-        record: `TaskRecord` with the properties of the task that other modules need.
+        record: `TaskRecord` with the task's properties that other modules need.
         new_head: Optional tuple. Initial weights of a head that is missing in the checkpoint. It is
             set to None after the first prediction.
         kept_weights: Dict from tensor names to arrays. Checkpoint weights of a head that `fit` will
@@ -192,7 +192,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Compute the outputs of the backbone. Inputs that it does not use are ignored."""
+        """Compute the backbone outputs. Inputs that it does not use are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.predictions(inputs, training)}
         given = self.backbone_inputs(inputs)
@@ -201,18 +201,18 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.backbone(given, training=training)
 
     def backbone_inputs(self, inputs: Mapping) -> Mapping:
-        """Select the inputs of the backbone, and add inputs that depend on the head."""
+        """Select the backbone inputs, and add inputs that depend on the head."""
         return self.backbone.add_head_inputs(select_backbone_inputs(inputs), self.head_record)
 
     def call(self, inputs, training=None):
         return self._compute_outputs(inputs, training)
 
     def _compute_outputs(self, inputs: dict, training: bool | None = None):
-        """Compute the outputs of the task. A copy made by `for_cpu` uses its engine."""
+        """Compute the task's outputs. A copy made by `for_cpu` uses its engine."""
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
-        """Compute the outputs of the task from the outputs of the backbone."""
+        """Compute the task's outputs from the backbone outputs."""
         raise NotImplementedError
 
     @classmethod
@@ -402,7 +402,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 and only needs TensorFlow to run. The other formats can also be used on the PyTorch
                 backend. They take token ids and return the same outputs as `predict`. A
                 tokenizer.json is written next to the file, so that the library `tokenizers` can
-                compute the token ids. If None, the suffix of the path selects the format: `.onnx`,
+                compute the token ids. If None, the path suffix selects the format: `.onnx`,
                 `.tflite` or `.xml`, and "tf_saved_model" for any other path. Defaults to None.
             **options: Options for the format. For a "tf_saved_model", these are the arguments of
                 `signatures`, such as `strategy` or `null_threshold`. For a folder, pass
@@ -690,13 +690,13 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         class for the same task can load a folder in the Hugging Face format, and KerasHub a folder
         in the KerasHub format. Both compute the same outputs. The folder is replaced atomically, so
         it does not change if an error occurs. Low-rank updates are merged into the weights. Frozen
-        layers and the arguments of `compile` are not stored. To keep both, use
+        layers and the `compile` arguments are not stored. To keep both, use
         `.save("model.keras")`.
 
         Args:
             directory: String or path. Folder to write or replace. Unrelated files in this folder
                 are kept.
-            dtype: Optional string. Data type of the saved weights: "float32", "float16" or
+            dtype: Optional string. Data type for saved weights: "float32", "float16" or
                 "bfloat16". If None, all weights keep their data types. Defaults to None.
             format: String, "huggingface" or "keras_hub". A "keras_hub" folder can be loaded by the
                 corresponding class in `keras_hub.models`. KerasHub pads every batch to
@@ -810,7 +810,7 @@ class TokenEncoder(Task):
     """Model that only computes token embeddings (B, L, D), for engines that cannot run the task.
 
     Args:
-        backbone: `Backbone` of the task.
+        backbone: The task's `Backbone`.
     """
 
     record = TaskRecord("encoder", Preprocessor)

@@ -127,7 +127,7 @@ def _check_can_trim(task: Task) -> None:
 
 
 def _get_tokenizer(task: Task) -> Tokenizer:
-    """Return the tokenizer of a task. Raise a TypeError if its vocabulary cannot be trimmed."""
+    """Return a task's tokenizer. Raise a TypeError if its vocabulary cannot be trimmed."""
     tokenizer = getattr(getattr(task, "preprocessor", None), "tokenizer", None)
     if not isinstance(tokenizer, TRIMMABLE):
         kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)

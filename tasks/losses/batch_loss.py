@@ -1,4 +1,4 @@
-"""Compute the loss of a batch from the losses of its examples.
+"""Compute a batch's loss from the losses of its examples.
 
 In Keras, each loss averages its own values, according to its `reduction`. But a loss does not know
 which tokens are padding, which rows only pad the batch, or which part of the batch is on other
@@ -8,8 +8,7 @@ replicas. In this package, a loss therefore returns a value for each example or 
 Keras losses are recognized by the function that they wrap. Logits and labels are converted to the
 inputs that this function expects. Metrics that average the same function receive the same inputs.
 
-Comments use these letters for shapes: B is the batch size, L the sequence length and C the number
-of classes.
+Shape letters: B (batch size), L (sequence length), C (classes).
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ def get_argument(loss, name: str):
 
 
 def get_name(loss) -> str:
-    """Return the name of a loss or metric for error messages, such as "KLDivergence"."""
+    """Return a loss or metric name for error messages, such as "KLDivergence"."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
@@ -154,7 +153,7 @@ def prepare_function_inputs(
         logits: Boolean. Whether this function expects logits.
         y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
         y_pred: The logits with shape (B, ..., C).
-        activation: Optional string. Activation of the task, "softmax" or "sigmoid".
+        activation: Optional string. The task's activation, "softmax" or "sigmoid".
 
     Example:
         >>> y_true, y_pred = prepare_function_inputs(
@@ -214,7 +213,7 @@ def is_computed_by_row(loss) -> bool:
 
 
 class BatchLoss:
-    """Compute the loss of a batch with a Keras loss, a loss from this package or a custom loss.
+    """Compute a batch's loss with a Keras loss, a loss from this package or a custom loss.
 
     Args:
         loss: `keras.losses.Loss` instance, or a function `loss(y_true, y_pred)` that returns a
@@ -229,7 +228,7 @@ class BatchLoss:
 
     Call arguments:
         y_true: Tensor. Labels.
-        y_pred: Tensor of shape (B, ...). Outputs of the model.
+        y_pred: Tensor of shape (B, ...). Model outputs.
         sample_weight: Optional tensor of shape (B,) or (B, L). Weights of examples or tokens.
         rows: Boolean tensor of shape (B,). False for rows that only pad the batch. If None, all
             rows are used. Defaults to None.
@@ -296,8 +295,8 @@ class BatchLoss:
             return self._reduce_single_value(values, y_pred, weights + masks)
         if self.of_examples and len(values.shape) > 1:
             raise ValueError(
-                f"The output of {get_name(self.loss)} has the shape {tuple(values.shape)}, so some "
-                "of the values belong to padding. Return a single value for each example."
+                f"The output shape of {get_name(self.loss)} is {tuple(values.shape)}, so some "
+                "values belong to padding. Return a single value for each example."
             )
         weights, masks = (
             [self.broadcast_weights(values, weight) for weight in given]
@@ -314,7 +313,7 @@ class BatchLoss:
 
         Args:
             y_true: Tensor. Labels.
-            y_pred: Tensor of shape (B, ...). Outputs of the model.
+            y_pred: Tensor of shape (B, ...). Model outputs.
             rows: Optional boolean tensor. See `compute_loss_values`.
             tokens: Optional tensor. See `compute_loss_values`.
         """
@@ -345,7 +344,7 @@ class BatchLoss:
             weights = ops.squeeze(weights, -1)
         if len(weights.shape) > rank:
             raise ValueError(
-                f"The output of {get_name(self.loss)} has the shape {tuple(values.shape)}, but the "
+                f"The output shape of {get_name(self.loss)} is {tuple(values.shape)}, but the "
                 f"weights have the shape {tuple(weights.shape)}. Return a value for each token or "
                 "label."
             )

@@ -1,7 +1,6 @@
 """Compute the gradients of a large batch with the memory for a small batch.
 
-Comments use these letters for shapes: B is the batch size, P the number of chunks and S the number
-of rows in a chunk.
+Shape letters: B (batch size), P (chunks), S (rows in a chunk).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Losses that rank the pairs in a batch by their scores.
 
-Comments use these letters for shapes: B is the batch size, K the number of other texts in a row, P
-the number of pairs on all replicas and D the embedding dimension.
+Shape letters: B (batch size), K (other texts in a row), P (pairs on all replicas), D (embedding
+dimension).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cross-entropy losses for labels that are indices or probabilities.
 
-Comments use these letters for shapes: B is the batch size and C the number of classes.
+Shape letters: B (batch size), C (classes).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contrastive loss that uses a guide model to exclude false negatives.
 
-Comments use these letters for shapes: B is the batch size, N the number of rows on all replicas, K
-the number of other texts in a row, G the embedding dimension of the guide and D of the model.
+Shape letters: B (batch size), N (rows on all replicas), K (other texts in a row), D
+(embedding dimension), G (embedding dimension of the guide).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contrastive loss with in-batch negatives.
 
-Comments use these letters for shapes: B is the batch size, N the number of rows on all replicas, K
-the number of other texts in a row, M the number of candidates and D the embedding dimension.
+Shape letters: B (batch size), N (rows on all replicas), K (other texts in a row), M
+(candidates), D (embedding dimension).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from encoder_zoo.tasks.losses.vectors import (
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Cross-entropy of choosing the positive of each query from all documents in the batch.
+    """Cross-entropy of choosing each query's positive from all documents in the batch.
 
     The documents are the positives and hard negatives of all rows. Relevant documents are not used
     as negatives. A document is relevant if it is equal to the query or its positive, or if it is
@@ -35,9 +35,9 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
             to 20.0.
         similarity: String, "cosine" or "dot". Defaults to "cosine".
         symmetric: Boolean. If True, the loss is the mean of this loss and the reverse loss, which
-            chooses the query of each positive. Defaults to False.
+            chooses each positive's query. Defaults to False.
         margin: Optional non-negative float. Negatives are excluded if their similarity is higher
-            than the similarity of the positive minus this margin, because they could be relevant.
+            than the positive's similarity minus this margin, because they could be relevant.
             If None, this filter is disabled. Defaults to None.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
@@ -139,12 +139,12 @@ def mask_positives(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
 
 
 def compute_negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTensor:
-    """Compute the negative log-likelihood of the positive of each row, shape (B,).
+    """Compute the negative log-likelihood of each row's positive, shape (B,).
 
     Args:
         logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas. All
             rows of a column are adjacent.
-        own: Boolean tensor of shape (B, M). True for the positive of each row.
+        own: Boolean tensor of shape (B, M). True for each row's positive.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore. The positive is always used.
         rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored. If
             None, all rows are used. Defaults to None.

@@ -1,7 +1,6 @@
 """Loss that trains embeddings which can be truncated.
 
-Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
-D the embedding dimension.
+Shape letters: B (batch size), K (other texts in a row), D (embedding dimension).
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
             raise invalid("dims", dims, "one or more positive integers")
         if weights is not None and len(weights) != len(dims):
             raise ValueError(
-                f"`weights` has {len(weights)} values, but `dims` has {len(dims)}. Expected one "
-                "weight for each value in `dims`."
+                f"The length of `weights` is {len(weights)}. Expected {len(dims)}, one weight for "
+                "each value in `dims`."
             )
         self.loss = loss
         self.dims = list(dims)

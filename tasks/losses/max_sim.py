@@ -1,8 +1,7 @@
 """Losses for late interaction, which compare token vectors of queries and documents.
 
-Comments use these letters for shapes: B is the batch size, N the number of rows on all replicas, K
-the number of documents in a row, M the number of documents in all rows, L the number of tokens in a
-text, Q the number of tokens in a query and D the embedding dimension.
+Shape letters: B (batch size), N (rows on all replicas), K (documents in a row), M (documents in
+all rows), L (tokens in a text), Q (tokens in a query), D (embedding dimension).
 """
 
 from __future__ import annotations
@@ -208,7 +207,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimInfoNCE(_MaxSimLoss):
-    """Cross-entropy of choosing the positive of each query from all documents, with token vectors.
+    """Cross-entropy of choosing each query's positive from all documents, with token vectors.
 
     This loss is `InfoNCE` with the MaxSim score. The documents are the positives and hard negatives
     of all rows, except for documents that are known to be relevant. With `tf.distribute`, the

@@ -1,6 +1,6 @@
 """Listwise losses for reranking. They compare the order of all texts of a query.
 
-Comments use these letters for shapes: B is the batch size and K the number of texts per query.
+Shape letters: B (batch size), K (texts per query).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pairwise losses for reranking. They compare every two texts of a query.
 
-Comments use these letters for shapes: B is the batch size and K the number of texts per query.
+Shape letters: B (batch size), K (texts per query).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RankNet(RankingLoss):
         Args:
             scores, logits: Tensors of shape (B, K).
             counts: Tensor of shape (B, K, K). 1 if the first text of the pair is better, else 0.
-            weights: Tensor of shape (B, K, K), or a float. Weights of the pairs. Defaults to 1.0.
+            weights: Tensor of shape (B, K, K), or a float. Pair weights. Defaults to 1.0.
         """
         bits = ops.softplus(logits[:, None] - logits[:, :, None]) / math.log(2)
         total = ops.sum(counts * weights * bits, axis=(1, 2))

@@ -1,10 +1,9 @@
-"""Gather the rows of a batch from all replicas, and ignore padding rows.
+"""Gather a batch's rows from all replicas, and ignore padding rows.
 
 With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
 single array that is split evenly across devices, so it can contain padding rows.
 
-Comments use these letters for shapes: B is the number of rows on this replica and N the number of
-rows on all replicas.
+Shape letters: B (rows on this replica), N (rows on all replicas).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, toke
     Args:
         loss: Keras loss. Its `call` can have the optional arguments `rows` and `tokens`.
         y_true: Tensor. Labels.
-        y_pred: Tensor of shape (B, ...). Outputs of the model.
+        y_pred: Tensor of shape (B, ...). Model outputs.
         rows: Optional boolean tensor of shape (B,). False for padding rows. If None, all rows are
             used. Defaults to None.
         tokens: Optional tensor of shape (B, L). Token weights. If None, all tokens are used.

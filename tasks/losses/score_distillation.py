@@ -1,7 +1,6 @@
-"""Losses that train a student on the scores of a teacher.
+"""Losses that train a student on a teacher's scores.
 
-Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
-D the embedding dimension.
+Shape letters: B (batch size), K (other texts in a row), D (embedding dimension).
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     A margin is the score of a positive minus the score of a negative.
 
     Args:
-        similarity: String, "dot" or "cosine". Similarity that is the score of the student. Defaults
+        similarity: String, "dot" or "cosine". The student's score. Defaults
             to "dot".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B, K). Teacher scores of the positive and the negatives. With a
-            single negative, a tensor of shape (B,) with the margins of the teacher is also
+            single negative, a tensor of shape (B,) with the teacher's margins is also
             supported.
         y_pred: Tensor of shape (B, 1 + K, D) with the vectors of a query, its positive and its
             negatives.
@@ -80,7 +79,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     Args:
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
             by its square. Defaults to 1.0.
-        similarity: String, "dot" or "cosine". Similarity that is the score of the student. Defaults
+        similarity: String, "dot" or "cosine". The student's score. Defaults
             to "dot".
         min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1, for the
             student and for the teacher. `MaxSimDistillation` does this by default, as in

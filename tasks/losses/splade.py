@@ -1,7 +1,6 @@
 """Loss for sparse vectors that adds the expected search cost to another loss.
 
-Comments use these letters for shapes: B is the batch size, K the number of other texts in a row, V
-the vocabulary size and R the number of replicas.
+Shape letters: B (batch size), K (other texts in a row), V (vocabulary size), R (replicas).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Loss for triplets.
 
-Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
-D the embedding dimension.
+Shape letters: B (batch size), K (other texts in a row), D (embedding dimension).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Loss that trains a student on the vectors of a teacher.
+"""Loss that trains a student on a teacher's vectors.
 
-Comments use these letters for shapes: B is the batch size, K the number of other texts in a row and
-D the embedding dimension.
+Shape letters: B (batch size), K (other texts in a row), D (embedding dimension).
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         texts, wanted = y_pred.shape[1], y_true.shape[1]
         if y_true.shape[-1] != y_pred.shape[-1] or (wanted != 1 and are_different(wanted, texts)):
             raise ValueError(
-                f"VectorDistillation: y_true has the shape {tuple(y_true.shape)}, but y_pred has "
-                f"the shape {tuple(y_pred.shape)}. Expected y_true with shape (B, D) or "
-                "(B, 1 + K, D), with the same sizes as in y_pred."
+                f"VectorDistillation: y_true has the shape {tuple(y_true.shape)}. Expected (B, D) "
+                "or (B, 1 + K, D), with the same sizes as y_pred, which has the shape "
+                f"{tuple(y_pred.shape)}."
             )
         if self.distance == "mse":
             return ops.mean(ops.square(y_pred - y_true), axis=(1, 2))

@@ -3,8 +3,7 @@
 A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` marks
 the rows with real examples. Losses and metrics ignore all other rows.
 
-Comments use these letters for shapes: N is the number of examples and B the number of rows in a
-batch.
+Shape letters: N (examples), B (rows in a batch).
 """
 
 from __future__ import annotations
@@ -317,8 +316,8 @@ def combine_candidates(
 
     Args:
         examples: Dict. Encoded examples of all texts.
-        firsts: Integer tensor of shape (N,). Index of the first text in each row.
-        others: Ragged integer tensor of shape (N, None). Indices of the candidates in each row.
+        firsts: Integer tensor of shape (N,). First text index in each row.
+        others: Ragged integer tensor of shape (N, None). Candidate indices in each row.
             Their examples are named "candidate_...".
     """
     further = take_examples(examples, others)

@@ -1,6 +1,6 @@
 """Create batches of examples with similar length, padded to the longest example in the batch.
 
-Comments use these letters for shapes: N is the number of examples and B the batch size.
+Shape letters: N (examples), B (batch size).
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def make_epoch_order(
     group_lengths: bool,
     mixed: bool = False,
 ) -> array_ops.Tensor | array_ops.RaggedTensor:
-    """Return the order of the examples, or of packed sequences of examples, in an epoch.
+    """Return the example order, or of packed sequences of examples, in an epoch.
 
     Args:
         lengths: Int32 tensor of shape (N,). Number of tokens per example.
@@ -221,7 +221,7 @@ class Plan:
 
     Attributes:
         batch_size: Positive integer. Batch size B.
-        epochs: Range. Indices of the epochs that `fit` runs.
+        epochs: Range. Epochs that `fit` runs.
         shuffle: Boolean. Whether to shuffle examples.
         steps_per_epoch: Optional positive integer. Number of batches per epoch, which can need
             several passes over the data. If None, an epoch is one pass.
@@ -302,7 +302,7 @@ class LengthGroupedBatcher:
             batch_size: Positive integer. Batch size B.
 
         Returns:
-            `Batches` with the dataset and the order of the examples.
+            `Batches` with the dataset and the example order.
         """
         order = np.argsort(-count_tokens(examples).numpy(), kind="stable")
         if self._sequence_counts:
@@ -491,7 +491,7 @@ def map_graph_batches(
             (T, width).
         examples: Dict of tensors. N encoded examples. "token_ids" is ragged.
         lengths: Int64 tensor of shape (N,). Number of values per example.
-        width: Positive integer. Size of the last axis of the values.
+        width: Positive integer. Width of each value.
 
     Returns:
         Ragged tensor of shape (N, None, width), in the example order.

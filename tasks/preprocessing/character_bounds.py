@@ -1,6 +1,6 @@
 """Trim spans to visible characters: remove blanks at the ends, and include combining marks.
 
-Comments use these letters for shapes: N is the number of texts and S the number of spans.
+Shape letters: N (texts), S (spans).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def extend_to_marks(
 
     Args:
         characters: `TextCharacters` of the texts.
-        row: Int64 tensor of shape (S,). Index of the text of each span.
+        row: Int64 tensor of shape (S,). Text index per span.
         end: Int32 tensor of shape (S,). End of each span, exclusive.
     """
     first = array_ops.gather(characters.begins, row)

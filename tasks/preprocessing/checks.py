@@ -23,7 +23,7 @@ def check_each(
     Args:
         values: Tensor, ragged tensor or nested structure. It is returned unchanged.
         right: Boolean tensor of shape (N,). Whether each item is valid.
-        *message: Parts of the error message: strings, tensors or lists (N,) whose entry for the
+        *message: Error message parts: strings, tensors or lists (N,) whose entry for the
             invalid item is shown, or functions from the index of this item to a string. Functions
             are not called in graphs.
         unit: String. Name of an item in the error message. Defaults to "Row".
@@ -112,7 +112,7 @@ def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> t
 
     Args:
         right: Boolean tensor of shape (N,). Whether each value is valid.
-        *message: Parts of the error message: strings, or tensors (N, ...) whose entry for the
+        *message: Error message parts: strings, or tensors (N, ...) whose entry for the
             invalid value is shown.
 
     Example:

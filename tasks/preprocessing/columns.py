@@ -30,7 +30,7 @@ def has_documents(values: object) -> bool:
 
 
 def get_text(value):
-    """Return the text of a spaCy document. Any other value is returned unchanged."""
+    """Return a spaCy document's text. Any other value is returned unchanged."""
     return value.text if is_doc(value) else value
 
 
@@ -155,7 +155,7 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
     Args:
         values: Column of any type. A column of a Hugging Face dataset has class names in
             `features`.
-        classes: Optional list of strings. Class names of the task. If a dataset has the same number
+        classes: Optional list of strings. The task's class names. If a dataset has the same number
             of classes but different names, its class indices are used. Defaults to None.
     """
     feature = getattr(values, "features", None)
@@ -190,7 +190,7 @@ def split_texts_and_labels(
     Args:
         x: Texts, or rows of texts and labels if `y` is None.
         y: Optional labels.
-        classes: Optional list of strings. Class names of the task, or None if they are unknown.
+        classes: Optional list of strings. The task's class names, or None if they are unknown.
         several: Boolean. Whether a text can have several labels.
 
     Example:
@@ -342,7 +342,7 @@ def _is_known(values) -> bool:
 
 
 def log_columns(found: Mapping[str, str], y) -> None:
-    """Log the columns of a table that are used as texts and labels.
+    """Log a table's columns that are used as texts and labels.
 
     Args:
         found: Dict from column names to descriptions.
@@ -351,11 +351,11 @@ def log_columns(found: Mapping[str, str], y) -> None:
     shown = [f"{kind} {name!r}" for name, kind in found.items()]
     label = getattr(y, "name", None) or getattr(y, "column_name", None)
     shown += [f"labels {label!r}"] if isinstance(label, str) else []
-    logger.warning("Using the columns of the table: %s.", ", ".join(shown))
+    logger.warning("Using the table's columns: %s.", ", ".join(shown))
 
 
 def describe_columns(x) -> str:
-    """Describe the columns of a table and an example call, for an error about missing labels.
+    """Describe a table's columns and an example call, for an error about missing labels.
 
     Example:
         >>> describe_columns({"text": ["a b", "c d"], "label": ["up", "down"]})

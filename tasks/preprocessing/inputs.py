@@ -6,8 +6,7 @@ The declared columns are read from a tuple of columns, a list of rows, a list of
 from pandas, polars, Arrow or datasets, both in memory and inside `tf.data`. All tasks share the
 same error messages.
 
-Comments use these letters for shapes: N is the number of examples and T the number of texts in all
-examples.
+Shape letters: N (examples), T (texts in all examples).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Text:
     """Column with one text per example.
 
     Attributes:
-        name: String. Name of the column in tables and error messages.
+        name: String. Column name in tables and error messages.
         one: String. Name of a single text. A table column can also have this name.
         optional: Boolean. Whether this column and the columns after it can be omitted.
         filled: Boolean. Whether texts must contain more than whitespace.
@@ -54,7 +53,7 @@ class Text:
 
     @property
     def plural(self) -> str:
-        """Return the plural of the name, for error messages."""
+        """Return the plural name, for error messages."""
         return self.name
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor:
@@ -62,7 +61,7 @@ class Text:
 
         Args:
             values: List, array, tensor or column.
-            name: String. Name of the column in error messages.
+            name: String. Column name in error messages.
             owner: String. Name of an example in error messages, such as "query" in "Expected a
                 list of texts for each query."
         """
@@ -135,7 +134,7 @@ class Inputs:
         Args:
             x: Tuple of columns, list of rows or dicts, or table. If a single column is required,
                 this column can be passed directly.
-            names: Optional list of strings. Names of the table columns, in the declared order.
+            names: Optional list of strings. Table column names, in the declared order.
                 Defaults to None (see `columns`).
 
         Returns:
@@ -180,10 +179,10 @@ class Inputs:
     def match_names(
         self, table: Sequence[str], names: Sequence[str] | None = None
     ) -> dict[str, str]:
-        """Match the columns of a table to the declared columns.
+        """Match a table's columns to the declared columns.
 
         Args:
-            table: List of strings. Names of the columns in the table.
+            table: List of strings. Column names in the table.
             names: See `read`. Defaults to None.
 
         Returns:
@@ -267,7 +266,7 @@ class Inputs:
         )
 
     def _make_table(self, rows: list, names: Sequence[str] | None) -> dict[str, list]:
-        """Convert rows that are dicts to a dict from the names of the used columns to values."""
+        """Convert rows that are dicts to a dict from used column names to values."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise invalid(f"Row {i}", row, "a dict, as in the other rows")
@@ -353,7 +352,7 @@ def convert_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
 
     Args:
         lists: List, array, tensor or column of lists of texts.
-        name: String. Name of the column in error messages.
+        name: String. Column name in error messages.
         owner: String. Name of an example in error messages, such as "question".
 
     Raises:

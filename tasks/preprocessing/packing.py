@@ -1,6 +1,6 @@
 """Convert tokens to examples: truncate, add special tokens, mark segments, and pad.
 
-Comments use these letters for shapes: B is the batch size and L the sequence length.
+Shape letters: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def pack(
 
     Args:
         segments: List with one or two ragged int32 tensors of shape (B, None).
-        start_id: Integer. Id of the start token, such as [CLS] or <s>.
-        end_id: Integer. Id of the end token, such as [SEP] or </s>.
+        start_id: Integer. Start token id, such as [CLS] or <s>.
+        end_id: Integer. End token id, such as [SEP] or </s>.
         separators: Integer. Number of end tokens between the texts of a pair.
         max_length: Integer. Maximum number of tokens per example. The longer text is truncated
             first.
@@ -205,7 +205,7 @@ def pad(
 
     Args:
         token_ids: Ragged int32 tensor of shape (B, None).
-        pad_id: Integer. Id of the padding token.
+        pad_id: Integer. Padding token id.
         length: Optional integer. Length L after padding. If None, the length of the longest example
             is used.
 

@@ -1,6 +1,6 @@
 """Check the values in preprocessed inputs before a model is traced or trained.
 
-Comments use these letters for shapes: N is the number of rows and L the sequence length.
+Shape letters: N (rows), L (sequence length).
 """
 
 from __future__ import annotations

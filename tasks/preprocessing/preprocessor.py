@@ -1,6 +1,6 @@
 """Base class for the preprocessors, which encode texts as examples and pad examples to batches.
 
-Comments use these letters for shapes: B is the batch size and L the sequence length.
+Shape letters: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Preprocessor(ConfigFromSignature):
         tokenizer: `Tokenizer` from this package.
         sequence_length: Optional positive integer. Every batch is padded to this length, and longer
             texts are truncated. If None, a batch is padded to its longest example, and texts are
-            truncated to the maximum length of the model. Defaults to None.
+            truncated to the model's maximum length. Defaults to None.
     """
 
     # Name of the task that the preprocessor is for. Any other task rejects it.
@@ -259,7 +259,7 @@ class Preprocessor(ConfigFromSignature):
             examples: Dict. Examples from `encode`.
             seed: Optional integer tensor of shape (2,). Seed for preprocessors that draw random
                 numbers. Defaults to None.
-            bucketed: Boolean or tuple of ascending integers. If given, the length of the batch is
+            bucketed: Boolean or tuple of ascending integers. If given, the batch length is
                 rounded up to one of these lengths, so that fewer shapes have to be compiled. True
                 means powers of two. This has no effect with a fixed `sequence_length`. Defaults to
                 False.
@@ -346,7 +346,7 @@ def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: 
     Args:
         is_cut: Boolean tensor of shape (N,). Whether each text is truncated.
         preprocessor: `Preprocessor` of the texts. The message ends with its `truncation_advice`.
-        what: String. Description of the truncation, such as "texts are longer than 512 tokens, so
+        what: String. Truncation message, such as "texts are longer than 512 tokens, so
             the end is truncated."
 
     Example:

@@ -24,7 +24,7 @@ class TokenFiles:
     """Folder of files with the encoded examples of a stream. Every chunk has its own file.
 
     Args:
-        folder: Path of the folder. It is created if it does not exist.
+        folder: Folder path. It is created if it does not exist.
         settings: Dict of plain values that identify how the examples are encoded.
 
     Attributes:
@@ -55,10 +55,10 @@ class TokenFiles:
         self._checksums: list[int] | None = found["checksums"]
 
     def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
-        """Read the examples of a chunk. If the file is missing, encode the examples and write it.
+        """Read a chunk's examples. If the file is missing, encode the examples and write it.
 
         Args:
-            number: Integer. Index of the chunk.
+            number: Integer. Chunk index.
             encode: Optional function without arguments that encodes the examples. If None, a
                 missing file is an error. Defaults to None.
         """

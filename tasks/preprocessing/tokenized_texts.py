@@ -1,7 +1,6 @@
 """Tokenize texts or lists of words, and find the characters and the word of each token.
 
-Comments use these letters for shapes: N is the number of texts, P the number of tokens in all
-texts, and W the number of words in all texts.
+Shape letters: N (texts), P (tokens in all texts), W (words in all texts).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class TokenizedTexts(NamedTuple):
         ids: Ragged int32 tensor of shape (N, None). Token ids.
         starts: Ragged int32 tensor of shape (N, None). Start of each token, in characters.
         ends: Ragged int32 tensor of shape (N, None). End of each token, in characters, exclusive.
-        words: Ragged int32 tensor of shape (N, None). Index of the word that contains the token.
+        words: Ragged int32 tensor of shape (N, None). Word index.
     """
 
     texts: array_ops.Tensor
@@ -207,7 +206,7 @@ def cut_texts(
 
     Args:
         texts: String tensor of shape (N,).
-        row: Int64 tensor of shape (G,). Index of the text of each part.
+        row: Int64 tensor of shape (G,). Text index per part.
         start: Int32 tensor of shape (G,). Start of each part, in characters.
         end: Int32 tensor of shape (G,). End of each part, in characters, exclusive.
 

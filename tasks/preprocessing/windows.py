@@ -1,7 +1,6 @@
 """Split long texts into overlapping windows. The values of a token are taken from one window.
 
-Comments use these letters for shapes: N is the number of texts, W the number of windows, and P the
-number of tokens in all texts.
+Shape letters: N (texts), W (windows), P (tokens in all texts).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class Windows(NamedTuple):
     Every token is owned by one window. Its values in other windows are ignored.
 
     Attributes:
-        example: Int64 tensor of shape (W,). Index of the text.
+        example: Int64 tensor of shape (W,). Text index.
         begin: Int64 tensor of shape (W,). Index of the first token in the text.
         length: Int64 tensor of shape (W,). Number of tokens in the window.
         owned_from: Int64 tensor of shape (W,). Offset of the first owned token in the window.

@@ -1,6 +1,6 @@
-"""Run the model of a task in LiteRT or OpenVINO, which are faster on CPUs than the Keras backends.
+"""Run a task's model in LiteRT or OpenVINO, which are faster on CPUs than the Keras backends.
 
-Comments use these letters for shapes: B is the batch size and L the sequence length.
+Shape letters: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class CpuModel:
     """Model that computes the outputs of a task in an engine instead of Keras.
 
     Args:
-        session: `Session` of the engine.
-        identity: String. Name of the engine, with the settings that can change the outputs.
+        session: The engine's `Session`.
+        identity: String. Engine name, with the settings that can change the outputs.
     """
 
     def __init__(self, session: Session, identity: str):
@@ -197,8 +197,8 @@ def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "open
 
     Args:
         task: Task to convert. If only a SavedModel can contain the whole task, its `TokenEncoder`.
-        dtype: String. Data type of the matrix products.
-        engine: String. Name of the engine.
+        dtype: String. Data type for matrix products.
+        engine: String. Engine name.
 
     Raises:
         ValueError: If the backbone does not compute in float32, or if the engine does not support

@@ -1,6 +1,6 @@
 """Run models in ONNX Runtime, OpenVINO or LiteRT, on NumPy arrays and without Keras.
 
-Comments use these letters for shapes: B is the batch size and L the sequence length.
+Shape letters: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class OnnxSession(Session):
     """ONNX Runtime model. Several threads can run it at the same time.
 
     Args:
-        path: Path of the file.
+        path: File path.
         spinning: Boolean. Whether idle threads check for work in a loop before they sleep. Defaults
             to True.
     """
@@ -145,7 +145,7 @@ class OpenVinoSession(Session):
     """OpenVINO model that runs one call at a time.
 
     Args:
-        model: Path of the file, or `openvino.Model`.
+        model: File path, or `openvino.Model`.
         precision: String, "f32" or "bf16". Precision of matrix products, if the processor supports
             it. Defaults to "f32".
 
@@ -176,7 +176,7 @@ class LiteRtSession(Session):
     """LiteRT model that runs one call at a time.
 
     Args:
-        model: Path of the file, or its contents.
+        model: File path, or its contents.
     """
 
     def __init__(self, model: pathlib.Path | bytes):
@@ -213,12 +213,12 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
     """Open a model file.
 
     Args:
-        path: Path of the file.
+        path: File path.
         engine: String. Name from `SESSIONS`.
-        **options: Keyword arguments for the class of the engine.
+        **options: Keyword arguments for the engine's class.
 
     Raises:
-        ImportError: If the package of the engine is not installed.
+        ImportError: If the engine's package is not installed.
         ValueError: If the engine cannot open the file.
     """
     require(PACKAGES[engine])
@@ -239,7 +239,7 @@ class EngineRunner:
 
     Args:
         session: `Session` with the model.
-        preprocessor: Preprocessor of the task.
+        preprocessor: The task's preprocessor.
     """
 
     def __init__(self, session: Session, preprocessor: Preprocessor):

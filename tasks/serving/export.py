@@ -46,7 +46,7 @@ def write_warm_up(
     """Write the file `assets.extra/tf_serving_warmup_requests` in a SavedModel folder.
 
     Args:
-        folder: Path of the SavedModel folder.
+        folder: SavedModel folder path.
         requests: List of tuples (signature name, inputs).
 
     Source: The guide "SavedModel Warmup" for TensorFlow Serving.
@@ -106,7 +106,7 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
     """Export a task in one of the formats. See `Task.export`.
 
     Raises:
-        ValueError: If the format is unknown, does not match the suffix of the path, or does not
+        ValueError: If the format is unknown, does not match the path suffix, or does not
             support this task.
     """
     path = check_path(path)
@@ -185,7 +185,7 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
             the new SavedModel is complete. Unrelated files are kept. If a program loads the model
             during the replacement, it can read files from both versions. In this case, its first
             request raises an error.
-        **options: Keyword arguments for `signatures` of the task.
+        **options: Keyword arguments for the task's `signatures`.
 
     Raises:
         ValueError: If the task has no preprocessor.

@@ -59,7 +59,7 @@ def export_folder(
     Args:
         task: Task with a preprocessor.
         folder: String or path. An existing export in this folder is replaced atomically.
-        format: String. Format of the model file.
+        format: String. Model file format.
         dtype: String, "float32" or "int8". With "int8", matrix products are quantized in ONNX and
             LiteRT. Defaults to "float32".
         texts: Optional typical inputs, as for `predict`. They are used to compare the int8 outputs
@@ -182,7 +182,7 @@ def _make_refusal(task: Task, reason: str, advice: str = "") -> ValueError:
 
 
 def _settings(task: Task, answers: Answers) -> dict[str, object]:
-    """Return the settings of the predictions as plain data."""
+    """Return the prediction settings as plain data."""
     rules, found = get_rules(type(answers).__init__), {}
     for field in dataclasses.fields(answers):
         value = getattr(answers, field.name)
@@ -232,12 +232,12 @@ def _make_tokenizer_files(task: Task) -> dict[str, str | bytes]:
 
 
 def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
-    """Compare the outputs of a model file with the outputs of the task on sample texts.
+    """Compare the outputs of a model file with the task's outputs on sample texts.
 
     Args:
         task: Task that was exported.
-        path: Path of the model file.
-        format: String. Format of the model file.
+        path: Model file path.
+        format: String. Model file format.
         texts: Inputs, as for `predict`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Export the model of a task to ONNX, LiteRT and OpenVINO files.
+"""Export a task's model to ONNX, LiteRT and OpenVINO files.
 
 A model file computes "logits" from preprocessed inputs. The string operations in these formats are
 not sufficient for a tokenizer. For this reason, a tokenizer.json for the library `tokenizers` is
@@ -102,7 +102,7 @@ def write_model(
 
     Args:
         task: `Task` to export.
-        path: Path of the file.
+        path: File path.
         format: String, "onnx", "litert" or "openvino".
         description: String. Description to store in the file. Defaults to "Written by encoder_zoo".
         weights: Optional path of the OpenVINO weights. Defaults to `path` with the suffix ".bin".
@@ -419,7 +419,7 @@ def _import_flatbuffer_utils() -> ModuleType:
 
 
 def _describe_litert(path: pathlib.Path, description: str) -> None:
-    """Rename the output of a LiteRT file to "logits", and set the description of the file."""
+    """Rename a LiteRT output to "logits", and set the file description."""
     flatbuffer_utils = _import_flatbuffer_utils()
     model = flatbuffer_utils.read_model(str(path))
     [signature] = model.signatureDefs
@@ -501,7 +501,7 @@ def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
     metadata.
 
     Args:
-        path: Path of the file that the Keras exporter has written for the task.
+        path: Path to the file that the Keras exporter has written.
         task: `Task` with one output.
         description: String. File description.
 

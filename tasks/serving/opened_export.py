@@ -93,14 +93,14 @@ class ExportRecord:
     Attributes:
         task: String. Name of the task in `TASKS`.
         answers: String. Name of its `Answers` class in `ANSWERS`.
-        format: String. Format of the model file.
+        format: String. Model file format.
         dtype: String. "float32", or "int8" for quantized matrix products.
         agreement: Optional dict. Similarity between the int8 outputs and the float32 outputs. See
             `Task.export`.
-        settings: Dict. Settings of the `Answers`.
-        preprocessor: Dict. Arguments of the preprocessor.
-        tokenizer: Dict. Class and arguments of the tokenizer.
-        backbone: Dict. Fields of the `ExportedBackbone`.
+        settings: Dict. Settings for `Answers`.
+        preprocessor: Dict. Preprocessor arguments.
+        tokenizer: Dict. Tokenizer class and arguments.
+        backbone: Dict. `ExportedBackbone` fields.
     """
 
     task: Annotated[str, Rule(lambda v: isinstance(v, str), "a task's name")]
@@ -123,11 +123,11 @@ class OpenedExport:
 
     Attributes:
         task: String. Name of the task, such as "sequence_classifier".
-        methods: Tuple of strings. Names of the prediction methods.
+        methods: Tuple of strings. Prediction method names.
         engine: String. "onnx", "openvino" or "litert".
         dtype: String. "float32" or "int8".
         agreement: Optional dict. Similarity between the int8 outputs and the float32 outputs.
-        preprocessor: Preprocessor of the task.
+        preprocessor: The task's preprocessor.
     """
 
     def __init__(self, record: ExportRecord, answers: Answers, engine: str):
@@ -226,7 +226,7 @@ def open_export(
     Raises:
         ValueError: If the folder is not an export, if a file was changed or damaged, or if the
             engine does not support the format.
-        ImportError: If the package of the engine is not installed.
+        ImportError: If the engine's package is not installed.
 
     Example:
         >>> import tempfile
@@ -288,7 +288,7 @@ def check_fields(
     Args:
         fields: Object from a JSON file. It should be a dict.
         rules: Dict from field names to rules, or to None if any value is allowed.
-        where: String. Place of the fields in the file, for error messages.
+        where: String. Location to show in error messages.
         optional: Boolean. Whether fields can be missing. Defaults to False.
 
     Raises:
@@ -348,7 +348,7 @@ class ExportedTask:
 
     Args:
         backbone: `ExportedBackbone` of this task.
-        settings: Dict with the settings of the `Answers`. They can also be read as attributes.
+        settings: Dict with the `Answers` settings. They can also be read as attributes.
     """
 
     expected_scores = query_encoder = None  # for training, and for models that are not exported
@@ -377,7 +377,7 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
         files: Files in the folder.
         settings: Dict with the keys "class" (a name in `TOKENIZER_CLASSES` or "FileTokenizer") and
             "arguments".
-        where: String. Place of the settings in the manifest, for error messages.
+        where: String. Location to show in error messages.
 
     Raises:
         ValueError: If a setting or a file is invalid.

@@ -161,7 +161,7 @@ class Position:
     Attributes:
         epoch: Integer. Epoch index, starting at 0.
         step: Integer. Number of completed steps in this epoch.
-        seed: Integer. Random seed for the order of the examples and for masking.
+        seed: Integer. Random seed for the example order and for masking.
     """
 
     epoch: int
@@ -173,7 +173,7 @@ class Backup:
     """A complete backup on disk.
 
     Args:
-        path: Path of the backup folder.
+        path: Backup folder path.
         manifest: Dict. Contents of the manifest. Its checksums must be verified already.
     """
 
@@ -266,7 +266,7 @@ class BackupFolder:
     """Folder that contains the backups of a run.
 
     Args:
-        path: Path of the folder. It does not have to exist.
+        path: Folder path. It does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -314,7 +314,7 @@ class BackupFolder:
                 "model.0".
             task: String. Task name.
             run: Dict. Settings that identify the run.
-            sizes: List. The `window_sizes` of the data.
+            sizes: List. The data's `window_sizes`.
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
@@ -395,7 +395,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     This callback extends `keras.callbacks.BackupAndRestore`. It can also resume in the middle of an
     epoch, at the next step. The resumed run is equal to an uninterrupted run, because the callback
-    restores the weights, the optimizer and its schedule, the order of the examples, masking,
+    restores the weights, the optimizer and its schedule, the example order, masking,
     dropout and the running metrics. A backup is written at the end of every epoch and, optionally,
     after a given number of steps. A backup is a folder with checksums. It is written atomically and
     contains no code. The last two backups are kept. Damaged backups are skipped with a warning.
@@ -454,7 +454,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             task: Task to train.
             run: Dict. Settings that identify this run.
             start: `Position` to start from if there is no backup.
-            window_sizes: List. The `window_sizes` of the data. Its contents are replaced by the
+            window_sizes: List. The data's `window_sizes`. Its contents are replaced by the
                 values in the backup.
         """
         self._folder.check()

@@ -160,7 +160,7 @@ class BatchMaker:
 
     @property
     def lengths_vary(self) -> bool:
-        """Return whether the length of a batch depends on the lengths of its texts."""
+        """Return whether a batch's length depends on the lengths of its texts."""
         return self.preprocessor is None or self.preprocessor.sequence_length is None
 
     @property

@@ -193,7 +193,7 @@ class Distribution:
             separate_collectives(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Return the scope of the strategy, in which variables must be created."""
+        """Return the strategy's scope, in which variables must be created."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class ExportedForward:
     """Forward pass of a task, exported once for batches of any size and length.
 
-    The exported function runs the kernels in order and reads the parameters of the task, so it
+    The exported function runs the kernels in order and reads the task's parameters, so it
     always uses the current weights. Inputs with different names or dtypes need another export, and
     so do long texts, which use different kernels. The layers are called instead in these cases:
 
@@ -116,7 +116,7 @@ class ExportedForward:
         return self._functions[key]
 
     def _export(self, inputs: dict[str, torch.Tensor]) -> Callable:
-        """Export the forward pass, and check that its outputs equal the outputs of the layers."""
+        """Export the forward pass, and check that its outputs equal the layer outputs."""
         expected = self._call_layers(inputs)  # builds layers
         if not self._functions:
             self._state = self._read_state()

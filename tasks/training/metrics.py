@@ -4,8 +4,7 @@ By default, Keras metrics expect probabilities, and many expect one-hot labels i
 indices. With logits, these metrics would return wrong values without an error. For this reason,
 `OfLogits` wraps Keras metrics.
 
-Comments use these letters for shapes: B is the batch size, N the number of stored examples and C
-the number of classes or columns.
+Shape letters: B (batch size), N (stored examples), C (classes or columns).
 """
 
 from __future__ import annotations

@@ -95,9 +95,9 @@ class WeightState(NamedTuple):
     Attributes:
         share: Float. Learning rate multiplier.
         decays: Boolean. Whether to apply weight decay.
-        first: Variable. Running mean of the gradients.
-        second: Variable. Running mean of the squared gradients.
-        sum: Optional variable. Sum of the gradients since the last accumulated step.
+        first: Variable. Running mean of gradients.
+        second: Variable. Running mean of squared gradients.
+        sum: Optional variable. Summed gradients since the last accumulated step.
     """
 
     share: float
@@ -114,7 +114,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     `apply` replaces the Keras method. It calls `update_all` to clip the gradients, and to decay and
     update the weights.
 
-    With `gradient_accumulation_steps`, the gradient of a step equals the gradient of one large
+    With `gradient_accumulation_steps`, a step's gradient equals the gradient of one large
     batch. `weigh_batch` sets the weight of each batch. The last batch in a run always completes a
     step. If the gradients of a batch are not finite (see `leave_out_unless`), this batch is counted
     but not added to the step. If all batches in a step are excluded, the step is skipped and the

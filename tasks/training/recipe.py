@@ -40,7 +40,7 @@ COMPILE_DEFAULTS = {
 
 
 class TaskSettings(NamedTuple):
-    """Properties of a task that configure the optimizer, in addition to the arguments of `compile`.
+    """Properties of a task that configure the optimizer, in addition to the `compile` arguments.
 
     Attributes:
         learning_rate: Float. Peak learning rate.
@@ -63,7 +63,7 @@ class TaskSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Stores the arguments of `compile`, and creates the "auto" optimizer from them.
+    """Stores the `compile` arguments, and creates the "auto" optimizer from them.
 
     Args:
         arguments: Mapping from the arguments that `TextModel.compile` adds to Keras, except for the
@@ -147,7 +147,7 @@ class Recipe:
 
         Args:
             backbone: Backbone. `layer_decay` applies to its layers.
-            settings: `TaskSettings` of the task.
+            settings: The task's `TaskSettings`.
         """
         weight_decay, layer_decay, warmup, steps = (
             getattr(settings, name, None) if self.arguments[name] is None else self.arguments[name]
@@ -285,7 +285,7 @@ class Recipe:
 
         Args:
             config: Dict. Compile config from Keras.
-            loss: Loss of the task.
+            loss: The task's loss.
             learning_rate: Float. Peak learning rate.
         """
         given = self.arguments
@@ -313,7 +313,7 @@ def make_layerwise_multipliers(
     and again for each earlier block and for the embeddings.
 
     Args:
-        backbone: Backbone of the task.
+        backbone: The task's backbone.
         decay: Float. Learning rate of a layer, divided by the learning rate of the layer above it.
 
     Returns:
@@ -495,7 +495,7 @@ def _get_single_weight(loss_weights) -> float:
     if loss_weights is None:
         return 1.0
     if len(weights) != 1 or not isinstance(weights[0], int | float):
-        raise invalid("loss_weights", loss_weights, "a single number for the loss of the task")
+        raise invalid("loss_weights", loss_weights, "a single number for the task's loss")
     return float(weights[0])
 
 

@@ -561,7 +561,7 @@ def read(task, x, y) -> Given:
 
 
 def check_labels(task, given: Given) -> None:
-    """Raise a ValueError if labels are missing and the preprocessor of the task requires labels."""
+    """Raise a ValueError if labels are missing and the task's preprocessor requires labels."""
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
         return

@@ -90,10 +90,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     and `predict` are called with different data, epochs or learning rates.
 
     Attributes:
-        record: `TaskRecord` with the properties of the task that other modules need.
+        record: `TaskRecord` with the task's properties that other modules need.
         distribution: `Distribution` with the optional `tf.distribute` strategy of the model.
         graphs: `GraphCache` with the traced graphs.
-        recipe: `Recipe` with the arguments of `compile`.
+        recipe: `Recipe` with the `compile` arguments.
         objective: `Objective` with the loss, the metrics and the meaning of the outputs.
         form: String. Format of the training data, for tasks that support several formats.
     """
@@ -235,9 +235,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 `sequence_length` is set. On other backends, this argument works as in Keras. With
                 True on PyTorch, predictions use a single exported function. Defaults to "auto".
             learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
-                the value in the preset or, if it is missing, the value of the family.
+                the value in the preset or, if it is missing, the family's value.
             gradient_accumulation_steps: Positive integer. Number of batches per step for the "auto"
-                optimizer. The gradient of a step is equal to the gradient of one large batch, also
+                optimizer. A step's gradient is equal to the gradient for one large batch, also
                 with sample weights or labelled tokens. The remaining batches at the end of `fit`
                 form the last step. Losses that compare the texts in a batch only compare the texts
                 in each small batch. If a loss is the sum of several means, as in `Pretraining`,
@@ -371,7 +371,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self.recipe.check_trains(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
-        """Return the arguments of `compile`, and the state of `frozen_layers`."""
+        """Return the `compile` arguments, and the state of `frozen_layers`."""
         config = super().get_compile_config()
         if not config:  # the model is not compiled
             return config
@@ -512,7 +512,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return given
 
     def _log_columns(self, x, y) -> None:
-        """Log the columns of a table that are used as inputs and labels."""
+        """Log a table's columns that are used as inputs and labels."""
         columns = list(x) if isinstance(x, Mapping) else list_table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
@@ -737,9 +737,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         Rows that only pad the batch are ignored.
 
         Args:
-            x: Dict of tensors. Inputs of the model.
+            x: Dict of tensors. Model inputs.
             y: Tensor. Labels.
-            y_pred: Tensor. Outputs of the model.
+            y_pred: Tensor. Model outputs.
             sample_weight: Optional tensor. Sample weights.
             training: Boolean, as in Keras.
             batch_loss: `BatchLoss` for this step. Defaults to the loss from `compile`.
@@ -758,7 +758,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         layers are called on other replicas.
 
         Args:
-            y_pred: Tensor of shape (B, ...). Outputs of the model.
+            y_pred: Tensor of shape (B, ...). Model outputs.
         """
         if not self.losses:
             return 0.0

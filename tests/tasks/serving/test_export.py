@@ -397,7 +397,7 @@ class TestErrors:
         with monkeypatch.context() as patched, pytest.raises(ValueError) as caught:
             patched.setattr(keras.config, "backend", lambda: "jax")
             task.export(path, format)
-        assert "not 'jax'" in str(caught.value)
+        assert "is 'jax'" in str(caught.value)
         return str(caught.value)
 
     @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_table_with_a_column_of_texts(classifier, served):
     opened, table = ez.open_export(served), {"text": ["a b", "c"]}
     assert_same(opened.classify(table), classifier.classify(table))
     assert_same(opened.predict(table), classifier.predict(table, verbose=0))
-    with pytest.raises(ValueError, match="`x` is .'input_ids'.*'token_ids'"):
+    with pytest.raises(ValueError, match="`x` are .'input_ids'.*'token_ids'"):
         opened.predict({"input_ids": np.array([[2, 3]])})
 
 
