@@ -247,7 +247,7 @@ class Preprocessor(ConfigFromSignature):
         return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        """Convert labels to numbers with `label_values`, if it is declared."""
+        """Convert labels to numbers. Subclasses declare the kind of labels in `label_values`."""
         if self.label_values is not None:
             return self.label_values.read(y)
         return array_ops.convert_to_tensor(y)

@@ -419,10 +419,10 @@ def check_divisible(examples: dict, batch_size: int) -> None:
     if batch_size % devices or count % batch_size % devices:
         fitting = round_up(batch_size, devices)
         rest = count % fitting % devices
-        todo = f"Remove {rest} of them" if rest < count else f"Pass at least {devices}"
+        todo = f"Remove {rest} rows" if rest < count else f"Pass at least {devices} rows"
         raise ValueError(
             f"keras.distribution cannot split {count} rows in batches of {batch_size} over "
-            f"{devices} devices. {todo}, with batch_size={fitting}."
+            f"{devices} devices. {todo}, and use batch_size={fitting}."
         )
 
 

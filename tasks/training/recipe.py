@@ -116,7 +116,7 @@ class Recipe:
         return recipe
 
     def jit_compile(self, goes_step_by_step: str | None, has_fixed_shapes: bool):
-        """Return the argument `jit_compile` for Keras.
+        """Return the value of `jit_compile` to pass to Keras.
 
         Args:
             goes_step_by_step: Optional string. Name of a recurrent part of the model, such as "a
