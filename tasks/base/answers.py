@@ -1,6 +1,6 @@
 """Convert texts to examples, and model outputs to answers. This code does not need Keras.
 
-Shape letters: B (batch size), L (sequence length), N (examples).
+Comments use these letters for shapes: B (batch size), L (sequence length), N (examples).
 """
 
 from __future__ import annotations

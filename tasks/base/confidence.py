@@ -1,6 +1,6 @@
 """Calibrate scores with a temperature, and choose thresholds for labels.
 
-Shape letters: N (examples), C (classes).
+Comments use these letters for shapes: N (examples), C (classes).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Task heads: the layers that compute logits from the outputs of a backbone.
 
-Shape letters: B (batch size), L (sequence length), D (hidden dimension), C (outputs).
+Comments use these letters for shapes: B (batch size), L (sequence length), D (hidden dimension), C
+(outputs).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run a task on texts in memory or on encoded examples, batch by batch.
 
-Shape letters: B (batch size), L (sequence length).
+Comments use these letters for shapes: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations

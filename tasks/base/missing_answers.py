@@ -1,6 +1,6 @@
 """Return None as the answer for rows without text.
 
-Shape letters: N (rows), M (rows with text).
+Comments use these letters for shapes: N (rows), M (rows with text).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ replicas. In this package, a loss therefore returns a value for each example or 
 Keras losses are recognized by the function that they wrap. Logits and labels are converted to the
 inputs that this function expects. Metrics that average the same function receive the same inputs.
 
-Shape letters: B (batch size), L (sequence length), C (classes).
+Comments use these letters for shapes: B (batch size), L (sequence length), C (classes).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compute the gradients of a large batch with the memory for a small batch.
 
-Shape letters: B (batch size), P (chunks), S (rows in a chunk).
+Comments use these letters for shapes: B (batch size), P (chunks), S (rows in a chunk).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Losses that rank the pairs in a batch by their scores.
 
-Shape letters: B (batch size), K (other texts in a row), P (pairs on all replicas), D (embedding
-dimension).
+Comments use these letters for shapes: B (batch size), K (other texts in a row), P (pairs on all
+replicas), D (embedding dimension).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cross-entropy losses for labels that are indices or probabilities.
 
-Shape letters: B (batch size), C (classes).
+Comments use these letters for shapes: B (batch size), C (classes).
 """
 
 from __future__ import annotations

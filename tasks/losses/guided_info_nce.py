@@ -1,7 +1,7 @@
 """Contrastive loss that uses a guide model to exclude false negatives.
 
-Shape letters: B (batch size), N (rows on all replicas), K (other texts in a row), D
-(embedding dimension), G (embedding dimension of the guide).
+Comments use these letters for shapes: B (batch size), N (rows on all replicas), K (other texts in a
+row), D (embedding dimension), G (embedding dimension of the guide).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contrastive loss with in-batch negatives.
 
-Shape letters: B (batch size), N (rows on all replicas), K (other texts in a row), M
-(candidates), D (embedding dimension).
+Comments use these letters for shapes: B (batch size), N (rows on all replicas), K (other texts in a
+row), M (candidates), D (embedding dimension).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Losses for late interaction, which compare token vectors of queries and documents.
 
-Shape letters: B (batch size), N (rows on all replicas), K (documents in a row), M (documents in
-all rows), L (tokens in a text), Q (tokens in a query), D (embedding dimension).
+Comments use these letters for shapes: B (batch size), N (rows on all replicas), K (documents in a
+row), M (documents in all rows), L (tokens in a text), Q (tokens in a query), D (embedding
+dimension).
 """
 
 from __future__ import annotations

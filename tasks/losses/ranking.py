@@ -1,6 +1,6 @@
 """Listwise losses for reranking. They compare the order of all texts of a query.
 
-Shape letters: B (batch size), K (texts per query).
+Comments use these letters for shapes: B (batch size), K (texts per query).
 """
 
 from __future__ import annotations

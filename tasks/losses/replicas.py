@@ -3,7 +3,7 @@
 With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
 single array that is split evenly across devices, so it can contain padding rows.
 
-Shape letters: B (rows on this replica), N (rows on all replicas).
+Comments use these letters for shapes: B (rows on this replica), N (rows on all replicas).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Loss for sparse vectors that adds the expected search cost to another loss.
 
-Shape letters: B (batch size), K (other texts in a row), V (vocabulary size), R (replicas).
+Comments use these letters for shapes: B (batch size), K (other texts in a row), V (vocabulary
+size), R (replicas).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Loss that trains a student on a teacher's vectors.
 
-Shape letters: B (batch size), K (other texts in a row), D (embedding dimension).
+Comments use these letters for shapes: B (batch size), K (other texts in a row), D (embedding
+dimension).
 """
 
 from __future__ import annotations

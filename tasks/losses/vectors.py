@@ -1,6 +1,7 @@
 """Compute similarities and distances between the texts in a row, and check shapes.
 
-Shape letters: B (batch size), K (other texts in a row), D (embedding dimension).
+Comments use these letters for shapes: B (batch size), K (other texts in a row), D (embedding
+dimension).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` marks
 the rows with real examples. Losses and metrics ignore all other rows.
 
-Shape letters: N (examples), B (rows in a batch).
+Comments use these letters for shapes: N (examples), B (rows in a batch).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Create batches of examples with similar length, padded to the longest example in the batch.
 
-Shape letters: N (examples), B (batch size).
+Comments use these letters for shapes: N (examples), B (batch size).
 """
 
 from __future__ import annotations

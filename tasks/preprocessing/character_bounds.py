@@ -1,6 +1,6 @@
 """Trim spans to visible characters: remove blanks at the ends, and include combining marks.
 
-Shape letters: N (texts), S (spans).
+Comments use these letters for shapes: N (texts), S (spans).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The declared columns are read from a tuple of columns, a list of rows, a list of
 from pandas, polars, Arrow or datasets, both in memory and inside `tf.data`. All tasks share the
 same error messages.
 
-Shape letters: N (examples), T (texts in all examples).
+Comments use these letters for shapes: N (examples), T (texts in all examples).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert tokens to examples: truncate, add special tokens, mark segments, and pad.
 
-Shape letters: B (batch size), L (sequence length).
+Comments use these letters for shapes: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Check the values in preprocessed inputs before a model is traced or trained.
 
-Shape letters: N (rows), L (sequence length).
+Comments use these letters for shapes: N (rows), L (sequence length).
 """
 
 from __future__ import annotations

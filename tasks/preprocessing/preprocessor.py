@@ -1,6 +1,6 @@
 """Base class for the preprocessors, which encode texts as examples and pad examples to batches.
 
-Shape letters: B (batch size), L (sequence length).
+Comments use these letters for shapes: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations

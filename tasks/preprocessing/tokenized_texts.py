@@ -1,6 +1,6 @@
 """Tokenize texts or lists of words, and find the characters and the word of each token.
 
-Shape letters: N (texts), P (tokens in all texts), W (words in all texts).
+Comments use these letters for shapes: N (texts), P (tokens in all texts), W (words in all texts).
 """
 
 from __future__ import annotations

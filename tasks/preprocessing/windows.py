@@ -1,6 +1,6 @@
 """Split long texts into overlapping windows. The values of a token are taken from one window.
 
-Shape letters: N (texts), W (windows), P (tokens in all texts).
+Comments use these letters for shapes: N (texts), W (windows), P (tokens in all texts).
 """
 
 from __future__ import annotations

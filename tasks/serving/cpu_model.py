@@ -1,6 +1,6 @@
 """Run a task's model in LiteRT or OpenVINO, which are faster on CPUs than the Keras backends.
 
-Shape letters: B (batch size), L (sequence length).
+Comments use these letters for shapes: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations

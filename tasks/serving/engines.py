@@ -1,6 +1,6 @@
 """Run models in ONNX Runtime, OpenVINO or LiteRT, on NumPy arrays and without Keras.
 
-Shape letters: B (batch size), L (sequence length).
+Comments use these letters for shapes: B (batch size), L (sequence length).
 """
 
 from __future__ import annotations

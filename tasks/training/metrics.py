@@ -4,7 +4,7 @@ By default, Keras metrics expect probabilities, and many expect one-hot labels i
 indices. With logits, these metrics would return wrong values without an error. For this reason,
 `OfLogits` wraps Keras metrics.
 
-Shape letters: B (batch size), N (stored examples), C (classes or columns).
+Comments use these letters for shapes: B (batch size), N (stored examples), C (classes or columns).
 """
 
 from __future__ import annotations
