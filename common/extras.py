@@ -37,8 +37,8 @@ def load_formats() -> list[ModuleType]:
     """Return the modules for additional preset formats. Each module has these attributes:
 
     - `WEIGHTS`: Name of a weights file to recognize the format, or None.
-    - `files()`: Return all file names or patterns for this format.
-    - `tokenizer_file_names()`: Return the names of tokenizer files.
+    - `list_files()`: Return all file names or patterns for this format.
+    - `list_tokenizer_file_names()`: Return the names of tokenizer files.
     - `open_checkpoint(files, settings)`: Open the checkpoint. Return None for other formats.
     - `open_tokenizer(files, settings)`: Open the tokenizer. Return None for other formats.
     """

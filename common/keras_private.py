@@ -222,7 +222,7 @@ def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Calla
     return inside
 
 
-def variable_reader() -> Callable:
+def get_variable_reader() -> Callable:
     """Return a function to get the tensor of a variable, without converting the dtype."""
     return _get_accessors()[0]
 

@@ -356,7 +356,9 @@ class HybridEmbedder:
         """Create one embedder per index."""
         return [_IndexEmbedder(self, name) for name in HybridVectors._fields]
 
-    def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
+    def _compute_vectors(
+        self, name: str, texts: Sequence[str], prompt: str | None, batch_size
+    ) -> Any:
         """Compute one kind of vectors. All kinds are cached for later calls in this thread."""
         if isinstance(texts, Documents):
             read_only_column(texts)  # raises an error for chunks with late chunking
@@ -460,7 +462,7 @@ class _IndexEmbedder:
         max_terms: int | None = None,
     ) -> Any:
         """Compute one kind of vectors, like the `embed` method of the task."""
-        vectors = self._model._vectors(self._name, texts, prompt, batch_size)
+        vectors = self._model._compute_vectors(self._name, texts, prompt, batch_size)
         if max_terms is not None:
             return convert_to_sparse_rows(vectors.toarray(), max_terms)
         return vectors

@@ -286,7 +286,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         ['config.json', 'model.safetensors']
     """
     if weights and (other := next((f for f in load_formats() if f.WEIGHTS in names), None)):
-        wanted = {*other.files(), CARD}
+        wanted = {*other.list_files(), CARD}
         return [name for name in names if name in wanted]
     folders: dict[str, list[str]] = {"": []}  # encoder and module folders
     for name in names:
@@ -298,7 +298,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     }
     if weights and not any(stored[f] for f in folders if not f or _FIRST.match(f)):
         raise ValueError(describe_missing_weights(address, names))
-    others = [name for format in load_formats() for name in format.tokenizer_file_names()]
+    others = [name for format in load_formats() for name in format.list_tokenizer_file_names()]
     wanted = {*(_WITH_WEIGHTS if weights else others)}
     for folder, inner in folders.items():
         found = [*_SETTINGS.intersection(inner), *stored[folder]]

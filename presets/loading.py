@@ -238,7 +238,7 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
     preprocessor = _pop_preprocessor(cls, arguments)
-    return Request(added_tokens, preprocessor, arguments, *_route(cls, family, arguments))
+    return Request(added_tokens, preprocessor, arguments, *_split_arguments(cls, family, arguments))
 
 
 def read_task_tokenizer(
@@ -522,7 +522,9 @@ def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
         check_argument(f"{path}: {name}", settings[name], rules[name])
 
 
-def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
+def _split_arguments(
+    cls: type[PresetTask], family: Family, arguments: dict
+) -> tuple[dict, dict, dict]:
     """Divide arguments into three dicts, for the backbone, the preprocessor and the task."""
     takers = (family.backbone, cls.record.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})

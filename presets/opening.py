@@ -81,7 +81,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         ValueError: If a file is missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
-    others = [name for format in load_formats() for name in format.files()]
+    others = [name for format in load_formats() for name in format.list_files()]
     files = OpenFolder(folder, [*list_preset_patterns(), *list_module_patterns(), *others])
     files.not_downloaded = hub.list_not_downloaded(folder)
     checkpoint = open_files(files, safeguards)
@@ -136,7 +136,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
         ValueError: If a file is missing, damaged or invalid.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
-    others = [name for format in load_formats() for name in format.tokenizer_file_names()]
+    others = [name for format in load_formats() for name in format.list_tokenizer_file_names()]
     with OpenFolder(folder, [*_TOKENIZER_FILES, *list_module_patterns(), *others]) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
         yield dataclasses.replace(preset, listed_settings=get_listed_settings(source))

@@ -267,7 +267,7 @@ def list_replaced_patterns() -> list[str]:
     return [
         *list_replaced_preset_patterns(),
         *list_replaced_module_patterns(),
-        *load_extra("kerashub").files(),
+        *load_extra("kerashub").list_files(),
     ]
 
 

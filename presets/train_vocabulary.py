@@ -187,7 +187,7 @@ def train_unigram(
     from encoder_zoo.encoders.tokenizers.sentencepiece import XLMRobertaTokenizer
 
     # The ids of fairseq include <pad> and <mask> in addition to <unk>, <s> and </s> of the model.
-    content = _sentencepiece_model(texts, vocabulary_size - 2, character_coverage)
+    content = _train_sentencepiece(texts, vocabulary_size - 2, character_coverage)
     return XLMRobertaTokenizer.from_sentencepiece(content)
 
 
@@ -222,7 +222,7 @@ def train_albert_unigram(
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
     from encoder_zoo.encoders.tokenizers.text.normalization import fold_text
 
-    content = _sentencepiece_model(
+    content = _train_sentencepiece(
         (fold_text(text, lowercase, keep_accents=not lowercase) for text in _check_texts(texts)),
         vocabulary_size,
         character_coverage,
@@ -237,7 +237,7 @@ def train_albert_unigram(
     )
 
 
-def _sentencepiece_model(
+def _train_sentencepiece(
     texts: Iterable[str], vocabulary_size: int, character_coverage: float, **options: object
 ) -> bytes:
     """Train a SentencePiece model, and return the model file as bytes."""

@@ -75,10 +75,14 @@ class AlbertBackbone(Backbone):
         return super().make_embeddings(hidden_dim=self.embedding_dim, output_dim=self.hidden_dim)
 
     def make_block(self, i: int) -> keras.layers.Layer:
-        group = self._group(i)
-        return self.blocks[-1] if i and group == self._group(i - 1) else super().make_block(group)
+        group = self._find_block_index(i)
+        return (
+            self.blocks[-1]
+            if i and group == self._find_block_index(i - 1)
+            else super().make_block(group)
+        )
 
-    def _group(self, i: int) -> int:
+    def _find_block_index(self, i: int) -> int:
         """Return the index of the block for layer i, as in the original code."""
         return int(i / (self.num_layers / self.num_groups))
 

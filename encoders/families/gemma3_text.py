@@ -277,7 +277,7 @@ def read_config(config: Mapping) -> dict:
     config = {**missing, "use_bidirectional_attention": False, **config}
     types = config.get("layer_types")
     if types is not None and _LAYER_TYPES.holds(types):
-        config["sliding_window_pattern"] = _period(types)
+        config["sliding_window_pattern"] = _find_global_distance(types)
     return config | read_rotations(config, "rope_theta", "rope_local_base_freq")
 
 
@@ -285,7 +285,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
     return [LOCAL if i % every else GLOBAL for i in range(1, layers + 1)]
 
 
-def _period(types: list[str]) -> int:
+def _find_global_distance(types: list[str]) -> int:
     """Return the distance between global blocks. Larger than the number of blocks if none."""
     return types.index(GLOBAL) + 1 if GLOBAL in types else len(types) + 1
 
@@ -293,7 +293,11 @@ def _period(types: list[str]) -> int:
 _LAYER_TYPES = Rule(
     lambda v: (
         v is None
-        or (isinstance(v, list) and bool(v) and v == _make_layer_types(len(v), _period(v)))
+        or (
+            isinstance(v, list)
+            and bool(v)
+            and v == _make_layer_types(len(v), _find_global_distance(v))
+        )
     ),
     f"a list that has {GLOBAL!r} at the end of groups of equal size, and {LOCAL!r} everywhere else",
 )

@@ -85,7 +85,7 @@ class LongformerAttention(FastAttention):
                 by_chunks = dataclasses.replace(mask, global_positions=None)
                 mixed = attend_fast(self, *query_key_value, by_chunks, training)
                 everywhere = self._project_globally(x, x)
-                of_all = attend_fast(self, *everywhere, _without_distance(mask), training)
+                of_all = attend_fast(self, *everywhere, _drop_distance(mask), training)
                 return ops.where(ops.expand_dims(mask.global_keys, (2, 3)), of_all, mixed)
 
         def use_slots():
@@ -118,7 +118,7 @@ class LongformerAttention(FastAttention):
         last = ops.minimum(mask.global_positions, ops.shape(x)[1] - 1)  # (B, S)
         heads = self._project_globally(take_positions(x, last), x)
         texts = None if mask.texts is None else take_positions(mask.texts, last)
-        allowed = _without_distance(mask).pairs(mask.real, texts, mask.texts)
+        allowed = _drop_distance(mask).pairs(mask.real, texts, mask.texts)
         heads = (ops.transpose(part, (0, 2, 1, 3)) for part in heads)
         of_slots = ops.transpose(attend_heads(self, *heads, allowed, training), (0, 2, 1, 3))
         slots = ops.cumsum(ops.cast(mask.global_keys, "int32"), axis=1) - 1  # (B, L)
@@ -133,7 +133,7 @@ class LongformerAttention(FastAttention):
             return self.attend(*heads, mask.matrix(), training)
 
         local = attend(self.project(x), mask)
-        everywhere = attend(self._project_globally(x, x), _without_distance(mask))
+        everywhere = attend(self._project_globally(x, x), _drop_distance(mask))
         is_global = ops.expand_dims(mask.global_keys, (1, 3))
         mixed, probabilities = (
             ops.where(is_global, a, b) for a, b in zip(everywhere, local, strict=True)
@@ -146,7 +146,7 @@ class LongformerAttention(FastAttention):
         return x + 0 * unused
 
 
-def _without_distance(mask: AttentionMask) -> AttentionMask:
+def _drop_distance(mask: AttentionMask) -> AttentionMask:
     return AttentionMask(mask.real, mask.texts, has_unattended=mask.has_unattended)
 
 

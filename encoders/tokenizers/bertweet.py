@@ -77,7 +77,7 @@ class BertweetTokenizer(Tokenizer):
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return array_ops.strings.strip(texts)
 
-    def _symbols(self) -> list[str]:
+    def _list_symbols(self) -> list[str]:
         """Return all symbols in merges, and all characters with and without a word end."""
         letters = {c for token in (*self.vocabulary, *self._merges) for c in token} - {" "}
         symbols = [symbol for c in sorted(letters) for symbol in (c, c + WORD_END)]
@@ -88,7 +88,7 @@ class BertweetTokenizer(Tokenizer):
 
     def _make_text_model(self) -> Model:
         """Return a BPE model on symbols that maps symbols to token ids."""
-        symbols, special = self._symbols(), set(self.special_token_ids)
+        symbols, special = self._list_symbols(), set(self.special_token_ids)
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
         names = [
             s.removesuffix(WORD_END) if s.endswith(WORD_END) else s + CONTINUED for s in symbols

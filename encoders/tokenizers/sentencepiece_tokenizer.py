@@ -330,7 +330,7 @@ class SentencePieceTokenizer(Tokenizer):
         kept = entries[len(self.front) : len(entries) - len(self.behind)]
         lost = [("<unk>", None), ("<s>", None), ("</s>", None)][: self.skipped]
         symbols = {token["content"] for token in self.added_tokens if self.merges is not None}
-        pieces = [self._piece(token, score, symbols) for token, score in lost + kept]
+        pieces = [self._make_piece(token, score, symbols) for token, score in lost + kept]
         if self._sort_pieces(pieces) != entries or len(entries) < len(self.vocabulary):
             return None
         if sum(piece.kind == spm.UNKNOWN for piece in pieces) != 1:
@@ -347,7 +347,7 @@ class SentencePieceTokenizer(Tokenizer):
             precompiled_charsmap=base64.b64decode(self.precompiled_charsmap or ""),
         )
 
-    def _piece(self, token: str, score: float | None, symbols: Collection[str]) -> spm.Piece:
+    def _make_piece(self, token: str, score: float | None, symbols: Collection[str]) -> spm.Piece:
         if token == self.unknown_token:
             return spm.Piece(token, 0.0, spm.UNKNOWN)
         if score is None:

@@ -675,7 +675,7 @@ class Tokenizer(TokenizerArguments):
         settings = {
             **self._make_settings(),
             **self._find_generic_settings(),
-            **self._limits(),
+            **self._make_text_settings(),
             **special,
         }
         if settings["tokenizer_class"] == "PreTrainedTokenizerFast" and self.uses_segments:
@@ -705,7 +705,7 @@ class Tokenizer(TokenizerArguments):
             for name in names
         }
 
-    def _limits(self) -> dict:
+    def _make_text_settings(self) -> dict:
         """Return settings for tokenizer_config.json that differ from the default values."""
         # transformers ignores this field, as it always finds special tokens in texts.
         found = {"special_tokens_in_text": True} if self.special_tokens_in_text else {}

@@ -151,7 +151,7 @@ def answer_files(
     left = [shard for shard in shards if not shard.is_finished()]
     if left:
         progress = AnswerProgress(run.rows, sum(shard.count for shard in left)) if verbose else None
-        rows = _rows(run)
+        rows = _read_file_rows(run)
         with log_once():
             for shard in shards[: left[-1].number + 1]:
                 mine = itertools.islice(rows, shard.count)
@@ -246,7 +246,7 @@ def _is_truncated(path: pathlib.Path) -> bool:
     return False
 
 
-def _rows(run: Run) -> Iterator[FileRow]:
+def _read_file_rows(run: Run) -> Iterator[FileRow]:
     """Yield all rows from all files."""
     names = run.task_method.names
     for path in run.files.paths:

@@ -72,7 +72,7 @@ def make_planner(
     if isinstance(preprocessor, PretrainingPreprocessor):
         swapped = preprocessor.objective == "sentence_order"
         share = preprocessor.short_share
-        return lambda shard, rng: segment_pairs(shard, length, swapped, share, rng)
+        return lambda shard, rng: make_segment_pairs(shard, length, swapped, share, rng)
     if preprocessor.across_documents:
         return lambda shard, rng: fill_with_sentences(shard, length)
     return lambda shard, rng: fill_from_documents(shard, length, rng)
@@ -160,7 +160,7 @@ def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, 
     return starts, ends, document[sentence]
 
 
-def segment_pairs(
+def make_segment_pairs(
     shard: Shard, length: int, swapped: bool, short_share: float, rng: random.Random
 ) -> ShardExamples:
     """Create segment pairs with a label for next-sentence or sentence-order prediction.
@@ -184,7 +184,7 @@ def segment_pairs(
 
     Example:
         >>> shard = Shard.create([[[1, 2], [3, 4], [5]], [[6], [7, 8]]])
-        >>> examples = segment_pairs(shard, 20, True, 0.0, random.Random(0))
+        >>> examples = make_segment_pairs(shard, 20, True, 0.0, random.Random(0))
         >>> np.diff(examples.example_splits).tolist(), examples.lengths.tolist()
         ([2, 2], [8, 6])
     """

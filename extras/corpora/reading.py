@@ -73,7 +73,7 @@ class Reader:
             done -= self.windows[number]
             number += 1
         with ThreadPoolExecutor(1) as thread:  # plans the next window at the same time
-            following = thread.submit(self._window, number)
+            following = thread.submit(self._plan_window, number)
             while True:
                 shards, positions = following.result()
                 if number == len(self.windows):
@@ -84,7 +84,7 @@ class Reader:
                         "with more text."
                     )
                 number += 1
-                following = thread.submit(self._window, number)
+                following = thread.submit(self._plan_window, number)
                 for shard, slot in positions[done:]:
                     yield *shards[shard], slot
                 done = max(0, done - len(positions))
@@ -93,7 +93,7 @@ class Reader:
         """Return the number of slots per epoch."""
         return sum(self._plan_shard(0, n)[1].slots for n in range(self.corpus.num_shards))
 
-    def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
+    def _plan_window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
         """Plan the examples in a window. Return shards, and random (shard, slot) pairs, (K, 2)."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
@@ -146,7 +146,7 @@ class CorpusBatches(Source):
             tokens / self._corpus.num_tokens,
         )
 
-    def _batches(self, seed: int, start: int) -> tf.data.Dataset:
+    def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         reader = self._make_reader(seed, self.window_sizes)
         slots = functools.partial(reader.iterate_shuffled, start * self.plan.batch_size)
         return self._collate_batches(slots, seed, start, self.maker.worker)

@@ -428,14 +428,14 @@ def errors(
     wrong = wrong[np.argsort(-best[wrong], kind="stable")]
     names = [str(name) for name in classifier.class_names]
     rows = [
-        (names[found[i]], best[i], names[true[i]], scores[i, true[i]], _text(texts, i))
+        (names[found[i]], best[i], names[true[i]], scores[i, true[i]], _format_text(texts, i))
         for i in wrong[:top_k]
     ]
     verb = "is" if len(wrong) == 1 else "are"
     return _make_table(f"{len(wrong)} of {len(scores)} texts {verb} labelled incorrectly.", rows)
 
 
-def _text(texts: list[list[bytes]], index: int) -> str:
+def _format_text(texts: list[list[bytes]], index: int) -> str:
     """Format a text or a text pair on a single line. A bar separates two texts."""
     return " | ".join(" ".join(column[index].decode().split()) for column in texts)
 

@@ -160,7 +160,7 @@ def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
         if not is_list(row):
             raise invalid(f"found[{i}]", row, "a list of entities or tags")
     found = [
-        _spans(text, row) if len(row) and isinstance(row[0], str) else row
+        _convert_tags_to_entities(text, row) if len(row) and isinstance(row[0], str) else row
         for text, row in zip(texts, rows, strict=True)
     ]
     for i, row in enumerate(found):
@@ -170,7 +170,7 @@ def _convert_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
     return found
 
 
-def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
+def _convert_tags_to_entities(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
     """Convert one tag per word to entities. Offsets refer to the words joined with spaces."""
     if len(words) != len(tags):
         raise ValueError(
@@ -359,7 +359,7 @@ def _draw_explanation(found: Mapping) -> Picture:
     """Draw one explanation as a picture."""
     most = max((abs(word["attribution"]) for word in found["words"]), default=0.0) or 1.0
     best = sorted(found["words"], key=lambda word: -abs(word["attribution"]))[:MAX_ROWS]
-    name, score = _name(found), f"({found['score']:.2f})"
+    name, score = _make_title(found), f"({found['score']:.2f})"
     texts = [PARAGRAPH.format(_shade_words(found, i, most)) for i in range(len(found["texts"]))]
     added = sum(word["attribution"] for word in found["words"])
     legend = LEGEND.format(logit=found["logit"], baseline=found["baseline"], added=added)
@@ -378,7 +378,7 @@ def _draw_explanation(found: Mapping) -> Picture:
     return Picture(page, "\n".join([f"{name} {score}", *found["texts"], *lines]))
 
 
-def _name(found: Mapping) -> str:
+def _make_title(found: Mapping) -> str:
     """Create the explanation title from a label, an entity and a label, or an answer."""
     if "text" not in found:
         return str(found["label"])

@@ -102,7 +102,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
     rows = "".join(_format_row(match, query, document, colors[match.word]) for match in found)
     page = MATCH_HEAD.format(score=score) + of_query.html + DOCUMENT_HTML + of_document.html
     page += MATCH_TABLE.format(rows=rows) + (REST.format(told) if told else "")
-    lines = [f"{query} (score {score:.2f})", *_lines(found, query, document)]
+    lines = [f"{query} (score {score:.2f})", *_make_lines(found, query, document)]
     lines += [f"  {told}"] if told else []
     return Picture(page, "\n".join([*lines, of_document.text]))
 
@@ -170,22 +170,22 @@ def _format_row(match: Match, query: str, document: str, color: str) -> str:
     return MATCH_ROW.format(
         style=_format_style(color),
         token=escape_html(query[slice(*match.token)]),
-        found=escape_html(_name(match, document)),
+        found=escape_html(_get_matched_text(match, document)),
         score=match.score,
         percent=100 * min(max(match.score, 0.0), 1.0),
     )
 
 
-def _lines(found: list[Match], query: str, document: str) -> list[str]:
+def _make_lines(found: list[Match], query: str, document: str) -> list[str]:
     """Format all matches with bars for terminals."""
     tokens = [query[slice(*match.token)] for match in found]
     width = max(map(len, tokens), default=0)
     return [
         f"  {match.score:5.2f}  {'█' * round(BAR_WIDTH * min(max(match.score, 0), 1)):{BAR_WIDTH}}"
-        f"  {token:{width}}  {_name(match, document)}"
+        f"  {token:{width}}  {_get_matched_text(match, document)}"
         for match, token in zip(found, tokens, strict=True)
     ]
 
 
-def _name(match: Match, document: str) -> str:
+def _get_matched_text(match: Match, document: str) -> str:
     return NOTHING if match.found is None else document[slice(*match.found)]

@@ -57,7 +57,7 @@ def explain_answers(
         spans = [
             span
             for window in range(*bounds[i : i + 2])
-            for span in _spans(model, examples, windows, window, offsets, columns, answer)
+            for span in _find_spans(model, examples, windows, window, offsets, columns, answer)
         ]
         # The "no answer" score is the minimum over all windows.
         best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
@@ -97,7 +97,7 @@ class SpanPositions(NamedTuple):
     context: tuple[int, int, int]
 
 
-def _spans(
+def _find_spans(
     model: SpanQA,
     examples: dict,
     windows: Windows,

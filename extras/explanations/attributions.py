@@ -85,7 +85,7 @@ def compute_lobatto_nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
 NODES, LOBATTO_WEIGHTS = compute_lobatto_nodes(7)
 
 
-def integrated_gradients(along: Callable) -> Attribution:
+def integrate_gradients(along: Callable) -> Attribution:
     """Compute integrated gradients, which sum to the difference of output and baseline.
 
     Args:
@@ -96,7 +96,7 @@ def integrated_gradients(along: Callable) -> Attribution:
 
     Example:
         >>> square = lambda x: (x**2, 2 * x[:, None])
-        >>> integrated_gradients(square).tokens.round(6).tolist()
+        >>> integrate_gradients(square).tokens.round(6).tolist()
         [1.0]
     """
     parts, total, ends, count = [(0.0, 0.5), (0.5, 1.0)], 0.0, {}, 0
@@ -119,11 +119,11 @@ def integrated_gradients(along: Callable) -> Attribution:
     return Attribution(total, ends[1.0], ends[0.0])
 
 
-def gradient_times_input(along: Callable) -> Attribution:
+def multiply_gradient(along: Callable) -> Attribution:
     """Compute attributions with a single gradient. This is faster, but the sum is not exact.
 
     Args:
-        along: See `integrated_gradients`.
+        along: See `integrate_gradients`.
 
     Source: Shrikumar et al. 2016, Not Just a Black Box, section 2, with the difference to the
     baseline as the input.
@@ -361,6 +361,6 @@ def make_line(
 
 
 ATTRIBUTION_METHODS = {
-    "integrated_gradients": integrated_gradients,
-    "gradient_x_input": gradient_times_input,
+    "integrated_gradients": integrate_gradients,
+    "gradient_x_input": multiply_gradient,
 }

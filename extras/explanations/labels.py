@@ -52,12 +52,12 @@ def explain_labels(
         weights = np.eye(len(pooled), dtype="float32")[[target]]
         used = np.flatnonzero(shares[:, target])
         whole = [select_tokens(column, i) for column in tokens]
-        parts = [_parts(classifier, whole, windows, examples, numbers[n]) for n in used]
+        parts = [_make_parts(classifier, whole, windows, examples, numbers[n]) for n in used]
         values = [
             compute_attributions(classifier, inputs[n], texts, weights, method, batch_size)
             for n, texts in zip(used, parts, strict=True)
         ]
-        name, score = classifier.class_names[target], _score(classifier, pooled, target)
+        name, score = classifier.class_names[target], _get_score(classifier, pooled, target)
         values = sum_attributions(values, shares[used, target])
         found.append(Explanation(label=name, score=score, **values))
     warn_incomplete(found, method)
@@ -82,7 +82,7 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
     return tokens, windows, preprocessor.pack(ids)
 
 
-def _parts(
+def _make_parts(
     classifier: SequenceClassifier,
     texts: list[Part],
     windows: list[Windows],
@@ -115,7 +115,7 @@ def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
     return index
 
 
-def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
+def _get_score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
     """Compute a class probability, or the predicted value for regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])

@@ -41,13 +41,13 @@ _PROBLEMS = {"linear": None, "softmax": None, "sigmoid": "multi_label_classifica
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
 
 
-def files() -> set[str]:
+def list_files() -> set[str]:
     """List all file names in KerasHub presets."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
-    return {CONFIG, MANIFEST, *tokenizer_file_names(), *weights, *_OTHERS}
+    return {CONFIG, MANIFEST, *list_tokenizer_file_names(), *weights, *_OTHERS}
 
 
-def tokenizer_file_names() -> set[str]:
+def list_tokenizer_file_names() -> set[str]:
     """List all tokenizer file names in KerasHub presets."""
     named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
@@ -147,7 +147,7 @@ class KerasHubCheckpoint(Checkpoint):
         stored = _read_head(self.settings, self.folder / MANIFEST)
         self.set_head(head, stored.get("labels"), rows)
         self.head_arguments = {head: record.built_in}
-        settings = _settings(description, path)
+        settings = _read_settings(description, path)
         if (key := self.family.heads[head].dropout) and "dropout" in settings:
             self.config[key] = settings["dropout"]
         if "activation" in settings:
@@ -222,7 +222,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
             description.get("class_name"),
             f"{names.tokenizer} for a {family.name} checkpoint",
         )
-    settings = _settings(description, path)
+    settings = _read_settings(description, path)
     _check_tokenizer(settings, names.tokenizer_settings, path)
     contents = {
         "tokenizer_config.json": {
@@ -255,7 +255,7 @@ def _look_up(table: Mapping, name: object, path: pathlib.Path, field: str = "cla
     return table[name]
 
 
-def _settings(description: Mapping, path: pathlib.Path) -> dict:
+def _read_settings(description: Mapping, path: pathlib.Path) -> dict:
     config = description.get("config")
     if not isinstance(config, dict):
         raise invalid(f"{path}: config", config, "an object")
@@ -264,7 +264,7 @@ def _settings(description: Mapping, path: pathlib.Path) -> dict:
 
 def _convert_config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
     """Convert a KerasHub configuration to config.json in the Hugging Face format."""
-    config = _settings(description, path)
+    config = _read_settings(description, path)
     dtype = config.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":
         raise ValueError(

@@ -78,7 +78,7 @@ def save_for_keras_hub(
     labels = ()
     if isinstance(model, Backbone):
         parts = [make_keras_hub_backbone(model, dtype)]
-        parts += [] if tokenizer is None else [keras_hub_tokenizer(tokenizer, model)]
+        parts += [] if tokenizer is None else [convert_tokenizer(tokenizer, model)]
     else:
         parts = [make_keras_hub_task(model, dtype)]
         if model.problem_type:
@@ -132,14 +132,14 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
             names.backbone,
         )
     tables = {path: groups.pop(path) for path in list(groups) if path.endswith(_POSITIONS)}
-    _copy(backbone, there, groups)
+    _copy_weights(backbone, there, groups)
     for path, group in tables.items():
         table = _make_positions(backbone, path, with_segment=_SEGMENTS not in groups)
         _find_layer(there, group).weights[0].assign(table)
     return there
 
 
-def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
+def convert_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
     """Convert a tokenizer to a KerasHub tokenizer with the same vocabulary and settings.
 
     Token ids can differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
@@ -200,11 +200,11 @@ def make_keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Mod
     cls = _get_class(record.task)
     preprocessor = None
     if task.preprocessor is not None:
-        tokenizer = keras_hub_tokenizer(task.preprocessor.tokenizer, backbone)
+        tokenizer = convert_tokenizer(task.preprocessor.tokenizer, backbone)
         length = task.preprocessor.sequence_length or backbone.max_sequence_length
         preprocessor = cls.preprocessor_cls(tokenizer, sequence_length=length)
     there = cls(make_keras_hub_backbone(backbone, dtype), preprocessor=preprocessor, **arguments)
-    _copy(task, there, record.groups)
+    _copy_weights(task, there, record.groups)
     return there
 
 
@@ -239,7 +239,7 @@ def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) 
             )
 
 
-def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> None:
+def _copy_weights(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> None:
     """Copy weights from a model to the corresponding KerasHub model.
 
     Args:
@@ -252,14 +252,14 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
         if ours is None:  # an optional layer
             continue
         check_not_quantized(model, path)
-        values = [ours] if path == "head.bias" else _weights(ours)
+        values = [ours] if path == "head.bias" else _list_weights(ours)
         targets = list_own_weights(_find_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub's attention kernels have an additional axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
 
 
-def _weights(layer: keras.layers.Layer) -> list:
+def _list_weights(layer: keras.layers.Layer) -> list:
     """Return the layer weights in Keras order, after merging LoRA updates."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]

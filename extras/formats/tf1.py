@@ -69,13 +69,13 @@ _PARTS = (
 _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
-def files() -> list[str]:
+def list_files() -> list[str]:
     """List glob patterns for checkpoint files, without tokenizer files."""
     configs = [names.config_file for names in TF1.values()]
     return [*configs, "*.index", "*.data-*"]
 
 
-tokenizer_file_names = files
+list_tokenizer_file_names = list_files
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
@@ -138,7 +138,7 @@ class Tf1Checkpoint(Checkpoint):
             raise ValueError(
                 f"TensorFlow cannot open {index}: {error}. Download the checkpoint again."
             ) from None
-        shapes = self._variables(sum(get_size(files.file(name)) for name in parts))
+        shapes = self._read_shapes(sum(get_size(files.file(name)) for name in parts))
         self._names = {
             _translate(name, family): name for name in shapes if not _TRAINING.search(name)
         }
@@ -152,7 +152,7 @@ class Tf1Checkpoint(Checkpoint):
         if output in self.shapes:
             self.set_head(head, None, self.shapes[output][0])
 
-    def _variables(self, size: int) -> dict[str, tuple[int, ...]]:
+    def _read_shapes(self, size: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all variables. Check that they need at most `size` bytes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()

@@ -92,7 +92,7 @@ class Service:
         question = route.read(self.choose_model(route, fields), fields)
         fields.refuse_others()
         try:
-            answers = await until_client_leaves(request, self.batcher.ask(question.job))
+            answers = await wait_for_answers(request, self.batcher.ask(question.job))
         except (QueueFull, Stopping, ClientDisconnect):
             raise
         except Exception as error:
@@ -230,7 +230,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     return b"".join(chunks)
 
 
-async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]) -> list:
+async def wait_for_answers(request: Request, asked: Coroutine[Any, Any, list]) -> list:
     """Wait for the answers. If the client disconnects, cancel the job.
 
     Raises:

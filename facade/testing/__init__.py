@@ -61,7 +61,7 @@ def family_checks(family: Family) -> Checks:
         family: Family, such as `MyBackbone.family`.
     """
     for check in family_conformance.FAMILY_CHECKS:
-        yield _name_check(f"{family.name}: {_words(check)}", check, family)
+        yield _name_check(f"{family.name}: {_format_words(check)}", check, family)
 
 
 def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> Checks:
@@ -77,11 +77,11 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
     for family in families:
         for check in task_conformance.TASK_CHECKS:
             yield _name_check(
-                f"{task.__name__} of {family.name}: {_words(check)}", check, task, family
+                f"{task.__name__} of {family.name}: {_format_words(check)}", check, task, family
             )
 
 
-def _words(check: Callable) -> str:
+def _format_words(check: Callable) -> str:
     return check.__name__.replace("_", " ")
 
 

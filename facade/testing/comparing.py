@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 
-def arrays(model: keras.Model, inputs: Mapping) -> list[np.ndarray]:
+def compute_outputs(model: keras.Model, inputs: Mapping) -> list[np.ndarray]:
     """Compute the outputs of a model, as a list of arrays."""
     return [keras.ops.convert_to_numpy(values) for values in keras.tree.flatten(model(inputs))]
 
@@ -40,12 +40,12 @@ def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.
     mask = np.asarray(inputs["padding_mask"]).astype(bool)
     other = np.where(mask, inputs["token_ids"], 7)  # use a different padding id
     for given in (inputs, {**inputs, "token_ids": other}):
-        together = arrays(model, given)
+        together = compute_outputs(model, given)
         for i, length in enumerate(mask.sum(axis=1)):
             if length == 1:  # Keras logs a warning for softmax over an axis of size 1
                 continue
             single = {name: values[i : i + 1, :length] for name, values in inputs.items()}
-            alone = arrays(model, single)
+            alone = compute_outputs(model, single)
             assert_same([values[i : i + 1] for values in together], alone, atol=1e-5)
 
 
@@ -56,7 +56,7 @@ def assert_mixed_precision_is_close(
     mixed.set_weights(exact.get_weights())
     kinds = {weight.dtype for weight in mixed.trainable_weights}
     assert kinds <= {"float32"}, f"weights are {kinds}, expected float32"
-    for a, b in zip(arrays(mixed, inputs), arrays(exact, inputs), strict=True):
+    for a, b in zip(compute_outputs(mixed, inputs), compute_outputs(exact, inputs), strict=True):
         difference = np.abs(a.astype("float32") - b)
         # Rounding errors are larger for the weights of a tiny model.
         assert 0 < difference.mean() < 0.25 * b.std(), f"mean difference {difference.mean():.2e}"
@@ -69,7 +69,7 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
         path = pathlib.Path(folder) / "model.keras"
         model.save(path)
         again = keras.saving.load_model(path)
-    assert_same(arrays(again, inputs), arrays(model, inputs))
+    assert_same(compute_outputs(again, inputs), compute_outputs(model, inputs))
 
 
 @contextlib.contextmanager
@@ -86,7 +86,7 @@ def assert_refused(words: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_warnings_logged() -> Iterator[None]:
+def assert_no_warnings() -> Iterator[None]:
     """Assert that no warnings are logged, for example for missing weights."""
     records = []
     handler = logging.Handler()

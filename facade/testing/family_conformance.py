@@ -22,14 +22,14 @@ from encoder_zoo.presets.formats.config import (
 )
 from encoder_zoo.testing import tiny
 from encoder_zoo.testing.comparing import (
-    arrays,
     assert_batching_changes_nothing,
     assert_keras_file_round_trip,
     assert_mixed_precision_is_close,
+    assert_no_warnings,
     assert_refused,
     assert_same,
+    compute_outputs,
     make_other_value,
-    no_warnings_logged,
 )
 
 CONFIG_PATH = pathlib.Path("config.json")
@@ -115,7 +115,7 @@ def get_config_round_trip(family: Family) -> None:
     assert again.get_config() == backbone.get_config(), "from_config changes arguments"
     again.set_weights(backbone.get_weights())
     inputs = tiny.examples(family)
-    assert_same(arrays(again, inputs), arrays(backbone, inputs))
+    assert_same(compute_outputs(again, inputs), compute_outputs(backbone, inputs))
 
 
 def keras_file_round_trip(family: Family) -> None:
@@ -126,12 +126,12 @@ def keras_file_round_trip(family: Family) -> None:
 def preset_round_trip(family: Family) -> None:
     """Check that the class and the outputs are the same after `Backbone.from_preset`."""
     backbone, inputs = tiny.backbone(family), tiny.examples(family)
-    with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
+    with tempfile.TemporaryDirectory() as folder, assert_no_warnings():
         backbone.save_to_preset(folder, tiny.tokenizer(family))
         again = Backbone.from_preset(folder)
         tokenizer = family.tokenizer.load().from_preset(folder)
     assert type(again) is family.backbone, f"loaded a {type(again).__name__}"
-    assert_same(arrays(again, inputs), arrays(backbone, inputs))
+    assert_same(compute_outputs(again, inputs), compute_outputs(backbone, inputs))
     assert tokenizer.get_config() == tiny.tokenizer(family).get_config(), "another tokenizer"
 
 
@@ -156,12 +156,12 @@ def gradients_reach_every_weight(family: Family) -> None:
         backbone = tiny.backbone(family, dropout=0.2, attention_dropout=0.2)
         if checkpointing:
             backbone.enable_gradient_checkpointing()
-        found.append(gradients(backbone, inputs))
+        found.append(compute_gradients(backbone, inputs))
     for weight, first, second in zip(backbone.trainable_weights, *found, strict=True):
         np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4, err_msg=weight.path)
 
 
-def gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
+def compute_gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
     """Compute the gradients for the sum of all outputs in training mode."""
     import tensorflow as tf
 

@@ -15,13 +15,13 @@ from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.testing import tiny
 from encoder_zoo.testing.comparing import (
-    arrays,
     assert_batching_changes_nothing,
     assert_keras_file_round_trip,
     assert_mixed_precision_is_close,
+    assert_no_warnings,
     assert_refused,
     assert_same,
-    no_warnings_logged,
+    compute_outputs,
 )
 from encoder_zoo.testing.family_conformance import assert_all_reached
 
@@ -60,7 +60,7 @@ def get_config_round_trip(cls: type[Task], family: Family) -> None:
         found, expected = getattr(again, name), getattr(task, name)
         assert found == expected, f"{name} is {found!r}, expected {expected!r}"
     again.set_weights(task.get_weights())
-    assert_same(arrays(again, inputs), arrays(task, inputs))
+    assert_same(compute_outputs(again, inputs), compute_outputs(task, inputs))
 
 
 def keras_file_round_trip(cls: type[Task], family: Family) -> None:
@@ -71,10 +71,10 @@ def keras_file_round_trip(cls: type[Task], family: Family) -> None:
 def preset_round_trip(cls: type[Task], family: Family) -> None:
     """Check that outputs, labels and tokenizer are the same after `from_preset`."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
-    with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
+    with tempfile.TemporaryDirectory() as folder, assert_no_warnings():
         task.save_to_preset(folder)
         again = cls.from_preset(folder)
-    assert_same(arrays(again, inputs), arrays(task, inputs))
+    assert_same(compute_outputs(again, inputs), compute_outputs(task, inputs))
     assert again.labels == task.labels, f"labels are {again.labels}, expected {task.labels}"
     found, expected = (each.preprocessor.tokenizer.get_config() for each in (again, task))
     # Rerankers save the sequence length as `model_max_length`, as in sentence-transformers.
@@ -92,7 +92,7 @@ def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
     exact, mixed = tiny.task(family, cls), tiny.task(family, cls, dtype="mixed_bfloat16")
     inputs = tiny.examples(family)
     assert_mixed_precision_is_close(exact, mixed, inputs)
-    kinds = {str(values.dtype) for values in arrays(mixed, inputs)}
+    kinds = {str(values.dtype) for values in compute_outputs(mixed, inputs)}
     assert kinds == {"float32"}, f"outputs are {kinds}, expected float32"
 
 
@@ -151,7 +151,7 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     _compile_for_few_steps(task)
     outputs = keras.tree.flatten(task.predict(inputs, verbose=0))
-    assert_same(outputs, arrays(task, inputs), atol=1e-5)
+    assert_same(outputs, compute_outputs(task, inputs), atol=1e-5)
     ids = inputs["token_ids"]
     for wrong, name in (({"token_ids": ids + 1000}, "token_ids"), ({"ids": ids}, "ids")):
         with assert_refused(name):

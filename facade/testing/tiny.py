@@ -151,13 +151,13 @@ def build_tokenizer(kind: TokenizerClass, **template: object) -> Tokenizer:
         **template: Keyword arguments for `Tokenizer.from_files`.
     """
     contents = {
-        name: _sentencepiece_model(*content) if name.endswith(".model") else content
+        name: _build_sentencepiece_model(*content) if name.endswith(".model") else content
         for name, content in TOKENIZER_FILES[kind.name].items()
     }
     return kind.load().from_files(TokenizerFiles("tiny", contents), **template)
 
 
-def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
+def _build_sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
     """Create a SentencePiece model file with special tokens and other pieces."""
     first = [
         Piece(token, 0.0, UNKNOWN if token in ("<unk>", "[UNK]") else CONTROL) for token in special

@@ -89,7 +89,7 @@ class LateInteractionFolder(FolderFormat):
 
     def list_tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> list[str]:
         known = set(tokenizer.get_vocabulary())
-        markers = {**_settings(preset, tokenizer), **given}
+        markers = {**_read_settings(preset, tokenizer), **given}
         needed = dict.fromkeys(markers.get(name) for name in MARKERS)
         return [one for one in needed if isinstance(one, str) and one and one not in known]
 
@@ -98,7 +98,7 @@ class LateInteractionFolder(FolderFormat):
     ) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
         known = set(tokenizer.get_vocabulary())
-        found = _settings(preset, tokenizer)
+        found = _read_settings(preset, tokenizer)
         return {n: None if n in MARKERS and v not in known else v for n, v in found.items()}
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
@@ -180,7 +180,7 @@ class LateInteractionFolder(FolderFormat):
         return encode_json_files(files)
 
 
-def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+def _read_settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
     """Read the preset's preprocessor settings, such as markers and lengths."""
     form, files = _find_layout(preset), preset.files
     if form == _STANFORD:

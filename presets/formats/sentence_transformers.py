@@ -182,7 +182,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
             f"{path}: route_mappings is {quote(mappings)} and default_route is {quote(default)}. "
             "Expected an object that maps to route names, and a route name."
         )
-    routes = {role: _route(config, role, path) for role in ("query", "document")}
+    routes = {role: _check_route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:
         raise ValueError(
             f"{path}: the first module for documents is {routes['document'][0].kind}. Expected one "
@@ -219,7 +219,7 @@ def _get_route_name(config: Mapping, role: str, path: object) -> str:
     return found
 
 
-def _route(config: Mapping, role: str, path: object) -> list[Module]:
+def _check_route(config: Mapping, role: str, path: object) -> list[Module]:
     """Validate and return the modules on the route for a role."""
     name, modules = _get_route_name(config, role, path), []
     ids = config["structure"][name]

@@ -60,7 +60,7 @@ def answered_by(method: F, answers: str = "_answers") -> F:
     @functools.wraps(method, updated=())  # without the signature that marks checked functions
     def answer(self, *args, **kwargs):
         first = next(iter((*args, *kwargs.values())), None)
-        return getattr(self._answers_to(first, answers), method.__name__)(*args, **kwargs)
+        return getattr(self._get_answers(first, answers), method.__name__)(*args, **kwargs)
 
     return validate_arguments(cast(F, answer))
 

@@ -336,7 +336,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         with use_backend(), suppress_end_warning(x):
             return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
-    def _answers_to(self, x, answers: str = "_answers") -> Any:
+    def _get_answers(self, x, answers: str = "_answers") -> Any:
         """Return the `Answers` for raw inputs. Raise a ValueError without a preprocessor."""
         check_preprocessor(self, x)
         return getattr(self, answers)

@@ -66,7 +66,7 @@ def trim_task(task: T, texts: object) -> T:
     See `Task.trim_vocabulary` for arguments and errors.
     """
     _check_can_trim(task)
-    tokenizer, settings = _get_tokenizer(task), _settings(task.preprocessor)
+    tokenizer, settings = _get_tokenizer(task), _get_settings(task.preprocessor)
     known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
     words = [*_find_strings(settings), *(task.labels or ())]
     ids = {*_list_fixed_ids(task), *(known[word] for word in words if word in known)}
@@ -162,7 +162,7 @@ def read_strings(texts: object) -> list[str]:
     return decode_texts(column)
 
 
-def _settings(preprocessor: Preprocessor) -> dict[str, Any]:
+def _get_settings(preprocessor: Preprocessor) -> dict[str, Any]:
     """Return the constructor arguments of a preprocessor without the tokenizer."""
     return {name: v for name, v in preprocessor.get_config().items() if name != "tokenizer"}
 

@@ -276,7 +276,7 @@ class ClassAnswers(Answers):
         if self.is_multi_label:
             return scores >= self.least_scores(given)
         if given is None:
-            return best_only(scores)
+            return mask_best_classes(scores)
         second = scores[:, 1] >= self.least_scores(given)
         return np.stack([~second, second], axis=1)
 
@@ -302,11 +302,11 @@ class ClassAnswers(Answers):
             )
 
 
-def best_only(scores: np.ndarray) -> np.ndarray:
+def mask_best_classes(scores: np.ndarray) -> np.ndarray:
     """Return a boolean mask (N, C) that only contains the best class of each text.
 
     Example:
-        >>> best_only(np.array([[0.25, 0.75]])).tolist()
+        >>> mask_best_classes(np.array([[0.25, 0.75]])).tolist()
         [[False, True]]
     """
     return np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]

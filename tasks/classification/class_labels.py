@@ -234,7 +234,7 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
         return _number_names(y, labels)
     rank = array_ops.TensorShape(y.shape).rank if array_ops.is_tensor(y) else -1
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
-        return _probabilities(y)
+        return _convert_probabilities(y)
     if rank not in (None, 1):
         probabilities = f", or rows of {num_classes} probabilities" if num_classes else ""
         raise ValueError(
@@ -259,7 +259,7 @@ def _number_names(names: array_ops.Tensor | list, labels: list[str] | None) -> a
     return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
-def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
+def _convert_probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
     """Check that rows (B, C) sum to 1, and convert one-hot rows to indices (B,)."""
     is_hot = not array_ops.as_dtype(y.dtype).is_floating
     y = array_ops.cast(y, array_ops.float32)

@@ -107,7 +107,11 @@ def class_report(
     """
     hits = (predicted & true).sum(axis=0)
     given, support = predicted.sum(axis=0), true.sum(axis=0)
-    columns = [_share(hits, given), _share(hits, support), _share(2 * hits, given + support)]
+    columns = [
+        _compute_share(hits, given),
+        _compute_share(hits, support),
+        _compute_share(2 * hits, given + support),
+    ]
     scores = np.stack(columns, axis=1)  # (C, 3)
     total = support.sum()
     weights = support / total if total else np.zeros(len(support))
@@ -118,9 +122,9 @@ def class_report(
             (hits.sum(), total),
             (2 * hits.sum(), given.sum() + total),
         )
-        report["micro"] = _make_scores([_share(*counts) for counts in of_all], total)
+        report["micro"] = _make_scores([_compute_share(*counts) for counts in of_all], total)
     else:
-        report["accuracy"] = float(_share(hits.sum(), len(true)))
+        report["accuracy"] = float(_compute_share(hits.sum(), len(true)))
     report["macro"] = _make_scores(scores.mean(axis=0), total)
     report["weighted"] = _make_scores(weights @ scores, total)
     of_classes = zip(names, scores, support, strict=True)
@@ -128,7 +132,7 @@ def class_report(
     return report
 
 
-def _share(part, whole) -> np.ndarray:
+def _compute_share(part, whole) -> np.ndarray:
     return np.where(np.asarray(whole) > 0, part / np.maximum(whole, 1), 0.0)
 
 
@@ -169,7 +173,8 @@ def compute_coverage(
 class ScoresClasses:
     """Mixin to classify texts, and to evaluate classifiers per class and by answer score.
 
-    A classifier that uses this mixin must implement `_class_answers` and `_scores_and_classes`.
+    A classifier that uses this mixin must implement `_class_answers` and
+    `_compute_scores_and_classes`.
     """
 
     _class_answers: ClassAnswers
@@ -209,7 +214,7 @@ class ScoresClasses:
             >>> classifier.evaluate_classes(texts, labels)["per_class"]["positive"]["recall"]
             1.0
         """
-        scores, true = self._scores_and_classes("evaluate_classes", x, y, batch_size)
+        scores, true = self._compute_scores_and_classes("evaluate_classes", x, y, batch_size)
         answers = self._class_answers
         answered, several = answers.answered(scores), answers.is_multi_label
         return class_report(answers.class_names, answered, true, several)
@@ -258,11 +263,13 @@ class ScoresClasses:
                 "`evaluate_coverage` requires one class per text, but this classifier predicts "
                 "several. Use `tune_thresholds` or `ez.display.thresholds`."
             )
-        scores, true = self._scores_and_classes("evaluate_coverage", x, y, batch_size)
+        scores, true = self._compute_scores_and_classes("evaluate_coverage", x, y, batch_size)
         best = scores.argmax(axis=1)[:, None]
         return tuple(np.take_along_axis(values, best, axis=1)[:, 0] for values in (scores, true))
 
-    def _scores_and_classes(self, method: str, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
+    def _compute_scores_and_classes(
+        self, method: str, x, y, batch_size
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return class probabilities and a boolean mask of the true classes, both (N, C).
 
         Args:

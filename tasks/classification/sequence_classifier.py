@@ -48,8 +48,8 @@ from encoder_zoo.tasks.classification.class_answers import (
     ClassAnswers,
     LabelScore,
     ProblemType,
-    best_only,
     is_single,
+    mask_best_classes,
 )
 from encoder_zoo.tasks.classification.class_labels import (
     collect_labels,
@@ -382,10 +382,10 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self, **settings)
 
-    def _scores_and_classes(self, method, x, y, batch_size):
+    def _compute_scores_and_classes(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        true = targets > 0.5 if self._is_multi_label() else best_only(targets)
+        true = targets > 0.5 if self._is_multi_label() else mask_best_classes(targets)
         return self._answers.probabilities(logits), true
 
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
@@ -419,7 +419,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     # -- logits of texts -----------------------------------------------------------------------
 
-    def _logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
+    def _compute_logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
         """Compute the logits (N, C) of texts or pairs inside a `tf.function`."""
         if not self.preprocessor.pools_windows:
             examples, index = self.preprocessor.encode(texts), None
@@ -441,7 +441,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             shape (N,) is also returned. It is True for texts whose best score is below
             `abstain_below`.
         """
-        answer = self._answers.trace_classes(self._logits_in_graph)
+        answer = self._answers.trace_classes(self._compute_logits_in_graph)
         return {
             "serving_default": lambda text: answer(text),
             "pairs": lambda first, second: answer(first, second),

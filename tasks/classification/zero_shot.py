@@ -383,7 +383,7 @@ class ZeroShotClassifier:
                 array_ops.repeat(text, count),
                 tf.tile(array_ops.constant(hypotheses), [array_ops.size(text)]),
             )
-            logits = self.classifier._logits_in_graph(pairs)
+            logits = self.classifier._compute_logits_in_graph(pairs)
             scores = compute_label_scores(logits, self.nli_classes, count, multi_label)
             scores, order = array_ops.math.top_k(scores, count)
             return {"label": array_ops.gather(names, order), "score": scores}

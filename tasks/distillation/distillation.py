@@ -242,16 +242,16 @@ class Distillation(TextModel):
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
             activation = self.objective.activation
-            values = learned.soft_labels(logits, right, self.temperature, activation)
+            values = learned.compare_labels(logits, right, self.temperature, activation)
             outputs |= {"soft_labels": values, "teacher": right}
         if "hidden_states" in self.objectives:
             both = mine["hidden_states"], theirs["hidden_states"]
-            outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
+            outputs["hidden_states"] = learned.compare_hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
             tokens = learned.mask_known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
             inputs = {**inputs, "padding_mask": tokens}
-            outputs["relations"] = learned.relations(*both, self._heads, inputs)
+            outputs["relations"] = learned.compare_relations(*both, self._heads, inputs)
         return outputs
 
     def _make_outputs(
@@ -308,7 +308,7 @@ class Distillation(TextModel):
         """Compute the total loss: the means of all objectives, and the weighted loss on labels."""
         loss = self.penalties(y_pred)
         for name, mean in zip(self.objectives, self.means, strict=True):
-            values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
+            values, weights = y_pred[name], self._compute_weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
             part, size = learned.MEAN(values, values, weights)
             loss = loss + part
@@ -322,7 +322,7 @@ class Distillation(TextModel):
         hard = self.recipe.loss_weight * hard
         return loss + self.label_weight * hard
 
-    def _weights(self, name: str, x, y, y_pred, sample_weight):
+    def _compute_weights(self, name: str, x, y, y_pred, sample_weight):
         """Return the float32 weights of texts or tokens for the mean of an objective."""
         given = x.get("soft_weights") if y is None else sample_weight
         if name == "soft_labels":

@@ -413,7 +413,9 @@ class DistillationPreprocessor(Preprocessor):
             positions = examples[TEACHER_POSITIONS].to_tensor(NO_TOKEN, shape=shape)
             inputs[TEACHER_POSITIONS] = array_ops.ensure_shape(positions, inputs["token_ids"].shape)
         if not rest:
-            inputs |= _soft_weights(examples, array_ops.shape(inputs["token_ids"], array_ops.int64))
+            inputs |= _get_soft_weights(
+                examples, array_ops.shape(inputs["token_ids"], array_ops.int64)
+            )
         return pack_batch(inputs, *rest)
 
     def _select_teacher_inputs(
@@ -430,7 +432,7 @@ class DistillationPreprocessor(Preprocessor):
         return {TEACHER + name: values for name, values in padded.items()}
 
 
-def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_ops.Tensor]:
+def _get_soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_ops.Tensor]:
     """Return the weights of texts (B,) or tokens (B, L) for data without labels.
 
     The dict is empty if all weights are equal.

@@ -20,7 +20,7 @@ from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.losses.score_distillation import compute_kl_divergence
 
 
-def soft_labels(student, teacher, temperature: float, activation: str):
+def compare_labels(student, teacher, temperature: float, activation: str):
     """Compute the KL divergence between the softened answers of teacher and student.
 
     Args:
@@ -41,7 +41,7 @@ def soft_labels(student, teacher, temperature: float, activation: str):
     Example:
         >>> import numpy as np
         >>> student, teacher = np.float32([[0, 0]]), np.float32([[0, 2]])
-        >>> round(float(soft_labels(student, teacher, 2.0, "softmax")[0]), 3)
+        >>> round(float(compare_labels(student, teacher, 2.0, "softmax")[0]), 3)
         0.444
     """
     student, teacher = ops.cast(student, "float32"), ops.cast(teacher, "float32")
@@ -70,7 +70,7 @@ def match_states(student_layers: int, teacher_layers: int) -> list[int]:
     return [round(i * teacher_layers / student_layers) for i in range(student_layers + 1)]
 
 
-def hidden_states(student: list, teacher: list, maps: list):
+def compare_hidden_states(student: list, teacher: list, maps: list):
     """Compute the distance between student and teacher hidden states.
 
     Args:
@@ -95,7 +95,7 @@ def hidden_states(student: list, teacher: list, maps: list):
     return total
 
 
-def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
+def compare_relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
     """Compute the divergence between the token relations of the last attention layers.
 
     The relations are the attention probabilities, and the softmax over the similarities of values.
@@ -142,7 +142,7 @@ def _split_heads(x, heads: int):
 
 
 def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
-    """Create the linear maps for `hidden_states`, an empty list if the widths are equal."""
+    """Create the linear maps for `compare_hidden_states`, an empty list if the widths are equal."""
     if width == teacher_width:
         return []
     maps = [

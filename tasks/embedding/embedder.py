@@ -45,9 +45,9 @@ from encoder_zoo.tasks.retrieval.ranking import check_texts
 from encoder_zoo.tasks.retrieval.similarity import (
     check_finite,
     compute_max_sim,
-    pair_scores,
+    compute_paired_similarities,
     scale_queries,
-    unit_rows,
+    scale_to_unit_length,
 )
 from encoder_zoo.tasks.retrieval.terms import Postings, normalize_rows
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
@@ -131,7 +131,7 @@ class Embedder(Task, Searchable[IndexKind]):
 
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:
-            return self._vectors(inputs, training)
+            return self._compute_vectors(inputs, training)
         first = {n: values for n, values in inputs.items() if not n.startswith(CANDIDATE)}
         first = self._compute_query_vectors(first, training)  # (B, D)
         # Reshaping with -1 instead of K fails on a replica without rows.
@@ -141,14 +141,14 @@ class Embedder(Task, Searchable[IndexKind]):
             for name, values in inputs.items()
             if name.startswith(CANDIDATE)
         }
-        return self._stack_vectors(first, self._vectors(others, training), batch, count)
+        return self._stack_vectors(first, self._compute_vectors(others, training), batch, count)
 
     def _stack_vectors(self, first, others, batch, count):
         """Stack the vectors of the first text and the other texts in each row, (B, 1 + K, D)."""
         others = ops.reshape(others, (batch, count, *ops.shape(others)[1:-1], self.embedding_dim))
         return ops.concatenate([first[:, None], others], axis=1)
 
-    def _vectors(self, inputs, training):
+    def _compute_vectors(self, inputs, training):
         """Embed inputs (B, L). In training with `chunk_size`, embed them in chunks."""
         call = super().call
         if not (training and self.chunk_size):
@@ -166,7 +166,7 @@ class Embedder(Task, Searchable[IndexKind]):
 
     def _compute_query_vectors(self, inputs, training):
         """Compute the vectors (B, D) of the first text in each row."""
-        return self._vectors(inputs, training)
+        return self._compute_vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
         shape = self._get_text_shape(inputs)
@@ -553,7 +553,7 @@ def prepare_vectors(embedder: Any, vectors: Any) -> Any:
     if not isinstance(vectors, np.ndarray):
         return normalize_rows(vectors, embedder.similarity_function)
     check_finite(vectors, "vectors")
-    return unit_rows(vectors) if embedder.similarity_function == "cosine" else vectors
+    return scale_to_unit_length(vectors) if embedder.similarity_function == "cosine" else vectors
 
 
 def make_store(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
@@ -576,7 +576,7 @@ def compute_pair_scores(a: Any, b: Any, function: str) -> np.ndarray:
         a = scale_queries(a, function)
         return np.array([compute_max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
     if isinstance(a, np.ndarray):
-        return pair_scores(a, b, function).astype("float32")
+        return compute_paired_similarities(a, b, function).astype("float32")
     return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
 

@@ -583,7 +583,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         least = self._class_answers.least_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 
-    def _scores_and_classes(self, method, x, y, batch_size):
+    def _compute_scores_and_classes(self, method, x, y, batch_size):
         texts, labels = self._check_labelled(x, y)
         scores = self.predict_proba(texts, batch_size)
         return scores, self._hot(len(scores), labels, self.labels, self.num_classes) > 0.5

@@ -146,7 +146,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             )
         return None if marker is None else known[marker]
 
-    def _rows(self, columns: tuple, y) -> tuple:
+    def _make_training_inputs(self, columns: tuple, y) -> tuple:
         if len(columns) < 2:
             raise ValueError("`x` has one column of texts. Expected x=(queries, documents).")
         if y is not None and len(columns) < 3:

@@ -74,9 +74,9 @@ class SeparateTexts(Preprocessor):
     def separate(self, x, y) -> tuple:
         if hasattr(x, "element_spec") or is_prepared(x):
             return x, y
-        return self._rows(PAIR_COLUMNS.read(x), y)
+        return self._make_training_inputs(PAIR_COLUMNS.read(x), y)
 
-    def _rows(self, columns: tuple, y) -> tuple:
+    def _make_training_inputs(self, columns: tuple, y) -> tuple:
         """Return inputs and labels for `fit`. Single texts are paired with themselves."""
         if len(columns) == 1 and y is not None:
             return columns[0], y

@@ -287,12 +287,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         x = encoded["sequence_output"]
         if self.pooling == TOKEN_WEIGHTS:
             ids = inputs["token_ids"]
-            weights = self._token_weights(x, ids, mask)
+            weights = self._compute_token_weights(x, ids, mask)
             return pool_term_weights(weights, ids, self.embedding_dim)
         settings = self.pooling, self.activation, training, self._sparse_gradients
         return compute_term_weights(self.backbone, self.head, x, mask, *settings)
 
-    def _token_weights(self, x, token_ids, mask):
+    def _compute_token_weights(self, x, token_ids, mask):
         """Compute the weight for each token, (B, L) float32.
 
         Args:
@@ -393,10 +393,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         """Compute the loss. During training, the regularization in `SPLADE` increases over time."""
         batch_loss = None
         if training and isinstance(self.loss, losses.SPLADE):
-            batch_loss = self.objective.batch_loss(self.loss.scaled(self._share()))
+            batch_loss = self.objective.batch_loss(
+                self.loss.scaled(self._get_regularization_share())
+            )
         return super().compute_loss(x, y, y_pred, sample_weight, training, batch_loss)
 
-    def _share(self):
+    def _get_regularization_share(self):
         """Return the factor that multiplies the regularization weights in this step."""
         step, rising = self.schedule[0] - 1, self.schedule[1]
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))

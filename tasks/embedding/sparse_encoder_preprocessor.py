@@ -74,14 +74,14 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
             examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]
         return examples
 
-    def _rows(self, columns: tuple, y) -> tuple:
+    def _make_training_inputs(self, columns: tuple, y) -> tuple:
         if len(columns) == 1 and y is not None:
             raise ValueError(
                 "`x` has one column of texts, but `y` has labels for pairs. Expected x=(queries, "
                 "documents), or x=(queries, documents, negatives) with the scores of a teacher as "
                 "`y`."
             )
-        return super()._rows(columns, y)
+        return super()._make_training_inputs(columns, y)
 
     def _get_row_prompts(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return "query", "document"

@@ -281,7 +281,7 @@ class TextEmbedder(Embedder[VectorIndex]):
                 vectors = self._compute_vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
                 return answers.shorten(vectors, dim)
             texts = texts.texts
-        return self._answers_to(texts).embed(texts, prompt, dim, batch_size, windows, missing)
+        return self._get_answers(texts).embed(texts, prompt, dim, batch_size, windows, missing)
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Embed documents for LangChain, as lists of floats. See `embed` with prompt="document".

@@ -186,7 +186,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
     def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         if isinstance(self.tokenizer, FileTokenizer):
             if array_ops.is_symbolic_tensor(texts):
-                ids = self._tokens(texts, prompt, self.max_sequence_length)
+                ids = self._tokenize_texts(texts, prompt, self.max_sequence_length)
                 empty = array_ops.cast(ids.row_lengths() == 0, "int64")
                 none = array_ops.fill([array_ops.reduce_sum(empty)], self.tokenizer.vocabulary_size)
                 none = array_ops.RaggedTensor.from_row_lengths(none, empty)
@@ -197,7 +197,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             ids, lengths = array_ops.constant(ids, "int32"), np.maximum(lengths, 1)
             return {"token_ids": array_ops.RaggedTensor.from_row_lengths(ids, lengths)}
         # Keep an extra token to be able to count truncated texts.
-        tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
+        tokens = self._tokenize_texts(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
         if not self.include_prompt:
             count = self._count_prompt_tokens(prompt)
@@ -228,7 +228,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         )
         return ids, lengths
 
-    def _tokens(
+    def _tokenize_texts(
         self, texts: array_ops.Tensor, prompt: str | None, first: int | None
     ) -> array_ops.RaggedTensor:
         text = self.prompt_text(prompt)
@@ -254,7 +254,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             "text_index" (W,) int64 maps each window to the index of the corresponding text.
         """
         [texts] = PAIR_COLUMNS.read(texts)
-        tokens = self._tokens(texts, prompt, None)
+        tokens = self._tokenize_texts(texts, prompt, None)
         windows = make_windows(tokens.row_lengths(), self.max_sequence_length - 2, 0)
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
         if not self.include_prompt:

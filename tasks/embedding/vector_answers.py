@@ -22,7 +22,7 @@ from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
-from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
+from encoder_zoo.tasks.retrieval.similarity import Similarity, scale_to_unit_length
 
 TABLE_ROWS_AT_ONCE = 1024  # texts at a time whose rows of a table are added
 
@@ -88,7 +88,7 @@ class VectorAnswers(EmbeddingAnswers):
 
     def scale(self, vectors: np.ndarray) -> np.ndarray:
         """Normalize vectors (N, D) to unit length if this is enabled in the model."""
-        return unit_rows(vectors) if self.normalize else vectors
+        return scale_to_unit_length(vectors) if self.normalize else vectors
 
     def shorten(self, vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
         """Truncate vectors to `dim` dimensions. By default, the setting is used."""

@@ -13,7 +13,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import normalize_vectors, reshape_scores, similarities
+from encoder_zoo.tasks.losses.vectors import compute_similarities, normalize_vectors, reshape_scores
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -72,7 +72,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
 
     def similarities(self, y_pred: keras.KerasTensor) -> keras.KerasTensor:
         """Compute the similarities (B, K) from vectors (B, 1 + K, D)."""
-        return similarities(y_pred, "cosine")
+        return compute_similarities(y_pred, "cosine")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

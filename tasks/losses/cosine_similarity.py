@@ -11,7 +11,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities
+from encoder_zoo.tasks.losses.vectors import compute_similarities, reshape_scores
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -44,4 +44,4 @@ class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
     @leaves_out_rows
     def call(self, y_true, y_pred):
         y_true = reshape_scores(self, y_true, y_pred)
-        return ops.mean(ops.square(similarities(y_pred, "cosine") - y_true), axis=-1)
+        return ops.mean(ops.square(compute_similarities(y_pred, "cosine") - y_true), axis=-1)

@@ -85,15 +85,15 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         x = normalize_for_similarity(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
         candidates, positives = concatenate_columns(all_x[:, 1:]), mask_positives(y_true, all_texts)
-        forward = self._loss(x[:, 0], candidates, positives, first, rows)
+        forward = self._compute_values(x[:, 0], candidates, positives, first, rows)
         if not self.symmetric:
             return forward
         y_true, all_texts = (ops.flip(texts[:, :2], axis=1) for texts in (y_true, all_texts))
         positives = mask_positives(y_true, all_texts)
-        backward = self._loss(x[:, 1], all_x[:, 0], positives, first, rows)
+        backward = self._compute_values(x[:, 1], all_x[:, 0], positives, first, rows)
         return (forward + backward) / 2
 
-    def _loss(self, x, candidates, excluded, first, rows):
+    def _compute_values(self, x, candidates, excluded, first, rows):
         """Compute the loss (B,) of vectors (B, D) with candidates (M, D)."""
         scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
         own = mask_own_columns(scores, first)

@@ -185,7 +185,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         self.query_length = query_length
         self.mean = mean
 
-    def _parts(self, y_true, y_pred, least: int) -> tuple:
+    def _check_arguments(self, y_true, y_pred, least: int) -> tuple:
         """Check the arguments, and return the queries (B, Q, D) and the documents (B, K, L, D)."""
         texts, labels = y_pred.shape[1], self._count_labels(y_pred)
         if len(y_pred.shape) != 4 or (texts or least) < least:
@@ -266,7 +266,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
-        queries, documents = self._parts(y_true, y_pred, 2)
+        queries, documents = self._check_arguments(y_true, y_pred, 2)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
         # The columns of documents are concatenated in the order of `mask_positives`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
@@ -334,6 +334,6 @@ class MaxSimDistillation(_MaxSimLoss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        queries, documents = self._parts(y_true, y_pred, 3)
+        queries, documents = self._check_arguments(y_true, y_pred, 3)
         scores = compute_row_max_sim(queries, documents)
         return compute_divergence(scores, y_true, self.temperature, self.min_max)

@@ -16,8 +16,8 @@ from encoder_zoo.tasks.losses.vectors import (
     LossSimilarity,
     are_different,
     check_rows,
+    compute_similarities,
     reshape_scores,
-    similarities,
 )
 
 
@@ -67,7 +67,7 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
         wanted = (
             y_true[:, None] if is_margin else _compute_margins(reshape_scores(self, y_true, y_pred))
         )
-        found = _compute_margins(similarities(y_pred, self.similarity))
+        found = _compute_margins(compute_similarities(y_pred, self.similarity))
         return ops.mean(ops.square(found - wanted), axis=-1)
 
 
@@ -126,7 +126,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 3, "a query and two or more documents")
         y_true = reshape_scores(self, y_true, y_pred)
-        student = similarities(y_pred, self.similarity)
+        student = compute_similarities(y_pred, self.similarity)
         return compute_divergence(student, y_true, self.temperature, self.min_max)
 
 

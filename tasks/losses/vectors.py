@@ -33,7 +33,9 @@ def normalize_for_similarity(x: keras.KerasTensor, similarity: LossSimilarity) -
     return normalize_vectors(x) if similarity == "cosine" else x
 
 
-def similarities(y_pred: keras.KerasTensor, similarity: LossSimilarity) -> keras.KerasTensor:
+def compute_similarities(
+    y_pred: keras.KerasTensor, similarity: LossSimilarity
+) -> keras.KerasTensor:
     """Compute the similarity of the first text and each other text in a row, shape (B, K).
 
     Args:
@@ -42,7 +44,7 @@ def similarities(y_pred: keras.KerasTensor, similarity: LossSimilarity) -> keras
 
     Example:
         >>> y_pred = ops.convert_to_tensor([[[2.0, 0.0], [3.0, 4.0], [0.0, 1.0]]])
-        >>> similarities(y_pred, "dot").numpy().tolist()
+        >>> compute_similarities(y_pred, "dot").numpy().tolist()
         [[6.0, 0.0]]
     """
     x = normalize_for_similarity(y_pred, similarity)
@@ -64,7 +66,7 @@ def compute_distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.Ke
         [[1.0]]
     """
     if distance == "cosine":
-        return 1 - similarities(y_pred, "cosine")
+        return 1 - compute_similarities(y_pred, "cosine")
     squares = ops.sum(ops.square(y_pred[:, :1] - y_pred[:, 1:]), axis=-1)
     return ops.sqrt(ops.maximum(squares, MIN_SQUARE))
 

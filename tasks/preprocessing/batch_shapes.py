@@ -94,7 +94,7 @@ def mark(batch, count):
     return pack_batch({**x, REAL_ROWS: real}, y, sample_weight)
 
 
-def real_examples(*batch):
+def drop_padding_rows(*batch):
     """Remove the rows that only pad a batch."""
     marks = batch[0].get(REAL_ROWS) if isinstance(batch[0], dict) else None
     if marks is not None:

@@ -125,12 +125,13 @@ def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> t
     """
     # The message has no quotes, because TensorFlow would print them with backslashes.
     parts = [
-        part.replace("'", "") if isinstance(part, str) else _first(part, ~right) for part in message
+        part.replace("'", "") if isinstance(part, str) else _format_first(part, ~right)
+        for part in message
     ]
     return tf.debugging.Assert(array_ops.reduce_all(right), [array_ops.strings.join(parts)])
 
 
-def _first(part: array_ops.Tensor, wrong: array_ops.Tensor) -> array_ops.Tensor:
+def _format_first(part: array_ops.Tensor, wrong: array_ops.Tensor) -> array_ops.Tensor:
     values = array_ops.boolean_mask(part, wrong)[:1]
     text = array_ops.strings.reduce_join(array_ops.strings.as_string(values), separator=", ")
     return array_ops.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text

@@ -195,7 +195,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
         raise ValueError(f"y is {quote(y)}, but a set has no order. Pass a list of labels.")
     if y is None or isinstance(y, str | bytes | Iterator) or hasattr(y, "element_spec"):
         return y  # tasks reject these labels or read them in graphs
-    rows = _rows(y)
+    rows = _list_rows(y)
     missing = {
         row: found
         for row, value in _find_suspects(rows)
@@ -262,7 +262,7 @@ def _check_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
     return check_each(y, there, " has no label: it is ", values, cure, index=index)
 
 
-def _rows(y) -> list | np.ndarray:
+def _list_rows(y) -> list | np.ndarray:
     """Convert labels to a list with one item per row. Return arrays of numbers unchanged."""
     if isinstance(y, array_ops.RaggedTensor):
         return y.to_list()
@@ -271,7 +271,7 @@ def _rows(y) -> list | np.ndarray:
     if array_ops.is_tensor(y):
         y = np.asarray(y)
     if isinstance(y, dict):
-        columns = [_rows(column) for column in y.values() if hasattr(column, "__len__")]
+        columns = [_list_rows(column) for column in y.values() if hasattr(column, "__len__")]
         if len(columns) == 1:
             return columns[0]
         same = len(set(map(len, columns))) == 1
@@ -303,7 +303,9 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
     elif isinstance(value, list | tuple | set | frozenset):
         items = enumerate(value)
     elif isinstance(value, np.ndarray) or array_ops.is_tensor(value):
-        items = enumerate(_rows(value)) if len(value.shape) else [(0, np.asarray(value).item())]
+        items = (
+            enumerate(_list_rows(value)) if len(value.shape) else [(0, np.asarray(value).item())]
+        )
     else:
         return ((), value) if is_missing(value) else None
     for key, inner in items:
@@ -444,7 +446,7 @@ def log_odd_labels(y) -> None:
     """
     if y is None or _is_symbolic(y) or isinstance(y, str | bytes | Iterator):
         return
-    rows = _rows(y)
+    rows = _list_rows(y)
     if not isinstance(rows, list) and (rows.ndim > 1 or rows.dtype.kind in "iu"):
         if rows.ndim == 1 and rows.size and rows.dtype.kind == "i":
             values, firsts, times = np.unique(rows, return_index=True, return_counts=True)

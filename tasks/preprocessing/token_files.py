@@ -62,12 +62,12 @@ class TokenFiles:
             encode: Optional function without arguments that encodes the examples. If None, a
                 missing file is an error. Defaults to None.
         """
-        path = self._path(number)
+        path = self._get_path(number)
         if encode is not None and not path.exists():
             examples = encode()
-            arrays = dict(_parts(examples))
+            arrays = dict(_list_parts(examples))
             with replace_file(path) as new:
-                save_file({**arrays, CHECKSUM: self._checksum(number, arrays)}, new)
+                save_file({**arrays, CHECKSUM: self._compute_chunk_checksum(number, arrays)}, new)
             return examples
         if not path.exists():
             raise _make_damage_error(path)
@@ -76,25 +76,25 @@ class TokenFiles:
             arrays = {name: tensors.read(name) for name in tensors.shapes}
         found = arrays.pop(CHECKSUM, None)
         known = self._checksums is None or np.array_equal(found, [self._checksums[number]])
-        if not (known and np.array_equal(found, self._checksum(number, arrays))):
+        if not (known and np.array_equal(found, self._compute_chunk_checksum(number, arrays))):
             raise _make_damage_error(path)
         with use_numpy():
             return {name: _join_arrays(name, arrays) for name in arrays if "/" not in name}
 
     def finish(self, sizes: list[int]) -> None:
         """Store the sizes and checksums of all chunks, unless a file is missing."""
-        paths = [self._path(number) for number in range(len(sizes))]
+        paths = [self._get_path(number) for number in range(len(sizes))]
         if all(path.exists() for path in paths):
             checksums = [_read_checksum(path) for path in paths]
             whole = {**self._manifest, "sizes": sizes, "checksums": checksums}
             write_signed(self._folder / NAME, whole)
             self.sizes, self._checksums = sizes, checksums
 
-    def _checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _compute_chunk_checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute the checksum of a chunk, which also depends on its index and the settings."""
-        return _checksum(arrays, f"{self._manifest['made_of']} {number}")
+        return _compute_checksum(arrays, f"{self._manifest['made_of']} {number}")
 
-    def _path(self, number: int) -> pathlib.Path:
+    def _get_path(self, number: int) -> pathlib.Path:
         return self._folder / f"tokens-{number:06d}.safetensors"
 
 
@@ -104,7 +104,7 @@ def _make_damage_error(path: pathlib.Path) -> ValueError:
     )
 
 
-def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
+def _list_parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the names and arrays of encoded examples. Row splits have names such as "name/0"."""
     for name, values in examples.items():
         depth = 0
@@ -123,7 +123,7 @@ def _read_checksum(path: pathlib.Path) -> int:
         return int(tensors.read(CHECKSUM)[0])
 
 
-def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
+def _compute_checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
     """Compute the CRC-32 of arrays, with their place, names, dtypes and shapes. Return (1,)."""
     found = zlib.crc32(place.encode())
     for name in sorted(arrays):
@@ -134,7 +134,7 @@ def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
 
 
 def _join_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
-    """Create the tensor or ragged tensor with a name from the arrays of `_parts`."""
+    """Create the tensor or ragged tensor with a name from the arrays of `_list_parts`."""
     values = array_ops.constant(arrays[name])
     for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):
         values = array_ops.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])

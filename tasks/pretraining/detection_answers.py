@@ -81,7 +81,7 @@ class DetectionAnswers(Answers):
         examples, tokens = self._encode(tensor)
         inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
         logits = array_ops.constant(self.runner.predict(inputs, batch_size, verbose=0))
-        return make_records(_add_scores(tokens, self._inner(logits, examples)))
+        return make_records(_add_scores(tokens, self._select_inner_logits(logits, examples)))
 
     def trace_tokens(self, run: Callable) -> Callable:
         """Create the function to export. See `ReplacedTokenDetection.signatures`.
@@ -91,7 +91,7 @@ class DetectionAnswers(Answers):
         """
 
         def inner(examples):
-            return self._inner(run(examples), examples)[:, None]
+            return self._select_inner_logits(run(examples), examples)[:, None]
 
         def detect(text):
             examples, tokens = self._encode(replace_invalid_text(text))
@@ -116,7 +116,7 @@ class DetectionAnswers(Answers):
         """The names of all tokens, strings in UTF-8 of shape (V,)."""
         return make_array(self.preprocessor.tokenizer.get_vocabulary())
 
-    def _inner(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
+    def _select_inner_logits(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
         """Select the logits (T,) for tokens that are not special tokens, from logits (N, L)."""
         lengths = examples["token_ids"].row_lengths() - 2
         column = self.preprocessor.tokenizer.first_column

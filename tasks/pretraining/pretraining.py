@@ -48,7 +48,8 @@ SHORT_SHARE = 0.1
 class PretrainingPreprocessor(MaskedLMPreprocessor):
     """Convert segment pairs to examples with masked tokens, to be used in `Pretraining`.
 
-    For a `PretrainingCorpus`, the pairs are created by the preprocessor (see `segment_pairs`). For
+    For a `PretrainingCorpus`, the pairs are created by the preprocessor (see
+    `make_segment_pairs`). For
     half of all pairs, the second segment is the next segment in the document. For all remaining
     pairs, it is taken from another document (BERT), or the segments are swapped (ALBERT).
 

@@ -212,7 +212,7 @@ def list_answers(y) -> list[list[dict]]:
 def _list_answers_at(answers, number: int) -> list[dict]:
     if isinstance(answers, dict):
         columns = isinstance(answers.get("text"), list | tuple | np.ndarray)
-        answers = _rows(answers, number) if columns else [answers]
+        answers = _make_answers(answers, number) if columns else [answers]
     elif answers is None:
         answers = []
     elif is_span(answers):
@@ -238,7 +238,7 @@ def _convert_span(answer):
     return {"text": answer.text, "answer_start": answer.start_char} if is_span(answer) else answer
 
 
-def _rows(columns: dict, number: int) -> list[dict]:
+def _make_answers(columns: dict, number: int) -> list[dict]:
     texts, starts = columns["text"], columns.get("answer_start")
     if np.shape(starts) != np.shape(texts):
         raise invalid(

@@ -222,7 +222,7 @@ class QuestionAnswers(Answers):
             contexts = self.preprocessor.contexts(question, context, allow_empty=True)
             examples = self.preprocessor.examples(contexts)
             columns = self._find_context_columns(contexts, examples)
-            found = self._candidates(run(examples), columns, max_answer_length, 1)
+            found = self._find_candidates(run(examples), columns, max_answer_length, 1)
             found = answer_ranking.find_best_answers(found, contexts, columns.first, 1)
             found = self._insert_null_answers(found, null_threshold)
             start, end = found.start[:, 0], found.end[:, 0]
@@ -256,7 +256,7 @@ class QuestionAnswers(Answers):
         for numbers, outputs in self.runner.run_examples(examples, batch_size):
             chosen = ContextColumns(*(array_ops.gather(values, numbers) for values in columns))
             outputs = array_ops.constant(outputs)
-            parts.append(self._candidates(outputs, chosen, max_answer_length, wanted))
+            parts.append(self._find_candidates(outputs, chosen, max_answer_length, wanted))
             order.extend(numbers)
         found = (
             array_ops.gather(array_ops.concat(field, 0), np.argsort(order))
@@ -279,7 +279,7 @@ class QuestionAnswers(Answers):
         first = self.preprocessor.context_column(examples)
         return ContextColumns(first, tokens, self.preprocessor.null_column(examples))
 
-    def _candidates(
+    def _find_candidates(
         self, outputs, columns: ContextColumns, max_answer_length: int, n_best: int
     ) -> AnswerCandidates:
         first, tokens, null = columns

@@ -379,7 +379,7 @@ class SpanQA(Task):
                 "of answers for each question."
             )
         options = (1, max_answer_length, batch_size)
-        found = self._answers_to(x).find_spans(questions, contexts, *options)
+        found = self._get_answers(x).find_spans(questions, contexts, *options)
         found = answer_ranking.add_best_score(found) if self.beam else found
         best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
         guesses = [text[start:end] for text, start, end in best]
@@ -413,11 +413,11 @@ class SpanQA(Task):
             each with shape (N,). For an empty context, "" will be returned, with score 0 if the
             model is set to always answer.
         """
-        run = self._outputs_in_graph
+        run = self._compute_outputs_in_graph
         answer = self._answers.trace_answers(run, max_answer_length, null_threshold)
         return {"serving_default": answer}
 
-    def _outputs_in_graph(self, examples: dict) -> array_ops.Tensor:
+    def _compute_outputs_in_graph(self, examples: dict) -> array_ops.Tensor:
         """Compute the outputs (W, 2, L) of all windows, or (W, 1 + n m, 4) with a beam."""
         if not self.beam:
 

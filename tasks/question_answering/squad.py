@@ -146,12 +146,12 @@ def compute_squad_v2_scores(
             }
     if null_scores is not None:
         for name, values in raw.items():
-            best, threshold = best_threshold(values, predictions, null_scores, answerable)
+            best, threshold = find_best_null_threshold(values, predictions, null_scores, answerable)
             result |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
     return result
 
 
-def best_threshold(
+def find_best_null_threshold(
     scores: Sequence[float],
     predictions: Sequence[str],
     null_scores: Sequence[float],

@@ -184,9 +184,9 @@ class MultipleChoice(ListScores):
             Dict of functions. Each function returns "index" (N,), the index of the best choice, and
             "score" (N, K), with a score of 0 for padding.
         """
-        return self._answers.trace_choices(self._logits_in_graph)
+        return self._answers.trace_choices(self._compute_logits_in_graph)
 
-    def _logits_in_graph(self, x: tuple) -> array_ops.Tensor:
+    def _compute_logits_in_graph(self, x: tuple) -> array_ops.Tensor:
         """Compute the logits (T,) of all choices inside a `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")

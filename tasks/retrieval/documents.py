@@ -229,7 +229,7 @@ class Documents:
     def _from_columns(cls, texts, ids, metadata, count: int, name: str) -> Documents:
         ids, metadata = convert_to_plain(ids), convert_to_plain(metadata)
         if isinstance(metadata, Mapping):
-            metadata = _rows(metadata)
+            metadata = _convert_to_rows(metadata)
         for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
             if isinstance(values, str):
                 raise ValueError(
@@ -472,7 +472,7 @@ class Documents:
         Raises:
             ValueError: If the field is unknown, or if a document does not have exactly one value.
         """
-        values, without = self._groups(field)
+        values, without = self._read_group_values(field)
         lacking = without if among is None else np.intersect1d(without, among)
         for i in lacking.tolist():
             raise invalid(f"`group_by`: {field!r} of document {i}", values[i], "one value")
@@ -500,7 +500,7 @@ class Documents:
                 )
         return [firsts[value] for value in values]
 
-    def _groups(self, field: str) -> tuple[list, np.ndarray]:
+    def _read_group_values(self, field: str) -> tuple[list, np.ndarray]:
         """Return a field's values, and the indices of documents without exactly one value."""
         if field not in self._grouped:
             rows = self.metadata or [{}] * len(self)
@@ -517,7 +517,7 @@ class Documents:
 
     @functools.cached_property
     def _grouped(self) -> dict[str, tuple[list, np.ndarray]]:
-        """Cache for the results of `_groups`, by field."""
+        """Cache for the results of `_read_group_values`, by field."""
         return {}
 
     def split_into_chunks(
@@ -716,11 +716,11 @@ def _read_table(table: Mapping, ids: object, metadata: object, text_column: str 
                 f"Unknown column {column!r}. The columns are {', '.join(map(repr, table))}."
             )
     if metadata is None and others:
-        metadata = _rows({column: table[column] for column in others})
+        metadata = _convert_to_rows({column: table[column] for column in others})
     return table[name], table[of_ids] if of_ids else ids, metadata
 
 
-def _rows(columns: Mapping) -> list[dict]:
+def _convert_to_rows(columns: Mapping) -> list[dict]:
     """Convert a table to a list of dicts."""
     lists = {
         str(name): _check_ordered(convert_to_plain(values), f"The column {name!r}")

@@ -268,13 +268,13 @@ class HybridIndex(Index):
         own = [index for index in self.indexes if isinstance(index, Index)]
         parts = [(index, new.match_columns(index.documents)) for index in own]
         steps += [index._prepare_update(some, batch_size, indices, chunks) for index, some in parts]
-        return self._together(steps)
+        return self._combine_steps(steps)
 
     def _keep(self, indices: np.ndarray) -> None:
         self._check_own("remove")
-        self._together([functools.partial(index._keep, indices) for index in self.indexes])()
+        self._combine_steps([functools.partial(index._keep, indices) for index in self.indexes])()
 
-    def _together(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def _combine_steps(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
         """Return a function that changes all indexes before another search can start."""
 
         def put() -> None:

@@ -36,7 +36,7 @@ from encoder_zoo.tasks.retrieval.evaluation import (
 )
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
-from encoder_zoo.tasks.retrieval.ranking import Hit, check_texts, order_and_scores, rerank
+from encoder_zoo.tasks.retrieval.ranking import Hit, check_texts, rerank, rerank_texts
 
 if TYPE_CHECKING:
     from typing import Self
@@ -196,7 +196,7 @@ class Index:
             if fingerprint is None:
                 fingerprint = self._compute_fingerprint(embedder, store.width)
             self._fingerprint = fingerprint
-            self._known = weights_version(embedder), fingerprint
+            self._known = get_weights_version(embedder), fingerprint
 
     def __len__(self) -> int:
         return len(self._store)
@@ -510,7 +510,7 @@ class Index:
         rankings, scores = [], []
         for query, (numbers, _) in zip(texts.queries, read, strict=True):
             documents = [texts.documents[number] for number in numbers]
-            order, ordering = order_and_scores(reranker, query, documents)
+            order, ordering = rerank_texts(reranker, query, documents)
             rankings.append([numbers[i] for i in order])
             scores.append(ordering)
         return compute_ranking_metrics(rankings, texts.relevant, cutoffs, scores)
@@ -557,14 +557,14 @@ class Index:
 
     def _check_unchanged(self) -> None:
         """Check the embedder again if its weights may have changed since the last check."""
-        if self.embedder is not None and weights_version(self.embedder) != self._known[0]:
+        if self.embedder is not None and get_weights_version(self.embedder) != self._known[0]:
             self._check_embedder()
 
     def _check_embedder(self) -> None:
         """Raise a ValueError if the embedder no longer computes the vectors of the index."""
         if self.embedder is None:
             return
-        version = weights_version(self.embedder)
+        version = get_weights_version(self.embedder)
         now = self._compute_fingerprint(self.embedder, self._store.width)
         # After training, even small differences are no rounding errors.
         most = MAX_APART if version == self._known[0] else SAME
@@ -794,7 +794,7 @@ class Index:
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
         index = cls(embedder, store, documents, arrays["fingerprint"], **settings)
-        index._known = weights_version(embedder), now
+        index._known = get_weights_version(embedder), now
         return index
 
     @classmethod
@@ -858,7 +858,7 @@ def _make_embedder_error(folder: str | os.PathLike[str], reason: str) -> ValueEr
     )
 
 
-def weights_version(embedder: object) -> int:
+def get_weights_version(embedder: object) -> int:
     """Return a counter that increases when the weights may have changed, or 0 if it is unknown."""
     return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
 

@@ -69,7 +69,7 @@ def rank_texts(
     return [{"index": i, "score": shown_scores[i], "text": texts[i]} for i in order]
 
 
-def order_and_scores(
+def rerank_texts(
     reranker: Any, query: str, texts: list[str]
 ) -> tuple[Sequence[int], Sequence[float]]:
     """Return the order of the texts from a reranker, and their scores in descending order.

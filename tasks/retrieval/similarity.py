@@ -40,7 +40,7 @@ def compute_similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity
     """
     a, b = np.asarray(a, "float32"), np.asarray(b, "float32")
     if function == "cosine":
-        a, b = unit_rows(a), unit_rows(b)
+        a, b = scale_to_unit_length(a), scale_to_unit_length(b)
     if function in ("cosine", "dot"):
         return a @ b.T
     if function == "euclidean":
@@ -50,7 +50,7 @@ def compute_similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity
     return np.stack([0 - np.abs(row - b).sum(1) for row in a]) if len(a) else np.zeros((0, len(b)))
 
 
-def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
+def compute_paired_similarities(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
     """Compute the similarity of row `i` of `a` and row `i` of `b`, float64 (P,).
 
     Args:
@@ -60,7 +60,8 @@ def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
 
     Example:
         >>> a, b = np.array([[3.0, 4.0]]), np.array([[0.0, 0.0]])
-        >>> [pair_scores(a, b, name).tolist() for name in ("dot", "euclidean", "manhattan")]
+        >>> names = "dot", "euclidean", "manhattan"
+        >>> [compute_paired_similarities(a, b, name).tolist() for name in names]
         [[0.0], [-5.0], [-7.0]]
     """
     if function in ("cosine", "dot"):
@@ -148,11 +149,12 @@ def scale_queries(queries: Sequence[np.ndarray], function: str) -> Sequence[np.n
     return [query / np.float32(max(len(query), 1)) for query in queries]
 
 
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
+def scale_to_unit_length(vectors: np.ndarray) -> np.ndarray:
     """Normalize rows (N, D) to unit length. Zero rows are not changed.
 
     Example:
-        >>> unit_rows(np.array([[3.0, 4.0], [3e-30, 4e-30], [0.0, 0.0]], "float32")).round(6)
+        >>> rows = np.array([[3.0, 4.0], [3e-30, 4e-30], [0.0, 0.0]], "float32")
+        >>> scale_to_unit_length(rows).round(6)
         array([[0.6, 0.8],
                [0.6, 0.8],
                [0. , 0. ]], dtype=float32)
@@ -194,7 +196,7 @@ def compute_group_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.nda
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)[order]
     counts = np.diff(starts, append=len(groups))[:, None]
     means = np.add.reduceat(lengths, starts, axis=0) / counts
-    means = unit_rows(np.add.reduceat(vectors[order], starts, axis=0)) * means
+    means = scale_to_unit_length(np.add.reduceat(vectors[order], starts, axis=0)) * means
     return present, means.astype(vectors.dtype)
 
 

@@ -207,7 +207,7 @@ class Postings:
             among: Integer array. Indices of the documents to search in. If None, all documents are
                 searched. Defaults to None.
         """
-        allowed = _mask(among, len(self))
+        allowed = _make_document_mask(among, len(self))
         indices, scores = [], []
         for start in range(0, vectors.shape[0], TERM_QUERY_BLOCK):
             products = (vectors[start : start + TERM_QUERY_BLOCK] @ self.weights).tocsr()
@@ -277,11 +277,11 @@ class WordCounts:
             among: Integer array. Indices of the texts to search in. If None, all texts are
                 searched. Defaults to None.
         """
-        allowed = _mask(among, len(self))
-        found = [self._best(query, k, allowed) for query in queries]
+        allowed = _make_document_mask(among, len(self))
+        found = [self._find_best(query, k, allowed) for query in queries]
         return [indices for indices, _ in found], [scores for _, scores in found]
 
-    def _best(
+    def _find_best(
         self, query: str, top_k: int, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         ids = self._bm25.get_tokens_ids(split_words(query)) if self._bm25 else []
@@ -296,7 +296,7 @@ class WordCounts:
         return found, scores[found]
 
 
-def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
+def _make_document_mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
     """Return a mask (N,) of the documents to search, or None if all documents are searched."""
     if among is None:
         return None

@@ -358,11 +358,11 @@ class TokenVectors:
         found = []
         for i in range(0, len(queries), TOKEN_QUERIES_AT_ONCE):
             part = queries[i : i + TOKEN_QUERIES_AT_ONCE]
-            rows, columns = self._candidates(part, k, among)
-            found += [self._best(q, columns[rows == j], k) for j, q in enumerate(part)]
+            rows, columns = self._find_candidates(part, k, among)
+            found += [self._find_best(q, columns[rows == j], k) for j, q in enumerate(part)]
         return np.stack([f[0] for f in found]), np.stack([f[1] for f in found])
 
-    def _candidates(
+    def _find_candidates(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the pairs (query, document) that can be among the `k` best pairs of the query."""
@@ -407,17 +407,17 @@ class TokenVectors:
         part = slice(int(begins[0]), int(self.ends[last - 1]))
         return np.maximum.reduceat(products(part), begins - part.start, axis=0)
 
-    def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
+    def _find_best(self, query: np.ndarray, documents: np.ndarray, k: int):
         """Return the indices (k,) and float64 scores (k,) of the best documents."""
         if len(documents) > 2 * k:
             best = BestPairs(1, k)
-            best.add(self._scores(query, documents, "float32")[None], start=0)
+            best.add(self._compute_scores(query, documents, "float32")[None], start=0)
             documents = documents[np.sort(best.pairs()[1])]
-        scores = self._scores(query, documents, "float64").astype("float32")
+        scores = self._compute_scores(query, documents, "float64").astype("float32")
         order = np.lexsort((documents, -scores))[:k]
         return documents[order], scores[order]
 
-    def _scores(self, query: np.ndarray, documents: np.ndarray, dtype: str) -> np.ndarray:
+    def _compute_scores(self, query: np.ndarray, documents: np.ndarray, dtype: str) -> np.ndarray:
         """Compute the scores of documents (M,) from their complete vectors."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths

@@ -25,7 +25,7 @@ from encoder_zoo.tasks.retrieval.similarity import (
     Similarity,
     check_finite,
     compute_ordering_scores,
-    pair_scores,
+    compute_paired_similarities,
 )
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ class Float32Vectors:
         for i in range(0, len(rows), step):
             part = slice(i, i + step)
             vectors = self.rows(columns[part])
-            scores[part] = pair_scores(queries[rows[part]], vectors, self.function)
+            scores[part] = compute_paired_similarities(queries[rows[part]], vectors, self.function)
         order = np.lexsort((columns, -scores, rows))
         order = order[compute_ranks_in_groups(rows) < k]  # `rows` are sorted, before and after
         return columns[order].reshape(-1, k), scores[order].astype("float32").reshape(-1, k)
@@ -360,7 +360,7 @@ class Float32Vectors:
         def scores(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
             def score(start: int, stop: int) -> np.ndarray:
                 part = slice(start, stop)
-                return self._scores(some, part if among is None else among[part], dtype)
+                return self._compute_scores(some, part if among is None else among[part], dtype)
 
             return score
 
@@ -417,10 +417,12 @@ class Float32Vectors:
         return float(np.sqrt(max(squares)))
 
     def _count_products(self) -> int:
-        """Return the number of values that `_scores` computes per vector."""
+        """Return the number of values that `_compute_scores` computes per vector."""
         return self.width if self.function == "manhattan" else 1
 
-    def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
+    def _compute_scores(
+        self, queries: np.ndarray, part: slice | np.ndarray, dtype: str
+    ) -> np.ndarray:
         vectors = self.rows(part).astype(dtype, copy=False)
         return compute_ordering_scores(queries, vectors, self.function)
 
@@ -491,9 +493,11 @@ class Int8Vectors(Float32Vectors):
     def _compute_rounding(self, queries: np.ndarray) -> None:
         return None  # the quantization error is larger than the rounding error
 
-    def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
+    def _compute_scores(
+        self, queries: np.ndarray, part: slice | np.ndarray, dtype: str
+    ) -> np.ndarray:
         if self.function not in ("cosine", "dot"):
-            return super()._scores(queries, part, dtype)
+            return super()._compute_scores(queries, part, dtype)
         # The product with the middles of the ranges is omitted, because it is constant per query.
         return (queries * compute_steps(self.ranges)) @ self.vectors[part].astype("float32").T
 

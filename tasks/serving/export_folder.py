@@ -161,7 +161,7 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
         format=format,
         dtype=dtype,
         agreement=None,
-        settings=_settings(task, answers),
+        settings=_collect_settings(task, answers),
         preprocessor=convert_to_json(_collect_arguments(preprocessor)),
         tokenizer=_make_tokenizer_settings(task, preprocessor.tokenizer),
         backbone={
@@ -181,7 +181,7 @@ def _make_refusal(task: Task, reason: str, advice: str = "") -> ValueError:
     )
 
 
-def _settings(task: Task, answers: Answers) -> dict[str, object]:
+def _collect_settings(task: Task, answers: Answers) -> dict[str, object]:
     """Return the prediction settings as plain data."""
     rules, found = get_rules(type(answers).__init__), {}
     for field in dataclasses.fields(answers):

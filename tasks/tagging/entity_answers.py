@@ -145,10 +145,10 @@ class EntityAnswers(Answers):
         lowest = np.min(least.flat_values)
         with np.errstate(divide="ignore"):  # thresholds of 0 and 1 have infinite logits
             lowest = np.log(lowest) - np.log1p(-lowest)
-        found = self._candidates(examples, batch_size, lowest)
+        found = self._find_candidates(examples, batch_size, lowest)
         found = span_decoding.merge_windows(found, words, read)
         found = found._replace(score=array_ops.sigmoid(found.score))
-        found = span_decoding.choose(_above(found, least), nested, multi_label)
+        found = span_decoding.choose(_drop_low_scores(found, least), nested, multi_label)
         return make_records(span_decoding.make_entity_columns(found, words, texts, names))
 
     def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
@@ -170,7 +170,7 @@ class EntityAnswers(Answers):
             words, read, examples = self._encode(text, names)
             lowest = array_ops.reduce_min(least.flat_values)
             found = self._find_candidates_in_graph(run, examples, lowest)
-            found = _above(span_decoding.merge_windows(found, words, read), least)
+            found = _drop_low_scores(span_decoding.merge_windows(found, words, read), least)
             found = span_decoding.choose_in_graph(found, nested, multi_label)
             return pad_columns(span_decoding.make_entity_columns(found, words, text, names))
 
@@ -188,7 +188,7 @@ class EntityAnswers(Answers):
         widths = np.asarray(prompts.row_lengths())
         shapes = [(n, self.max_width, c) for n, c in zip(lengths, widths, strict=True)]
         outputs = [np.full(shape, MASKED_LOGIT, "float32") for shape in shapes]
-        every = self._candidates(examples, batch_size, -np.inf)
+        every = self._find_candidates(examples, batch_size, -np.inf)
         found = span_decoding.merge_windows(every, words, read)
         for row, start, end, label, score in zip(*map(np.asarray, found), strict=True):
             outputs[row][start, end - start, label] = score
@@ -218,7 +218,7 @@ class EntityAnswers(Answers):
         examples, read = self.preprocessor.examples(words, self.preprocessor.prompts(labels))
         return words, read, examples
 
-    def _candidates(self, examples: dict, batch_size, least: float) -> ScoredSpans:
+    def _find_candidates(self, examples: dict, batch_size, least: float) -> ScoredSpans:
         """Find all spans whose logit is above `least`. Their logits are the scores."""
         parts = []
         for indices, outputs in self.runner.run_examples(examples, batch_size):
@@ -264,7 +264,7 @@ class EntityAnswers(Answers):
         return ScoredSpans(window, *fields, array_ops.gather(score, chosen))
 
 
-def _above(found: ScoredSpans, least: array_ops.RaggedTensor) -> ScoredSpans:
+def _drop_low_scores(found: ScoredSpans, least: array_ops.RaggedTensor) -> ScoredSpans:
     """Return all candidates with a score above the threshold for the label."""
     return found.keep(found.score > span_decoding.get_text_values(least, found.row, found.label))
 

@@ -296,7 +296,9 @@ class EntityExtractor(Task):
             return
         check_no_stream(given)
         x, y = given.x, given.y
-        spans = token_labels.span_lists(token_labels.collect_labels(x) if y is None else y)
+        spans = token_labels.convert_spans_to_dicts(
+            token_labels.collect_labels(x) if y is None else y
+        )
         names = {get_class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:
             names |= {name for row in x[1] for name in row}
@@ -366,7 +368,7 @@ class EntityExtractor(Task):
         Returns:
             `{"precision", "recall", "f1", "per_type": {label: {..., "support"}}}`.
         """
-        x, true, labels = self._true_entities(x, y, labels)
+        x, true, labels = self._collect_true_entities(x, y, labels)
         options = (threshold, nested, multi_label, batch_size)
         return score_entities(true, convert_to_triples(self.extract_entities(x, labels, *options)))
 
@@ -413,7 +415,7 @@ class EntityExtractor(Task):
             x, y, labels: See `evaluate_entities`.
             **options: Arguments of `extract_entities`.
         """
-        x, true, labels = self._true_entities(x, y, labels)
+        x, true, labels = self._collect_true_entities(x, y, labels)
         check_not_empty(x)
         check_weights_finite(self)
         # Spans are selected by score, so the spans of a threshold are the selected spans above it.
@@ -426,13 +428,13 @@ class EntityExtractor(Task):
         least = {name.decode(): value for name, value in pairs}
         return score_by_type(true, found, list(least), list(least.values()))
 
-    def _true_entities(self, x, y, labels) -> tuple:
+    def _collect_true_entities(self, x, y, labels) -> tuple:
         """Return the texts, their entities (label, start, end), and the labels to look for."""
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
         texts = convert_column(convert_to_plain(x))
         check_labels(self, Given.of(x, y))
-        rows = token_labels.span_lists(check_given(y, x))
+        rows = token_labels.convert_spans_to_dicts(check_given(y, x))
         rows = [[{**span, "label": get_class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})
         *bounds, _ = token_labels.locate_spans(rows, texts, names)

@@ -43,9 +43,9 @@ from encoder_zoo.tasks.tagging.alignment import log_spans
 from encoder_zoo.tasks.tagging.token_labels import (
     SPAN,
     convert_labels,
+    convert_spans_to_dicts,
     locate_spans,
     separate_labels,
-    span_lists,
 )
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             once = found[1:] != found[:-1]
             sets = check_each(sets, once, *message, unit="Text", index=index)
         elif y is not None and len(names) > MAX_LABELS:
-            sets = sample_labels(span_lists(y), names)
+            sets = sample_labels(convert_spans_to_dicts(y), names)
         else:
             count = array_ops.size(texts, array_ops.int64)
             every = array_ops.repeat(array_ops.range(len(names))[None], count, axis=0)

@@ -150,7 +150,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             y_pred = find_best_sequences(y_pred, weight > 0, self.transitions)
         else:
             y_pred = ops.take_along_axis(ops.cast(y_pred, "int32"), order, axis=1)
-        true, predicted = (self._spans(tags, weight > 0) for tags in (y_true, y_pred))
+        true, predicted = (self._find_spans(tags, weight > 0) for tags in (y_true, y_pred))
         same = (true[1] == predicted[1]) & (true[2] == predicted[2]) & (marks % LOST < INEXACT)
         found = [true[0] & predicted[0] & same, predicted[0], true[0]]
         kinds = [true[1], predicted[1], true[1]]
@@ -160,7 +160,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         )
         self.counts.assign_add(ops.stack(counts, axis=0))
 
-    def _spans(self, tags, valid):
+    def _find_spans(self, tags, valid):
         """Return a mask (B, L) of the positions where spans start, and their types and ends."""
         tags = ops.where(valid, tags, len(self.labels))
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
@@ -201,10 +201,10 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         Returns:
             `{type: {"precision", "recall", "f1", "support"}}`.
         """
-        return _report(ops.convert_to_numpy(self.counts), self.type_names)
+        return _make_report(ops.convert_to_numpy(self.counts), self.type_names)
 
 
-def _report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
+def _make_report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
     """Compute the scores of each type from counts (3, T). See `EntityF1.report`."""
     scores = {**compute_f1_scores(*map(ops.convert_to_tensor, counts)), "support": counts[2]}
     scores = {name: ops.convert_to_numpy(values).tolist() for name, values in scores.items()}
@@ -303,7 +303,7 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
                 counts[i, numbers[entity[0]]] += 1
     scores = compute_f1_scores(*map(ops.convert_to_tensor, counts.sum(axis=1)))
     scores = {name: float(value) for name, value in scores.items()}
-    return {**scores, "per_type": _report(counts, kinds)}
+    return {**scores, "per_type": _make_report(counts, kinds)}
 
 
 def score_by_type(

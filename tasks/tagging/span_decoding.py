@@ -126,7 +126,7 @@ def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> Scor
     position = array_ops.range(array_ops.size(span))
     best = array_ops.math.unsorted_segment_min(position, span, count)
     start, end = array_ops.gather(start, best), array_ops.gather(end, best)
-    steps, offsets = _steps(start, end, size)
+    steps, offsets = _divide_into_steps(start, end, size)
 
     def step(i, kept, a, b):
         chosen = steps[offsets[i] : offsets[i + 1]]
@@ -169,7 +169,7 @@ def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> Scor
     return found.ordered(array_ops.argsort(key, stable=True))
 
 
-def _steps(
+def _divide_into_steps(
     start: array_ops.Tensor, end: array_ops.Tensor, size: array_ops.Tensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Divide spans into steps. Each step contains the next best span of every connected group.

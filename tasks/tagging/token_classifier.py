@@ -489,7 +489,7 @@ class TokenClassifier(LabelledTask):
             return entity_metrics.score_tags(
                 true, self.predict_tags(x, batch_size), scheme, tag_set=names
             )
-        true = self._true_entities(x, y)
+        true = self._collect_true_entities(x, y)
         found = self.extract_entities(x, self._answers.joining_strategy, batch_size)
         return entity_metrics.score_entities(true, entity_metrics.convert_to_triples(found))
 
@@ -515,9 +515,9 @@ class TokenClassifier(LabelledTask):
         found = self.extract_entities(x, answers.joining_strategy, batch_size, threshold=0.0)
         names, least = answers.entity_names("simple"), answers.least_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least
-        return entity_metrics.score_by_type(self._true_entities(x, y), found, names, least)
+        return entity_metrics.score_by_type(self._collect_true_entities(x, y), found, names, least)
 
-    def _true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
+    def _collect_true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
         """Return the entities (type, start, end), with character offsets."""
         if not is_words(x):
             spans = token_labels.check_labels(x, y, self.labels, self.num_classes)

@@ -266,7 +266,7 @@ def convert_labels(y) -> list[list]:
     return [[_convert_label(_convert_to_plain(value)) for value in row] for row in rows]
 
 
-def span_lists(y) -> list[list[dict]]:
+def convert_spans_to_dicts(y) -> list[list[dict]]:
     """Convert the spans of each example to dicts, like `convert_labels`.
 
     Raises:

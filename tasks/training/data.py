@@ -28,7 +28,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
     THREE_LENGTHS_UP_TO,
     choose_lengths,
     choose_sequence_counts,
-    real_examples,
+    drop_padding_rows,
 )
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -338,17 +338,17 @@ class Source:
             start: Integer. Index of the first batch. Earlier batches are skipped without creating
                 them. Defaults to 0.
         """
-        batches = self._batches(seed, start)
+        batches = self._make_epoch_batches(seed, start)
         for change in self._changes:
             batches = batches.map(change)
         return batches
 
-    def _batches(self, seed: int, start: int) -> tf.data.Dataset:
+    def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         raise NotImplementedError
 
     def one_pass(self) -> tf.data.Dataset:
         """Return the batches of one pass over the data. They are used to count the labels."""
-        return self.batches(0).take(self.steps).map(real_examples)
+        return self.batches(0).take(self.steps).map(drop_padding_rows)
 
     def in_order(self):
         """Return the batches of one pass in the order of the data, for `keras.Model.evaluate`."""
@@ -381,7 +381,7 @@ class Source:
         return source
 
 
-def uncounted(batches):
+def hide_count(batches):
     """Hide the number of batches from Keras.
 
     If the number of batches is known and several steps are executed together, Keras always executes

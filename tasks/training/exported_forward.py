@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from encoder_zoo.common.configuration import get_argument_names
-from encoder_zoo.common.keras_private import variable_reader
+from encoder_zoo.common.keras_private import get_variable_reader
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.encoders.kernels import long_attention
@@ -51,7 +51,7 @@ class ExportedForward:
         self._task = task
         self._functions: dict[tuple, Callable | None] = {}
         self._exporting = threading.Lock()
-        self._read = variable_reader()
+        self._read = get_variable_reader()
         self._state: list = []
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
@@ -62,7 +62,7 @@ class ExportedForward:
             if values is not None
         }
         with torch.no_grad():
-            function = self._function_for(inputs) if self._can_use_export() else None
+            function = self._get_function(inputs) if self._can_use_export() else None
             if function is not None:
                 with contextlib.suppress(AssertionError, RuntimeError):  # sizes not supported
                     return function(inputs)
@@ -94,7 +94,7 @@ class ExportedForward:
         precisions = [layer.dtype_policy for layer in layers]
         return state + layers + precisions + [self._read(weight) for weight in task.variables]
 
-    def _function_for(self, inputs: dict[str, torch.Tensor]) -> Callable | None:
+    def _get_function(self, inputs: dict[str, torch.Tensor]) -> Callable | None:
         """Return the exported function for these inputs, or None if the layers must be called."""
         is_long = inputs["token_ids"].shape[-1] > long_attention.SHORT_LENGTH
         key = is_long, *((name, x.dtype, x.ndim) for name, x in inputs.items())
@@ -124,7 +124,7 @@ class ExportedForward:
         axes = {
             name: dict.fromkeys(range(x.ndim), torch.export.Dim.AUTO) for name, x in example.items()
         }
-        forward = _forward_module(self._task)
+        forward = _make_forward_module(self._task)
         exported = torch.export.export(forward, (example,), dynamic_shapes=(axes,), strict=False)
         module = _drop_checks(exported.module())
         torch.testing.assert_close(module(inputs), expected)
@@ -137,7 +137,7 @@ def _is_same(value: object, other: object) -> bool:
     return value is other or (isinstance(value, list | tuple) and value == other)
 
 
-def _forward_module(task: keras.Model) -> torch.nn.Module:
+def _make_forward_module(task: keras.Model) -> torch.nn.Module:
     """Return a PyTorch module that computes a task's outputs for a dict of inputs."""
 
     class Forward(torch.nn.Module):

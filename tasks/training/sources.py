@@ -139,7 +139,7 @@ class Examples(Source):
         if self._is_encoded:
             self.maker.report_compiling(self.examples, self.plan.batch_size)
 
-    def _batches(self, seed: int, start: int) -> tf.data.Dataset:
+    def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         return self._training[1](seed, start)
 
     def in_order(self) -> tf.data.Dataset:
@@ -197,10 +197,10 @@ class DatasetBatches(Source):
             sizes = sizes.repeat().take(steps * max(len(self.plan.epochs), 1))
             return steps * int(sizes.reduce(0, tf.maximum))
         if sizes.cardinality() == tf.data.INFINITE_CARDINALITY:
-            return self._rows()  # Keras raises an error about the missing steps
+            return self._get_batch_size()  # Keras raises an error about the missing steps
         return count_to_end(map(int, sizes), "The dataset")
 
-    def _batches(self, seed: int, start: int) -> tf.data.Dataset:
+    def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         plan = self.plan
         passes = None if plan.steps_per_epoch else len(plan.epochs)
         raw = self._batched.repeat(passes)
@@ -219,7 +219,7 @@ class DatasetBatches(Source):
             return batched.skip(start) if start else batched
         preprocessor, collate = self.maker.preprocessor, self.maker.collate()
         multiple = self.maker.multiple
-        rows = self._rows() if multiple else 0
+        rows = self._get_batch_size() if multiple else 0
 
         def prepare(data, number):
             examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
@@ -231,7 +231,7 @@ class DatasetBatches(Source):
             prepared = numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
         return prepared.prefetch(tf.data.AUTOTUNE)
 
-    def _rows(self) -> int:
+    def _get_batch_size(self) -> int:
         """Return the batch size. For a dataset of batches, return the size of the first batch."""
         if self._is_single:
             return self.plan.batch_size
@@ -272,7 +272,7 @@ class StreamBatches(Source):
     def steps(self) -> int:
         if self.plan.steps_per_epoch:
             return self.plan.steps_per_epoch
-        size, files = self.plan.batch_size, self._files(self._rows)
+        size, files = self.plan.batch_size, self._get_token_files(self._rows)
         if files is None or files.sizes is None:
             return self._stream.count(size)
         if not self._stream.is_single:
@@ -293,7 +293,7 @@ class StreamBatches(Source):
             )
         yield from super().one_pass()
 
-    def _batches(self, seed: int, start: int):
+    def _make_epoch_batches(self, seed: int, start: int):
         total = self.total_steps - start
         batches = InOrder(lambda first: self._iterate_batches(first + start, seed), total)
         return self._convert_for_keras(batches, total)
@@ -334,7 +334,7 @@ class StreamBatches(Source):
         size = self.plan.batch_size
         return get_megabatch_size(size) if self._shuffles else size
 
-    def _files(self, rows: int) -> TokenFiles | None:
+    def _get_token_files(self, rows: int) -> TokenFiles | None:
         """Return the cache files for chunks of `rows` rows, or None if the stream has no cache."""
         stream = self._stream
         if stream.cache is None:
@@ -351,7 +351,7 @@ class StreamBatches(Source):
 
         A chunk is a batch, or consists of `rows` single rows.
         """
-        files = self._files(rows)
+        files = self._get_token_files(rows)
         if files is not None and files.sizes is not None:
             for number, size in enumerate(files.sizes):
                 yield size, functools.partial(files.examples, number)

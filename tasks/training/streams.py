@@ -160,7 +160,7 @@ class Stream:
             ValueError: If the inputs of an element are missing, or if their structure differs from
                 the first element.
         """
-        for number, element in enumerate(self._parts()):
+        for number, element in enumerate(self._split_elements()):
             form = _describe_form(element[0])
             expected = "texts" if self.first is None else _describe_form(self.first[0])
             if form == "None" or (self.first is not None and form != expected):
@@ -170,7 +170,7 @@ class Stream:
                 )
             yield element
 
-    def _parts(self) -> Iterator[tuple]:
+    def _split_elements(self) -> Iterator[tuple]:
         source = self.source
         collate = getattr(getattr(source, "collate_fn", None), "__name__", None)
         if collate == "default_convert":  # used with batch_size=None
@@ -181,7 +181,7 @@ class Stream:
             )
         if isinstance(source, keras.utils.PyDataset):
             source = _iterate_batches(source)
-        return map(functools.partial(_parts, labels_tokens=self._labels_tokens), source)
+        return map(functools.partial(_split_element, labels_tokens=self._labels_tokens), source)
 
     def one_pass(self) -> Iterator[tuple]:
         """Yield the elements of a pass, or the remaining elements of a generator."""
@@ -271,7 +271,7 @@ def suppress_end_warning(x: object) -> Iterator[None]:
         yield
 
 
-def _parts(element, labels_tokens: bool) -> tuple:
+def _split_element(element, labels_tokens: bool) -> tuple:
     """Return an element as `(x, y, sample_weight)`."""
     if list_table_columns(element) is not None:  # such as a CSV chunk from pandas
         element = convert_to_plain(element)
@@ -311,7 +311,7 @@ def _convert_to_tuples(row, labels_tokens: bool):
 
 def _split_collated(element, labels_tokens: bool) -> tuple:
     """Split an element that PyTorch combined by column. Return `(x, y, sample_weight)`."""
-    x, y, weight = _parts(element, labels_tokens)
+    x, y, weight = _split_element(element, labels_tokens)
     if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
         raise ValueError(
             "The DataLoader combines the first words of all sentences, then the second words, and "

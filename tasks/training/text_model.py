@@ -56,8 +56,8 @@ from encoder_zoo.tasks.training.data import (
     GraphCache,
     Source,
     enable_compilation_cache,
+    hide_count,
     raise_own_errors,
-    uncounted,
 )
 from encoder_zoo.tasks.training.distribution import Distribution, get_strategy, get_worker
 from encoder_zoo.tasks.training.exported_forward import ExportedForward
@@ -540,7 +540,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             if done and isinstance(arguments["x"], ArrayBatches):
                 arguments["x"] = arguments["x"].repeat_forever()
             elif self.steps_per_execution > 1:
-                arguments["x"] = uncounted(arguments["x"])
+                arguments["x"] = hide_count(arguments["x"])
             validated = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])[0]
             vars(self)["_held_out"] = validated  # with `self._held_out`, Keras would store a copy
             try:
@@ -688,11 +688,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if self._evaluation is None:
             return MappingProxyType({})
         results, checksum = self._evaluation
-        return results if checksum == _checksum(self.weights) else MappingProxyType({})
+        return results if checksum == _compute_checksum(self.weights) else MappingProxyType({})
 
     def _remember(self, results: Mapping[str, float]) -> None:
         # Keras would track a dict.
-        self._evaluation = MappingProxyType(dict(results)), _checksum(self.weights)
+        self._evaluation = MappingProxyType(dict(results)), _compute_checksum(self.weights)
 
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
         """Call a Keras loop over batches. With a strategy, batches are divided over replicas."""
@@ -953,7 +953,7 @@ def _iterate_numbers(results: Mapping) -> Iterator[tuple[str, float]]:
             yield name, float(value)
 
 
-def _checksum(weights: list[keras.Variable]) -> int:
+def _compute_checksum(weights: list[keras.Variable]) -> int:
     found = 0
     for weight in weights:
         for array in _list_arrays(weight):

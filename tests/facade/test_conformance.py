@@ -19,8 +19,8 @@ from encoder_zoo.encoders import list_families
 from encoder_zoo.tasks import list_tasks
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.testing import tiny
-from encoder_zoo.testing.comparing import arrays, assert_same
-from encoder_zoo.testing.family_conformance import gradients
+from encoder_zoo.testing.comparing import assert_same, compute_outputs
+from encoder_zoo.testing.family_conformance import compute_gradients
 
 TEXTS = ["a b ab", "", "c d e a b", "p"]
 SLOW = pytest.mark.slow
@@ -285,7 +285,7 @@ def test_another_process_opens_it(tiny, saved, answers, family, task):
     name = f"{family.name} {task.__name__}"
     error = answers / f"{name}.txt"
     assert not error.exists(), error.read_text()
-    expected = arrays(saved[0][name], tiny.rows(family))
+    expected = compute_outputs(saved[0][name], tiny.rows(family))
     found = np.load(answers / f"{name}.npz")
     # Half a rounding step in the weights of this small ModernBERT moves its logits by 4e-5, and in
     # those of GTE the logits at padding.
@@ -375,7 +375,7 @@ def test_gradient_checkpointing_computes_twice(tiny, family):
     cls = type(backbone.blocks[0])
     for _ in range(2):
         with mock.patch.object(cls, "call", autospec=True, side_effect=cls.call) as call:
-            gradients(backbone, tiny.rows(family))
+            compute_gradients(backbone, tiny.rows(family))
         calls.append(call.call_count)
         backbone.enable_gradient_checkpointing()
     assert calls[1] == 2 * calls[0]

@@ -139,7 +139,7 @@ def _read_template_parts(step: Mapping, name: str) -> Template:
     if (
         len(single) == 3
         and pair[:3] == single
-        and _names(pair[3:]) == [single[0][1], "B", single[2][1]]
+        and _list_names(pair[3:]) == [single[0][1], "B", single[2][1]]
     ):
         # The template of transformers for tokenizers with `add_bos_token`, for example Gemma.
         logger.warning(
@@ -162,7 +162,7 @@ def _read_template_parts(step: Mapping, name: str) -> Template:
     )
 
 
-def _names(parts: Sequence[tuple[bool, object, object]]) -> list[object]:
+def _list_names(parts: Sequence[tuple[bool, object, object]]) -> list[object]:
     return [name for _, name, _ in parts]
 
 

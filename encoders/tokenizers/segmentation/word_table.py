@@ -183,7 +183,7 @@ class WholeWordLookup(tf.Module):
             slow: Callable. Takes parts (P,) that are not in the table, without duplicates, and
                 returns ids (P, None).
         """
-        parts, splits = self._parts(texts)
+        parts, splits = self._split_texts(texts)
         ids = self._table.lookup(parts)
         ids, splits = tf.cond(
             tf.reduce_all(ids >= 0),
@@ -192,7 +192,7 @@ class WholeWordLookup(tf.Module):
         )
         return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
 
-    def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _split_texts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Split texts at ASCII spaces and punctuation, to parts (P,) and row splits (B + 1,)."""
         if self._clean_text:
             texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
@@ -253,7 +253,7 @@ class WhitespaceWordLookup(WholeWordLookup):
         super().__init__({word: words[word] for word in kept}, lowercase)
         self._joining = make_joining_pattern(rules, mapping)
 
-    def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _split_texts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Split texts at white space if possible, and return parts (P,) and row splits (B + 1,)."""
         texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
 

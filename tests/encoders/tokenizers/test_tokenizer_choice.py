@@ -373,11 +373,11 @@ def test_a_huge_id_in_a_vocabulary_is_refused_before_it_takes_memory():
 
 
 def test_kerashub_is_not_given_a_tokenizer_that_its_class_cannot_hold(tiny):
-    from encoder_zoo.extras.formats.kerashub_models import keras_hub_tokenizer
+    from encoder_zoo.extras.formats.kerashub_models import convert_tokenizer
 
     backbone = tiny.backbone(get_family("roberta"))
     with pytest.raises(ValueError, match=r"BertTokenizer.*RobertaTokenizer"):
-        keras_hub_tokenizer(tiny.build_tokenizer(WORDPIECE), backbone)
+        convert_tokenizer(tiny.build_tokenizer(WORDPIECE), backbone)
 
 
 # -- without TensorFlow --------------------------------------------------------------------------

@@ -497,7 +497,7 @@ def test_document_sentences_stay_in_their_document_and_fill_slots(shard):
 
 def segments(shard, **arguments):
     arguments = {"length": 64, "swapped": False, "short_share": 0.0, **arguments}
-    made = examples.segment_pairs(shard, rng=random.Random(0), **arguments)
+    made = examples.make_segment_pairs(shard, rng=random.Random(0), **arguments)
     assert made.lengths.max() <= arguments["length"]
     return made, list(zip(spans_of(made), made.labels.tolist(), strict=True))
 
@@ -577,7 +577,7 @@ def full(shard, rng):
 
 
 def pairs(shard, rng):
-    return examples.segment_pairs(shard, 16, False, 0.1, rng)
+    return examples.make_segment_pairs(shard, 16, False, 0.1, rng)
 
 
 def keys(slots):

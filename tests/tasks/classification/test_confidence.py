@@ -194,9 +194,9 @@ def test_a_tagger_with_temperature_and_thresholds(tmp_path):
     task = tagger()
     loss = task.calibrate(WORDS, TAGS)
     assert loss["loss"] < loss["loss_before"] and task.temperature != 1.0
-    true = task._true_entities(WORDS, TAGS)
+    true = task._collect_true_entities(WORDS, TAGS)
     assert true == [{("X", start, end) for start, end, _ in row} for row in SPANS]
-    assert task._true_entities([" ".join(words) for words in WORDS], SPANS) == true
+    assert task._collect_true_entities([" ".join(words) for words in WORDS], SPANS) == true
 
     found = task.extract_entities(WORDS)
     thresholds = task.tune_thresholds(WORDS, TAGS)

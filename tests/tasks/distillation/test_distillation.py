@@ -72,7 +72,7 @@ def divergence(true, found):
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid", "linear"])
 def test_soft_labels_are_hintons(activation):
     student, teacher = np.random.default_rng(0).normal(0, 3, (2, 4, 5))
-    found = learned.soft_labels(student, teacher, 3.0, activation)
+    found = learned.compare_labels(student, teacher, 3.0, activation)
     if activation == "softmax":
         softened = (scipy.special.softmax(x / 3, axis=-1) for x in (teacher, student))
         expected = 9 * divergence(*softened)

@@ -280,8 +280,8 @@ class TestFit:
         encoder = build()
         encoder.compile(run_eagerly=True)
         shares = []
-        share = encoder._share
-        encoder._share = lambda: shares.append(float(share())) or share()
+        share = encoder._get_regularization_share
+        encoder._get_regularization_share = lambda: shares.append(float(share())) or share()
         encoder.fit((TEXTS, OTHERS), epochs=2, batch_size=2, verbose=0)
         expected = [(i / 2) ** 2 for i in range(2)] + [1.0] * 4
         np.testing.assert_allclose(shares, expected)

@@ -172,13 +172,13 @@ def test_killed_in_the_middle_of_a_shard_it_goes_on_with_the_next_rows(
     assert len(set(whole.values())) == 8
     before = train(fails_at=(1, 3), folder="b")
     windows = []
-    window = Reader._window
+    window = Reader._plan_window
 
     def noted(self, number):
         windows.append(number)
         return window(self, number)
 
-    monkeypatch.setattr(Reader, "_window", noted)
+    monkeypatch.setattr(Reader, "_plan_window", noted)
     after = train(seed=99, folder="b")
     assert min(after) == (1, 2) and min(windows) > 0  # what is done is not planned again
     joined = {**before, **after}

@@ -31,14 +31,14 @@ logger = logging.getLogger("encoder_zoo.tasks.training.exported_forward")
 logger.setLevel("DEBUG")
 logger.addHandler(handler)
 used = []  # whether each batch was computed by an exported function
-find = ExportedForward._function_for
+find = ExportedForward._get_function
 
 def noted(self, inputs):
     function = find(self, inputs)
     used.append(function is not None)
     return function
 
-ExportedForward._function_for = noted
+ExportedForward._get_function = noted
 
 def classifier(**arguments):
     model = tiny.task(get_family("bert"), ez.SequenceClassifier, **arguments)

@@ -123,13 +123,13 @@ def test_a_source_brings_its_own_data(task):
     class Batches(Source):
         steps = 2
 
-        def _batches(self, seed, start):
+        def _make_epoch_batches(self, seed, start):
             dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2])).batch(1)
             data = make_source(Given.of(dataset), plan=self.plan, maker=self.maker)
             return data.batches(seed, start)
 
         def in_order(self):
-            return self._batches(0, 0)
+            return self._make_epoch_batches(0, 0)
 
         def describe(self):
             return {}
