@@ -225,7 +225,7 @@ def test_unknown_arguments_of_methods_are_named_with_what_may_be_meant():
         def write(self, text, top_k: PositiveInt = 1, **kwargs):
             return kwargs
 
-    with pytest.raises(TypeError, match="Reader.read.*'n_best'.*'top_k'"):
+    with pytest.raises(TypeError, match="read.*'n_best'.*'top_k'"):
         Reader().read("a", n_best=2)
     with pytest.raises(TypeError, match="'deep'.*text, top_k"):
         Reader().read("a", deep=2)

@@ -630,7 +630,7 @@ class TestMetricsByName:
         "name, message",
         [
             ("f1_makro", "'f1_makro'.*'f1_macro'"),
-            ("pearson", "metric.*is 'pearson'"),
+            ("pearson", "metric.*'pearson'"),
         ],
     )
     def test_refusals(self, name, message):

@@ -144,14 +144,14 @@ def classifier():
 )
 def test_an_unknown_argument_is_named_with_the_one_that_is_meant(classifier, method, wrong, meant):
     given = () if method == "compile" else (["A film."],)
-    with pytest.raises(TypeError, match=rf"SequenceClassifier\.{method}.*'{wrong}'.*'{meant}'"):
+    with pytest.raises(TypeError, match=rf"{method}.*'{wrong}'.*'{meant}'"):
         getattr(classifier, method)(*given, **{wrong: 1})
 
 
 @pytest.mark.parametrize("cls", [ez.TextEmbedder, ez.Reranker])
 def test_tasks_with_a_compile_of_their_own_name_unknown_arguments(cls):
     task = cls.from_preset("bert_nano_en_uncased")
-    with pytest.raises(TypeError, match=rf"{cls.__name__}\.compile.*'lr'.*'learning_rate'"):
+    with pytest.raises(TypeError, match=r"compile.*'lr'.*'learning_rate'"):
         task.compile(lr=1e-3)
 
 

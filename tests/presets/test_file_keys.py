@@ -308,7 +308,7 @@ class TestAdapters:
     def test_others_than_plain_lora(self, model, adapters, name, value):
         """REPORTS: "pissa", use_qalora, layer_replication were read as plain LoRA."""
         rewrite(adapters, "adapter_config.json", **{name: value})
-        with pytest.raises(ValueError, match=f"adapter_config.json: {name} is "):
+        with pytest.raises(ValueError, match=rf"adapter_config\.json.*{name}"):
             model.load_adapters(adapters)
 
     def test_an_alpha_that_is_absent_is_pefts(self, model, adapters):

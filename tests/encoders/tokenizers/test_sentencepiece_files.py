@@ -178,10 +178,10 @@ def test_broken_models_are_refused_by_field(broken, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": 3}, "m: model_type is 3"),
-        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix is True"),
-        ({"add_dummy_prefix": False}, "add_dummy_prefix is False"),
-        ({"escape_whitespaces": False}, "escape_whitespaces is False"),
+        ({"model_type": 3}, "m: model_type.*3"),
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix.*True"),
+        ({"add_dummy_prefix": False}, "add_dummy_prefix.*False"),
+        ({"escape_whitespaces": False}, "escape_whitespaces.*False"),
         (
             {"pieces": [*TINY.pieces, Piece("old", -3.0, UNUSED)]},
             r"m: pieces\[3\].*'old'.* 5",

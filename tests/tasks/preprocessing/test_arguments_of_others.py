@@ -36,7 +36,7 @@ def preset(tiny, tmp_path_factory):
 )
 def test_an_argument_that_contradicts_the_weights_is_refused(preset, owner, argument):
     [(name, value)] = argument.items()
-    with pytest.raises(ValueError, match=f"^{name} is {value!r}"):
+    with pytest.raises(ValueError, match=f"{name}.*{value!r}"):
         owner.from_preset(preset, **argument)
 
 
