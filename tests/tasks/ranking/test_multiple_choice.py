@@ -163,7 +163,7 @@ class TestErrors:
             ((["a"], "b"), "choices is 'b'.*Expected a list of texts for each question"),
             ((["a", "b"], [["c"], []]), "Row 1 of choices has no text"),
             ((["a"], [["c", " "]]), "Row 0 of choices has an empty text"),
-            ((["a"], [["c", None]]), "Row 0 of choices has None"),
+            ((["a"], [["c", None]]), "Row 0 of choices.*None"),
             ((["a"], [["c"], ["d"]]), "1 questions, 2 lists of choices"),
             ((["a"], [["c"]], ["d", "e"]), "1 questions, 1 lists of choices, 2 contexts"),
             (["a"], r"Expected \(questions, lists of choices\) or"),

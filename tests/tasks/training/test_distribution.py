@@ -408,7 +408,7 @@ class OddLoss(keras.losses.Loss):
 
 
 def test_a_loss_that_reduces_itself_is_refused():
-    with pytest.raises(ValueError, match="loss is.*`__call__`"):
+    with pytest.raises(ValueError, match="`__call__`"):
         BatchLoss(OddLoss()).check_is_summable()
 
 

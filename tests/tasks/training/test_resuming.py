@@ -368,7 +368,7 @@ def test_a_place_beyond_the_training_is_refused(interrupted, tmp_path, place):
         training = json.loads((path / "encoder_zoo.json").read_text())["training"]
         training["position"] |= {"epoch": place[0], "step": place[1]}
         signed(path, training)
-    with pytest.raises(ValueError, match=f"damaged.*epoch {place[0]} and step {place[1]} "):
+    with pytest.raises(ValueError, match=rf"damaged.*epoch {place[0]} and step {place[1]}\b"):
         train(classifier(), folder)
 
 
