@@ -114,6 +114,7 @@ def check_file_holds(cls: Any, config: Mapping) -> None:
     `cls.least_weights(config)` should return a lower bound for the number of weights.
 
     Raises:
+        ValueError: If the file is too small to contain all weights of the model.
     """
     held = _get_weight_bytes() if hasattr(cls, "least_weights") else None
     if held is None:

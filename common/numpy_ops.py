@@ -4,7 +4,7 @@ All names are the same as in TensorFlow, so the same code can be used for all ba
 PyTorch, `common.lazy.array_ops` uses this module. Arrays have the type `Array`, ragged tensors have
 the type `RaggedArray`, and strings are encoded to UTF-8 in object arrays.
 
-See TensorFlow for the documentation.
+See TensorFlow for the documentation. Only differences are documented here.
 """
 
 from __future__ import annotations

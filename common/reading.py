@@ -123,7 +123,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split a text into lines. Line endings can be "\\n", "\\r\\n" or "\\r".
+    r"""Split a text into lines. Line endings can be "\n", "\r\n" or "\r".
 
     This is used instead of `str.splitlines`, which would also split at U+0085 and other characters.
 

@@ -1,4 +1,4 @@
-"""Register classes with Keras. This module does not import Keras."""
+"""Register classes with Keras, without importing it, because inference does not need Keras."""
 
 from __future__ import annotations
 

@@ -142,8 +142,7 @@ class WeightsLock:
 
 
 def get_weights_lock(model: keras.Model) -> WeightsLock:
-    """Return the weights lock of a model. For tasks with a shared backbone, the lock is also
-    shared.
+    """Return the weights lock of a model. Tasks with a shared backbone also share the lock.
 
     Example:
         >>> model = keras.Sequential()

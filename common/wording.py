@@ -190,7 +190,7 @@ def decode_text(content: bytes, name: object) -> str:
     Example:
         >>> decode_text("é".encode("utf-16"), "vocab.txt")
         Traceback (most recent call last):
-        ValueError: vocab.txt is not a UTF-8 file: the encoding is UTF-16. Save the file as UTF-8.
+        ValueError: vocab.txt cannot be read as UTF-8: the encoding is UTF-16. Save the file as ...
     """
     return decode_exactly(content, name).replace("\r\n", "\n")
 
@@ -205,7 +205,10 @@ def decode_exactly(content: bytes, name: object) -> str:
         is_utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
         wrong = "the encoding is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
     if wrong:
-        raise ValueError(f"{name} is not a UTF-8 file: {wrong}. Save the file as UTF-8.")
+        raise ValueError(
+            f"{name} cannot be read as UTF-8: {wrong}. Save the file as UTF-8 without a byte order "
+            "mark."
+        )
     return text
 
 

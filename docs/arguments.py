@@ -15,7 +15,7 @@ ENTRY = re.compile(r"^(\w[\w, ]*): (.+(?:\n .*)*)", re.MULTILINE)
 # These arguments have another meaning in `from_preset` than in a constructor, or none there.
 DESCRIBED = {
     "preprocessor": "Another preprocessor for this preset. None creates a task that only accepts "
-    "prepared inputs.",
+    "preprocessed inputs.",
     "added_tokens": "List of strings. Words or markers to add to the vocabulary.",
     "dtype": 'String. Data type or policy, such as "mixed_bfloat16". Defaults to "float32".',
     "dropout": "Float between 0 and 1. Dropout rate. Defaults to the value in the preset.",

@@ -119,7 +119,7 @@ def convert_mask(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasT
 def mask_scores(
     scores: keras.KerasTensor, mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Set the attention scores of masked tokens to a low value. The probabilities will be zero.
+    """Decrease the attention scores of masked tokens, so that the probabilities are zero.
 
     Args:
         scores: Tensor of shape (B, H, Q, K).

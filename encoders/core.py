@@ -259,7 +259,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         return query, key, value
 
     def attend(self, query, key, value, mask=None, training=None, **context):
-        """Compute softmax(QKᵀ/√d) V, (B, H, Q, d), and the probabilities, (B, H, Q, K)."""
+        """Compute softmax(QKᵀ/√d) V (equation 1), (B, H, Q, d), and probabilities, (B, H, Q, K)."""
         scores = self.scores(query, key, training=training, **context)  # (B, H, Q, K)
         probabilities = ops.softmax(mask_scores(scores, mask), axis=-1)
         dropped = self.dropout_layer(probabilities, training=training)

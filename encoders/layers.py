@@ -156,7 +156,7 @@ class CalledDirectly:
 
     For small layers, the checks in Keras take as long as the computation. The layer must have a
     single input tensor. The Keras method is still used for quantized layers, for layers with
-    PyTorch hooks, and for nested layers in mixed precision.
+    PyTorch hooks, and in mixed precision for layers that call nested layers.
 
     Attributes:
         calls_layers: Boolean. Whether the layer calls nested layers.

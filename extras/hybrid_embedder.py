@@ -428,7 +428,7 @@ class HybridEmbedder:
 
         Raises:
             ValueError: If settings cannot be stored in BGE-M3 files, such as a different pooling in
-            `terms`.
+                `terms`.
             OSError: If files cannot be written, for example because the disk is full.
         """
         tasks = self.dense, self.terms, self.tokens

@@ -201,7 +201,8 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
 
     Attributes:
         classes_: Array of shape (C,) with the sorted classes.
-        model_: Fine-tuned `SequenceClassifier` with methods such as `classify` and `export`.
+        model_: Fine-tuned `SequenceClassifier` with methods such as `classify`,
+            `save_to_preset` and `export`.
 
     Example:
         >>> from encoder_zoo.sklearn import TextClassifier

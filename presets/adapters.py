@@ -179,7 +179,7 @@ def _name_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[
 
 
 def _is_named(name: str, ends: Iterable[str]) -> bool:
-    """Return whether a module name ends with a given name, like in peft."""
+    """Return whether a module name is equal to a given name or ends with it, like in peft."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
@@ -460,7 +460,8 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
     if initializer not in INITIALIZERS:
         raise ValueError(
             f"{folder / ADAPTER_CONFIG}: init_lora_weights={quote(initializer)} changes the "
-            "weights of the model, which is not supported. Merge the adapters in peft with "
+            "weights of the model, which is not supported. Expected true, false, 'gaussian', 'eva' "
+            "or 'orthogonal'. Otherwise, merge the adapters in peft with "
             "model.merge_and_unload().save_pretrained(folder), and load the folder with "
             "from_preset."
         )

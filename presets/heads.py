@@ -285,7 +285,7 @@ def restore_head(
 
 
 def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
-    """Find layers with a weight but without a bias. The missing bias is 0."""
+    """Find missing biases of layers whose weight exists. These biases are 0."""
     return [
         name
         for name, what in misfits.items()

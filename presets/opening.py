@@ -190,7 +190,7 @@ def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFile
         folder = resolve(address, verify, weights=False)
     except ValueError as error:
         raise ValueError(
-            f"The encoder in {files.path / GLINER} cannot be opened. {error}"
+            f"The encoder named in {files.path / GLINER} cannot be opened. {error}"
         ) from None
     with OpenFolder(folder, _TOKENIZER_FILES) as encoder:
         yield encoder

@@ -34,8 +34,8 @@ GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
 # Explanations of arguments with a different meaning in other libraries.
 MEANINGS = {
     "activation": (
-        ". This is the activation function of the encoder blocks. In KerasHub, this is the "
-        "activation of the classifier output, which classify and predict_proba apply here. To "
+        ". This is the activation function of the encoder blocks. In KerasHub, `activation` is "
+        "the activation of the classifier output, which classify and predict_proba apply here. To "
         "change the head, pass your own layer as head="
     )
 }

@@ -28,7 +28,9 @@ BUCKETS, MAX_DISTANCE = 32, 128  # the same values in all checkpoints
 
 
 def compute_distance_buckets() -> np.ndarray:
-    """Compute a bucket for each distance. Above 8, buckets are logarithmic.
+    """Compute a bucket for each distance.
+
+    Distances below 8 have their own bucket. From 8, buckets are logarithmic.
 
     Returns:
         Int32 array of shape (129,) with values from 0 to 15. All larger distances are assigned to

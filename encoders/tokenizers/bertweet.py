@@ -58,7 +58,7 @@ class BertweetTokenizer(Tokenizer):
         self._merges = list(merges)
 
     def spelling(self) -> list[str]:
-        """Return the text for each id, with a space before each word."""
+        """Return the text for each id, with a space after each token that ends a word."""
         return [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
 
     @property

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -129,8 +130,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
             for name in ("add_bos_token", "add_eos_token"):
                 if (value := files.get_config_value(name)) is not None:
                     raise ValueError(
-                        f"{path}: {name}={value} is not supported without tokenizer.json. Remove "
-                        "this field."
+                        f"{path}: {name}={quote(value)} is not supported without "
+                        "tokenizer.json. Remove this field."
                     )
         return {
             "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,

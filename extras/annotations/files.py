@@ -283,10 +283,10 @@ def read_conll(
 
     Each line contains one word, and blank lines separate sentences. All lines must have the same
     number of columns. If `column` is 0 or more, this is only required inside each sentence.
-    Comments such as "# text = ..." and "-DOCSTART-" lines (CoNLL-2003) are skipped. In files with
-    tabs, lines that start with "#" and contain no tabs are also skipped, for example "# newpar" in
-    CoNLL-U. With `word_column=1`, multiword tokens ("1-2") and empty nodes ("3.1") in CoNLL-U are
-    skipped, too.
+    Comments such as "# text = ..." and "-DOCSTART-" lines (CoNLL-2003) are skipped. In
+    tab-separated files, lines that start with "#" and contain no tabs are also skipped, for example
+    "# newpar" in CoNLL-U. With `word_column=1`, multiword tokens ("1-2") and empty nodes ("3.1") in
+    CoNLL-U are skipped, too.
 
     Args:
         path: The path to a UTF-8 file with columns separated by tabs or spaces.

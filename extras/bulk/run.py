@@ -105,8 +105,8 @@ def _check_plain(value, name: str, location: str) -> None:
         )
     if type(value) is int and value not in INTEGERS:
         raise ValueError(
-            f"{location} of {name!r} is {quote(value)}, but columns in `keep` can only contain "
-            "64-bit integers. Store larger integers as strings."
+            f"{location} of {name!r} is {quote(value)}, but integers in columns in `keep` must "
+            "fit into 64 bits. Store larger integers as strings."
         )
 
 

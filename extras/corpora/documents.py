@@ -24,7 +24,8 @@ class Document(NamedTuple):
 
     Attributes:
         sentences: Non-empty list of non-empty strings.
-        position: List of integers. The position to continue reading with `documents`.
+        position: List. The position from which `documents` can continue: integers, or an
+            integer and a checksum.
         share: Optional float between 0 and 1. Fraction of text read so far. None if unknown.
     """
 

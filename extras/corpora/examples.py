@@ -81,7 +81,7 @@ def make_planner(
 def fill_with_sentences(shard: Shard, length: int) -> ShardExamples:
     """Fill each example with as many sentences as possible, also across documents.
 
-    An end token separates two documents. Sentences that do not fit into an example are split.
+    An end token separates two documents. Sentences that are longer than an example are split.
 
     Args:
         shard: The `Shard` with documents.

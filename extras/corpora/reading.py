@@ -219,8 +219,8 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
     """
     if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(
-            f"The task preprocessor is {preprocessor!r:.60}. Expected MaskedLM, "
-            "ReplacedTokenDetection or Pretraining with a preprocessor, which can be trained on a "
+            f"The task preprocessor is {preprocessor!r:.60}. Expected the preprocessor of "
+            "MaskedLM, ReplacedTokenDetection or Pretraining. Other tasks cannot be trained on a "
             "PretrainingCorpus."
         )
     if not preprocessor.dynamic:

@@ -56,7 +56,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
     """
     values = getattr(history, "history", history)
     if not isinstance(values, Mapping) or "loss" not in values:
-        raise invalid("history", history, "the result of fit, or the attribute `history`")
+        raise invalid("history", history, "the result of fit, or its attribute `history`")
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
     axes = _make_axes(len(names))

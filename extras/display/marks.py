@@ -58,11 +58,11 @@ def entities(
     Args:
         texts: String or list of strings, as passed to `extract_entities`. Lists of words will be
             joined with spaces.
-        found: List with the results from `extract_entities`. For lists of words, it can contain one
-            tag per word instead.
-        true: Optional list with the true entities or tags. Wrong entities will have a red frame,
-            and missing entities a dashed red line. Terminals show "!" and "?" before the types.
-            Defaults to None.
+        found: List with the results from `extract_entities`, or lists of dicts with "label",
+            "start" and "end". For lists of words, it can contain one tag per word instead.
+        true: Optional list with the true entities or tags, in the same format. Wrong entities will
+            have a red frame, and missing entities a dashed red line. Terminals show "!" and "?"
+            before the types. Defaults to None.
 
     Raises:
         ValueError: If the numbers of texts and results differ, if an entity is outside of the text,
@@ -438,9 +438,9 @@ def attention(
         model: Task with a preprocessor. Fine-tuning is not required.
         first: String. The text to show.
         second: Optional string. Second text of a pair. Defaults to None.
-        layer: Integer. The layer index. Defaults to -1, the last layer.
-        head: Optional integer. The head index. If None, all heads are shown separately. Defaults to
-            0.
+        layer: Integer. The layer index, starting from 0. Defaults to -1, the last layer.
+        head: Optional integer. The head index, starting from 0. If None, all heads are shown
+            separately. Defaults to 0.
 
     Returns:
         A picture with two columns of tokens. Each token on the left is connected to the

@@ -60,10 +60,10 @@ class Match(NamedTuple):
 def matches(model: Any, query: str, document: str) -> Picture:
     """Show the matching document word for each query token.
 
-    Each query word has a color. Document words have the color of the most similar query word, and
-    are followed by all matching query words in small letters. A table contains the query tokens and
-    the dot products. The score is the sum over all matches, including special and expansion tokens,
-    which are summarized below the table.
+    Each query word has a color. Matched document words have the color of the most similar query
+    word, and are followed by all matching query words in small letters. A table contains the query
+    tokens and the dot products. The score is the sum over all matches, including special and
+    expansion tokens, which are summarized below the table.
 
     Args:
         model: A `LateInteraction`.
@@ -108,7 +108,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 
 def _find_matches(model, query: str, document: str) -> tuple[list[Match], float, int]:
-    """Return all matches, the total score, and the number of query tokens without text."""
+    """Return the matches of query tokens with text, the score, and the number of other tokens."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T

@@ -140,7 +140,7 @@ class Service:
         return Response(self.metrics.as_text(), headers={"Content-Type": content_type})
 
     async def list_models(self, request: Request) -> Response:
-        """Handle a request for `/v1/models`. The response contains the names of all models."""
+        """Handle a request for `/v1/models`. The response names all models and indexes."""
         names = dict.fromkeys(name for served in self.served.values() for name in served)
         data = [{"id": name, "object": "model", "owned_by": "encoder_zoo"} for name in names]
         return JSONResponse({"object": "list", "data": data})
@@ -165,9 +165,9 @@ def create_app(
     The routes depend on the methods of the models: `/v1/embeddings` for `embed`, `/rerank` for
     `rank`, `/classify`, `/entities` for `extract_entities`, `/answer`, `/fill_mask`, and `/search`
     for indexes. The following routes are always available: `/health` returns status 200 after the
-    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` returns the model names.
-    Concurrent requests are batched together if they use the same model and options. A single thread
-    computes all batches.
+    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` returns the names of
+    models and indexes. Concurrent requests are batched together if they use the same model and
+    options. A single thread computes all batches.
 
     Args:
         models: Dict mapping model names to tasks or opened exports. The field `model` can be used

@@ -34,7 +34,7 @@ def check_family(family: Family) -> None:
 
     Raises:
         AssertionError: If a check fails. The message contains the names of the family and the
-            check.
+            check, and the difference.
     """
     _run(family_checks(family))
 
@@ -49,7 +49,7 @@ def check_task(task: type[Task], families: Iterable[Family] | None = None) -> No
 
     Raises:
         AssertionError: If a check fails. The message contains the names of the task, the family and
-            the check.
+            the check, and the difference.
     """
     _run(task_checks(task, families))
 

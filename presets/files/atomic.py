@@ -73,7 +73,7 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
         kind: The `Kind` of the folder. The `with` block must write the manifest.
 
     Yields:
-        New folder path.
+        The path of the new folder.
 
     Raises:
         ValueError: If the target is a mount point or a link, or if files saved by other programs
@@ -506,7 +506,7 @@ def _convert_error(error: Exception) -> OSError | None:
 
 
 def _add_target(error: OSError, target: pathlib.Path) -> OSError:
-    """Add the target to an error message, and mention that the target was not changed."""
+    """Add the target to an error message. If it exists, mention that it was not changed."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)
     before = " The previous contents are unchanged." if target.exists() else ""

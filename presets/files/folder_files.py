@@ -158,7 +158,7 @@ class FolderFiles:
 
 
 class Subfolder(FolderFiles):
-    """Open subfolder.
+    """Files in a subfolder of an open folder.
 
     Args:
         files: The `FolderFiles` of the whole folder, which must stay open.

@@ -216,7 +216,7 @@ def _get_state(file: BinaryIO) -> tuple[int, int]:
 
 
 class InputFiles:
-    """List of input files that should not change while reading.
+    """Input files that should not change while reading.
 
     Replaced and overwritten files are detected, even if the size is the same.
 

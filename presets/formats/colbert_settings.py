@@ -179,7 +179,7 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
         ValueError: If a field value is invalid.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. The original code
-        uses 512 tokens by default. This function uses the length in the folder.
+    uses 512 tokens by default. This function uses the length in the folder.
     """
     settings, path = theirs.read_model_settings(files.root), files.root.path / MODEL_SETTINGS
     longest = theirs.read_length(files)

@@ -1,7 +1,7 @@
 """Read and write folders of cross-encoders from sentence-transformers.
 
 Up to version 5.3, a folder contains a classifier of transformers with an additional field in
-config.json. Later versions also write `modules.json` with one module.
+config.json. Later versions write `modules.json` with one module.
 """
 
 from __future__ import annotations

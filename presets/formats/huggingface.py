@@ -198,6 +198,8 @@ def _has_blocks(family: Family, raw_names: list[str]) -> bool:
 def _find_wrapper(raw_names: list[str], family: Family) -> str:
     """Find the common tensor name prefix, if the model was saved inside of another module.
 
+    Otherwise, return "".
+
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
         >>> _find_wrapper(names, find_family("bert")), _find_wrapper(names[:1], find_family("bert"))

@@ -159,7 +159,8 @@ class TaskRecord:
         only_saved_model: Optional string. Operation that can only be exported as a SavedModel, such
             as "an LSTM". For these tasks, `for_cpu` only converts the backbone with the output
             "sequence_output". Defaults to None.
-        file_advice: String. The last sentence of the error message for a path instead of texts.
+        file_advice: String. The last sentence of the error message for a path instead of texts,
+            with {!r} for the path. Defaults to a sentence about `read_annotations`.
         folder: The `FolderFormat` of presets. Defaults to the format of transformers.
         learning_rate: Optional float. Default peak learning rate. If None, the value of the
             family is used. Defaults to None.

@@ -164,7 +164,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
     count = len(files.read_json_array(MODULES))
     if count != 1 or first.get("path") != "":
         raise ValueError(
-            f"{files.path / MODULES} contains {count} modules and a Router with the path "
+            f"{files.path / MODULES} has {count} modules, and the path of the Router is "
             f"{quote(first.get('path'))}. Expected only a Router with the path ''."
         )
     in_config = ROUTER not in files and CONFIG in files and "structure" in files.read_json(CONFIG)

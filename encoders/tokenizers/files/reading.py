@@ -69,9 +69,7 @@ class TokenizerFiles:
 
     def mismatch(self, found: str, expected: object) -> ValueError:
         """Return the error to raise if tokenizer.json is not supported by a tokenizer class."""
-        return ValueError(
-            f"{self.json_path}: {found}. Expected {expected} for this class of tokenizers."
-        )
+        return ValueError(f"{self.json_path}: {found}. Expected {expected}.")
 
     def part(self, name: str) -> dict:
         """Return a part of tokenizer.json, such as "model". Return {} if it is missing or null."""

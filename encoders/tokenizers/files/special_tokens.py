@@ -106,7 +106,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
 
 
 def collect_template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
-    """Return {token: id} for the tokens that post-processors add around texts.
+    """List (token, id) for the tokens that post-processors add around texts.
 
     Example:
         >>> step = {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
