@@ -415,11 +415,11 @@ def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
     )
     for others, message in (
         ([], r" 0 of 2\..* 0 to 1 of 2"),
-        ([first], "0 of 2, 0 of 2"),
-        ([part("of3", part=(1, 3))], "0 of 2, 1 of 3"),
+        ([first], "0 of 2.*0 of 2"),
+        ([part("of3", part=(1, 3))], "0 of 2.*1 of 3"),
         ([whole], "whole.*`part`"),
-        ([part("sizes", shard_tokens=99, part=(1, 2))], "shard_tokens is 100"),
-        ([words], "tokenizer is"),
+        ([part("sizes", shard_tokens=99, part=(1, 2))], "shard_tokens.*100"),
+        ([words], "tokenizer"),
     ):
         with pytest.raises(ValueError, match=message):
             join(tmp_path / "joined", [first, *others], verbose=0)
