@@ -103,7 +103,7 @@ def get_argument_names(cls: type) -> list[str]:
 
 
 def get_argument_defaults(cls: type) -> dict[str, object]:
-    """Return a dict mapping argument names to default values, including base classes.
+    """Return the default values of all arguments, including inherited arguments.
 
     If the class has an attribute `defaults`, the values in `defaults` will be used instead.
 
@@ -146,7 +146,7 @@ def build_signature(cls: type) -> inspect.Signature:
 
 @functools.cache
 def get_argument_rules(cls: type) -> dict[str, Rule]:
-    """Return a dict mapping argument names to validation rules, including base classes.
+    """Return the validation rules of all arguments, including inherited arguments.
 
     Example:
         >>> class Scale(ConfigFromSignature):

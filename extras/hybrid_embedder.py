@@ -423,11 +423,11 @@ class HybridEmbedder:
         Args:
             directory: Path. Folder to write or replace.
             dtype: Optional string, "float32", "float16" or "bfloat16". If None, each weight keeps
-                the dtype. Defaults to None.
+                its dtype. Defaults to None.
             **options: Arguments for `Task.save_to_preset`.
 
         Raises:
-            ValueError: If settings cannot be stored in BGE-M3 files, such as a different pooling in
+            ValueError: If the BGE-M3 format does not support a setting, such as max pooling in
                 `terms`.
             OSError: If files cannot be written, for example because the disk is full.
         """

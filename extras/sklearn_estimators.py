@@ -243,8 +243,8 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
 
         Args:
             X: N texts, as a list, array or table column. Pairs of texts can be passed as a table
-                with two columns or as a list of pairs. If `y` is not passed, rows that contain
-                texts and labels. See `encoder_zoo.read_annotations`.
+                with two columns or as a list of pairs. If `y` is None, `X` must contain rows
+                with texts and labels. See `encoder_zoo.read_annotations`.
             y: Array of shape (N,) with one class per text, or of shape (N, C) with values 0 and 1
                 if texts can have any number of classes.
             sample_weight: Optional array with shape (N,) and one value per text.

@@ -255,7 +255,7 @@ def _train_sentencepiece(
         )
     except (OSError, RuntimeError) as error:
         reason = str(error).split("\n")[0]  # the following lines are positions in the source code
-        raise ValueError(f"sentencepiece: {reason}") from None
+        raise ValueError(f"Training with sentencepiece failed: {reason}") from None
     return written.getvalue()
 
 

@@ -343,7 +343,7 @@ class DebertaV2Backbone(Backbone):
 
 
 def _make_attending_mask(inputs: Mapping):
-    """Return a boolean mask of all tokens used in the attention, (B, 1, L, 1)."""
+    """Return the attended tokens as a boolean mask (B, 1, L, 1)."""
     return ops.cast(inputs["attended_mask"], "bool")[:, None, :, None]
 
 

@@ -311,7 +311,9 @@ class EuroBertTokenizer(RobertaTokenizer):
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> EuroBertTokenizer:
         # The library would add a space before every word instead of only before the first word.
         if any(step.get("add_prefix_space") for step in files.steps("pre_tokenizer")):
-            raise files.mismatch("pre_tokenizer has add_prefix_space", "none")
+            raise files.mismatch(
+                "pre_tokenizer has add_prefix_space=True", "add_prefix_space=False"
+            )
         return super()._read(files, roles, **options)
 
     def _make_vocabulary_files(self) -> dict[str, str]:

@@ -173,7 +173,7 @@ class GenericTokenizer(Tokenizer):
 
     @functools.cached_property
     def _decode(self) -> Callable[[list[str]], str]:
-        """A function that decodes tokens with the decoder steps before Fuse."""
+        """Return a function that joins tokens to a text with the decoder steps before "Fuse"."""
         steps = itertools.takewhile(lambda step: step["type"] != "Fuse", self._decoders)
         return make_decoder([*steps]) if self._decoders else " ".join
 

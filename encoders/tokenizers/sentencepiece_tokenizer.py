@@ -486,6 +486,6 @@ def _check_textless(
         if known.get(token):
             names = " or ".join(SPECIAL_TOKENS[argument])
             raise ValueError(
-                f"{files.folder}: {names} is {quote(token)}, which is a part of texts with the "
-                f"score {known[token]}. Expected a token that does not occur in texts."
+                f"{files.folder}: {names} is {quote(token)}, which is an ordinary token with the "
+                f"score {known[token]}. Expected a token that is never produced from a text."
             )

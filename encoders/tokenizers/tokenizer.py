@@ -377,7 +377,7 @@ class Tokenizer(TokenizerArguments):
         return {**steps, "post_processor": self._make_template(), "decoder": {"type": "Fuse"}}
 
     def _model(self) -> dict:
-        """Return the model for tokenizer.json. By default, each word is a token."""
+        """Return the "model" section of tokenizer.json. The default is a "WordLevel" model."""
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": ids}
 

@@ -20,7 +20,7 @@ MAX_CHARACTERS = 2**24
 
 
 class Document(NamedTuple):
-    """Document with sentences and an end position.
+    """A document of a corpus, and the position in the files after the document.
 
     Attributes:
         sentences: Non-empty list of non-empty strings.

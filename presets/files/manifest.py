@@ -137,8 +137,8 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
 
 def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
     return (
-        f"{path} is damaged or changed: {how}. If you changed the file on purpose, pass "
-        "verify=False and save the preset again."
+        f"{path} is damaged or changed: {how}. Download it again. If you changed it on "
+        "purpose, load the preset with verify=False and save it again."
     )
 
 

@@ -262,7 +262,7 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
 
 
 def _list_own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
-    """List tuples (key in config.json, attribute with a list of blocks, number of blocks)."""
+    """Return the config.json key, the attribute and the length of every list of blocks."""
     lists = {family.blocks: "blocks", "num_decoder_layers": "decoder_blocks"}
     keys = {family.config_keys[n]: blocks for n, blocks in lists.items() if n in family.config_keys}
     return [(key, blocks, config.get(key, 1)) for key, blocks in keys.items()]

@@ -426,7 +426,10 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return history
 
     def _check_labelled(self, texts, labels) -> tuple:
-        """Check the texts and labels, and return them. Rows can contain the labels."""
+        """Validate and return the texts and labels.
+
+        If `labels` is None, they are read from the rows in `texts`.
+        """
         texts, labels = split_texts_and_labels(texts, labels, self.labels, self._takes_several)
         if labels is None:
             raise ValueError(

@@ -138,7 +138,7 @@ class SeparateTexts(Preprocessor):
         return pack_batch(x, labels, examples.get("sample_weight"))
 
     def _pad_candidates(self, examples: dict, bucketed: Bucketed) -> dict:
-        """Pad the other texts and convert them to model inputs (B, K, L)."""
+        """Pad the candidate texts of each example, and return their model inputs (B, K, L)."""
         names = ("token_ids", *self.values_per_text)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
         flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TermTable(ConfigFromSignature, keras.layers.Layer):
-    """Table with a fixed weight per term, to embed queries without running a model.
+    """Query encoder that looks up one trainable weight per term instead of running a model.
 
         table = ez.TermTable.from_documents(tokenizer, documents)  # rare terms weigh more
         encoder = ez.SparseEncoder.from_preset("bert_base_en_uncased", query_encoder=table)
         encoder.compile(query_learning_rate=1e-3)
-        encoder.fit((queries, documents))  # `table.trainable = False` leaves it as it is
+        encoder.fit((queries, documents))  # set `table.trainable = False` to keep the weights
 
     Args:
         tokenizer: Tokenizer from this package, to be used for the queries.
@@ -89,7 +89,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return the number of weights in the table for a configuration."""
+        """Return the number of weights of a table with this configuration."""
         return config["vocabulary_size"]
 
     @classmethod

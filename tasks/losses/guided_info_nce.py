@@ -66,8 +66,8 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         if len(y_true.shape) != 3:
             raise ValueError(
-                f"GuidedInfoNCE: y_true has the shape {tuple(y_true.shape)}. Expected (B, 1 + K, "
-                "G), with the guide's vectors of the same texts as in y_pred (B, 1 + K, D)."
+                f"GuidedInfoNCE: y_true has the shape {tuple(y_true.shape)}. Expected the "
+                "guide's vectors (B, 1 + K, G), one for each text in y_pred (B, 1 + K, D)."
             )
         x, guide = normalize_vectors(y_pred), normalize_vectors(y_true)
         all_x, all_guide, first = gather_replicas(x, guide)

@@ -204,7 +204,10 @@ class Documents:
         if isinstance(documents, Mapping):
             documents, ids, metadata = _read_table(documents, ids, metadata, text_column)
         elif text_column is not None:
-            raise invalid("documents", documents, f"a table, with text_column={text_column!r}")
+            raise ValueError(
+                f"text_column={text_column!r} requires a table, but `documents` is a "
+                f"{type(documents).__name__}. Pass a table, or remove `text_column`."
+            )
         texts = check_texts(documents, "documents")
         return cls._from_columns(texts, ids, metadata, len(texts), "documents")
 

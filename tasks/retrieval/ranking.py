@@ -50,11 +50,11 @@ def rank_texts(
     """Rank texts by their relevance to a query.
 
     Args:
-        task: Object with a method `_score_texts(query, texts, batch_size)`, which computes the
-            scores (N,) to sort by.
+        task: Object with a method `_score_texts(query, texts, batch_size)`, which computes
+            logits or scores (N,). Texts are sorted by these values.
         query, texts, top_k, batch_size: See `Reranker.rank` for details.
-        shown: Optional function that converts the scores to sort by to the returned scores. If
-            None, scores are returned unchanged. Defaults to None.
+        shown: Optional function that is applied to the sorted scores before they are returned,
+            such as a sigmoid. Defaults to None.
 
     Raises:
         ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty

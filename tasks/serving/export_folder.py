@@ -101,7 +101,7 @@ def export_folder(
 
 
 def _check_quantizes(format: Engine) -> None:
-    """Raise an error for a format without int8, or if a package for it is not installed."""
+    """Raise an error if the format does not support int8, or if a required package is missing."""
     if format == "openvino":
         raise ValueError(
             "dtype is 'int8', which is not supported for 'openvino'. Export with format='onnx', "
@@ -152,7 +152,9 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     answers = task._answers.with_model()
     name = type(answers).__name__
     if name not in ANSWERS:
-        raise _make_refusal(task, f"its predictions are computed by {name}")
+        raise _make_refusal(
+            task, f"the class {name}, which computes its predictions, is not supported"
+        )
     if type(preprocessor) is not answers.preprocessor_class:
         raise _make_refusal(task, f"its preprocessor has a custom class, {type(preprocessor)}")
     return ExportRecord(
@@ -174,10 +176,10 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
 
 
 def _make_refusal(task: Task, reason: str, advice: str = "") -> ValueError:
-    advice = advice or "Export it as a SavedModel, export('served/1'), on TensorFlow"
+    advice = advice or "Use the TensorFlow backend, and export a SavedModel with export('served/1')"
     return ValueError(
-        f"This {type(task).__name__} cannot be exported for open_export, because {reason}. "
-        f"{advice}."
+        f"This {type(task).__name__} cannot be exported to a folder for `open_export`, because "
+        f"{reason}. {advice}."
     )
 
 

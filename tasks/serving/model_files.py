@@ -302,7 +302,8 @@ def make_openvino_model(task: Task, advice: str, **options) -> openvino.Model:
         **options: Options for the ONNX exporter on the PyTorch backend.
 
     Raises:
-        ValueError: If OpenVINO cannot read the task, or computes wrong outputs for its family.
+        ValueError: If OpenVINO cannot read the model, or is known to compute wrong outputs for
+            models of this family.
     """
     import openvino
 
@@ -521,8 +522,8 @@ def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
         onnx.checker.check_model(str(path))
     except onnx.checker.ValidationError as error:
         raise ValueError(
-            f"ONNX does not support an operation of this {type(task).__name__}. Export the task as "
-            f"a SavedModel, export('served/1'), on TensorFlow. Error:\n{error}"
+            f"ONNX does not support an operation of this {type(task).__name__}. Use the "
+            f"TensorFlow backend, and export a SavedModel with export('served/1'). Error:\n{error}"
         ) from error
 
 

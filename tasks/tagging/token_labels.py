@@ -293,7 +293,9 @@ def _convert_label(value):
 
 
 def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
-    """Return texts and spans, or words and tags. Rows in `x` can contain both.
+    """Split training data into texts and spans, or into words and tags.
+
+    If `y` is None, `x` can contain rows with texts and labels.
 
     Args:
         x: Rows (see `read_annotations`), or any other inputs, which are converted to plain lists.

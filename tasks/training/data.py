@@ -290,10 +290,10 @@ class Source:
         maker: The task's `BatchMaker`.
 
     Attributes:
-        steps: Integer. Number of batches in one pass. If it is unknown, the number of batches per
-            epoch.
-        window_sizes: List of plain data, which grows while the data is read. It is stored in
-            backups, and used to find later batches quickly.
+        steps: Integer. Number of batches in one pass over the data, or per epoch if the size of the
+            data is unknown.
+        window_sizes: List of integers. Number of examples in each shuffle window of a corpus that
+            has been read. Backups store these sizes, so that resuming can skip whole windows.
         class_weights: Optional list with one weight per class.
         error: Optional exception that was raised while reading the data. TensorFlow replaces this
             exception by its own error.

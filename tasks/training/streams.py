@@ -82,17 +82,17 @@ class TokenCache:
 
 
 class Stream:
-    """Stream of raw inputs, with an `element_spec` like a dataset.
+    """Wrapper that reads a stream of batches or examples for `fit` and `evaluate`.
 
     Args:
-        source: Stream. See `is_stream`.
+        source: Iterator, `PyDataset`, `TokenCache` or data loader. See `is_stream`.
         maker: The task's `BatchMaker`, used to read the stream.
 
     Attributes:
         first: First element, as a tuple `(x, y, sample_weight)`.
         cache: Optional `TokenCache` folder.
-        element_spec: First batch or row, as `x`, `(x, y)` or `(x, y, sample_weight)`. All elements
-            must have the same structure.
+        element_spec: The first batch or example, as `x`, `(x, y)` or `(x, y, sample_weight)`. All
+            elements must have the same structure.
 
     Raises:
         ValueError: If the stream is empty.
@@ -383,7 +383,7 @@ def count_rows(x) -> int:
         raise invalid(
             "An element of the stream",
             x,
-            "a batch (texts, labels) or a single example, as in the first element",
+            "a batch (texts, labels) or a single example, in the same format as the first element",
         )
     return len(x)
 

@@ -38,6 +38,7 @@ from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.encoders.kernels import long_attention
+from encoder_zoo.encoders.kernels.exported_forward import ExportedForward
 from encoder_zoo.encoders.training import list_undecayed
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss, average_over_replicas
@@ -60,7 +61,6 @@ from encoder_zoo.tasks.training.data import (
     raise_own_errors,
 )
 from encoder_zoo.tasks.training.distribution import Distribution, get_strategy, get_worker
-from encoder_zoo.tasks.training.exported_forward import ExportedForward
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.optimizers import WARMUP, restart_optimizer

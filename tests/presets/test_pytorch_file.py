@@ -673,7 +673,7 @@ def test_a_file_that_becomes_shorter_is_noticed():
         (stream_file(state(a=tensor()), count=5), "storage '0' has 5 elements. Expected 6"),
         (stream_file(state(a=tensor()), count=-1), "has 18446744073709551615 elements"),
         (zip_file(state(a=tensor()), byteorder=b"big"), "the byte order is b'big'"),
-        (zip_file(state(a=tensor()) + b"."), "data.pkl continues after its end"),
+        (zip_file(state(a=tensor()) + b"."), "data.pkl has extra bytes"),
         (zip_file(state(a=tensor())[:-1]), "data.pkl ends too early"),
         (zip_file(state(a=tensor()), **{"constants.pkl": b"x"}), "is a TorchScript program"),
         (zip_file(state(a=tensor()), **{"code/a.py": b"x"}), "'archive/code/a.py'"),

@@ -92,7 +92,7 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
     normalizer: dict[str, object] = {}
     for number, wire, value in _parse_fields(content, name):
         if number in (_PIECES, _TRAINER, _NORMALIZER) and wire != _BYTES:
-            raise invalid(f"{name}: the wire type of field {number}", wire, "a message")
+            raise invalid(f"{name}: the wire type of field {number}", wire, f"{_BYTES} (a message)")
         if number == _PIECES:
             check_count(len(pieces), name)
             where = f"{name}: pieces[{len(pieces)}]"

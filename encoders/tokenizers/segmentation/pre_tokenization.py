@@ -18,7 +18,10 @@ OTHER, LETTER, NUMBER, SPACE = range(4)
 
 
 def make_byte_level_kinds() -> np.ndarray:
-    """Return the character kinds for the GPT-2 pattern, int32 of shape (code points,)."""
+    """Return the character class (letter, number, space or other) of each Unicode code point.
+
+    The GPT-2 pattern splits texts by these classes. The array has the shape (code points,).
+    """
     kinds = np.full(NUM_CODE_POINTS, OTHER)
     kinds[mark_members("bpe_letter")] = LETTER
     kinds[mark_members("bpe_number")] = NUMBER

@@ -370,7 +370,7 @@ class TestInputs:
                 {"metadata": [{"year": 2024}, {"year": "2024"}]},
                 r"metadata\[1\].*'year' is '2024'.*float",
             ),
-            (["a"], {"text_column": "text"}, "documents is.*text_column='text'"),
+            (["a"], {"text_column": "text"}, "text_column='text'.*`documents`"),
             ({"body": ["a"]}, {}, "'body'"),
             ({"text": ["a"]}, {"ids": "key"}, "column 'key'"),
             (["a", "b"], {"ids": ["x", "\ud800"]}, "lone surrogate"),

@@ -20,14 +20,14 @@ import encoder_zoo as ez
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.tasks import TASKS, get_task
-from encoder_zoo.tasks.training.exported_forward import ExportedForward
+from encoder_zoo.encoders.kernels.exported_forward import ExportedForward
 from encoder_zoo.testing import tiny
 
 TEXTS = ["a b c", "ab d", "c"]
 messages = []
 handler = logging.Handler()
 handler.emit = lambda record: messages.append(record.getMessage())
-logger = logging.getLogger("encoder_zoo.tasks.training.exported_forward")
+logger = logging.getLogger("encoder_zoo.encoders.kernels.exported_forward")
 logger.setLevel("DEBUG")
 logger.addHandler(handler)
 used = []  # whether each batch was computed by an exported function
