@@ -255,7 +255,7 @@ class TextEmbedder(Embedder[VectorIndex]):
             windows: "mean" or None. If "mean", long texts are split into windows based on the
                 model's maximum length, and the window vectors are averaged, weighted by token
                 counts. If None, long texts are truncated, and a log message reports how many.
-                Defaults to None.
+                Chunks with contexts always use the windows of the whole text. Defaults to None.
             missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
                 strings). "none" returns a row of NaN. "error" raises an error with the index of the
                 first missing row. Defaults to "error".
