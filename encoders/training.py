@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.context import get_context
 from encoder_zoo.common.layers import (
@@ -31,7 +33,7 @@ BLOCK_PATH = r"[^/]+/(\w+_)?block_\d+/"
 PROJECTIONS = r"(cross_)?attention/(global_)?(query|key|value|query_key_value|distance)"
 SPLIT_COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
 SPLIT_ROWS = (r"(cross_)?attention/output", "output")
-SETTING = bool | int | float | str
+SETTING = bool | int | float | str | tuple | None
 TOKEN_TABLE = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
 
 
@@ -122,14 +124,22 @@ def call_block(
 def _describe_block(block: keras.layers.Layer) -> str:
     """Describe a block. Two blocks can share a trace if the descriptions are equal.
 
-    All attributes with simple values are included, because custom layers can depend on them.
+    All attributes with simple values, arrays and functions are included, because custom layers can
+    depend on them.
     """
     layers = []
     for layer in list_layers(block):
-        own = {n: v for n, v in list_attributes(layer).items() if isinstance(v, SETTING)}
+        given = {n: v for n, v in list_attributes(layer).items() if not hasattr(keras.Layer, n)}
+        own = {n: v for n, v in given.items() if isinstance(v, SETTING)}
+        own |= {n: id(v) for n, v in given.items() if _is_array_or_function(v)}
         call = vars(layer).get("call")  # an instance attribute if the layer is observed
         layers.append((type(layer), layer.get_config() | own | {"name": None, "call": call}))
     return repr((layers, [(v.shape, v.dtype, v.trainable) for v in block.variables]))
+
+
+def _is_array_or_function(value: object) -> bool:
+    # Initializers and layers can be called, too, and have a configuration.
+    return isinstance(value, np.ndarray) or (callable(value) and not hasattr(value, "get_config"))
 
 
 def _is_float(leaf) -> bool:

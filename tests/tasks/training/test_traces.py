@@ -314,12 +314,25 @@ def test_blocks_traced_once_train_as_those_traced_one_by_one(name, one_by_one):
         np.testing.assert_allclose(weight, other, atol=1e-6)
 
 
+class StrangersBlock(EncoderBlock):
+    """A block of another class with the same settings."""
+
+
+def set_each(backbone, name, values):
+    for block, value in zip(backbone.blocks, values, strict=True):
+        setattr(block, name, value)
+
+
 CHANGES = {  # and how many of two blocks are traced
     "alike": (lambda backbone: None, 1),
     "rates": (lambda backbone: setattr(backbone.blocks[1].output_dropout_layer, "rate", 0.5), 2),
     "frozen": (lambda backbone: setattr(backbone.blocks[0], "trainable", False), 2),
     "updates": (lambda backbone: backbone.blocks[1].attention.query_dense.enable_lora(2), 2),
     "attributes": (lambda backbone: setattr(backbone.blocks[1], "depth", 1), 2),
+    "tuples": (lambda backbone: set_each(backbone, "depths", [(1, 2), (1, 3)]), 2),
+    "arrays": (lambda backbone: set_each(backbone, "scale", [np.ones(1), np.zeros(1)]), 2),
+    "functions": (lambda backbone: set_each(backbone, "formula", [np.abs, lambda x: x]), 2),
+    "of others": (lambda backbone: setattr(backbone.blocks[1], "__class__", StrangersBlock), 2),
 }
 
 
