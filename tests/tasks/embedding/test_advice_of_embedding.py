@@ -54,7 +54,7 @@ def test_widths_of_late_interaction(tmp_path):
     for arguments in ({"projections": layers}, {"dim": 3}):
         own = ez.LateInteraction(backbone, preprocessor("LateInteraction"), **arguments)
     own.save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match=r"dim is 5.*3.*projections=\[\]"):
+    with pytest.raises(ValueError, match=r"dim.*5.*3.*projections=\[\]"):
         ez.LateInteraction.from_preset(tmp_path, dim=5)
     assert ez.LateInteraction.from_preset(tmp_path).embed("one").shape[-1] == 3
     other = ez.LateInteraction.from_preset(tmp_path, dim=5, projections=[])
