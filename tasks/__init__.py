@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="type[Task]")
 
-# Tasks that are built from other tasks, and stored in the presets of those: module and class.
+# Tasks that are built from other tasks. Their names do not occur in presets: module and class.
 BUILT_FROM_TASKS = {
     "distillation": "tasks.distillation.distillation.Distillation",
     "few_shot_classifier": "tasks.embedding.few_shot.FewShotClassifier",
     "zero_shot_classifier": "tasks.classification.zero_shot.ZeroShotClassifier",
     "hybrid_embedder": "extras.hybrid_embedder.HybridEmbedder",
 }
-# All tasks, by the name in presets.
+# All tasks, by the name in presets: module and class.
 TASKS = {
     "sequence_classifier": "tasks.classification.sequence_classifier.SequenceClassifier",
     "token_classifier": "tasks.tagging.token_classifier.TokenClassifier",

@@ -15,7 +15,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import validate_labels
@@ -511,7 +511,7 @@ def make_hypotheses(
         raise invalid("labels", labels, "a list of non-empty strings")
     if len(names) == 1 and not multi_label:
         raise ValueError(
-            f"labels is {names}, and the score of a single label is always 1. Pass at least two "
-            "labels, or use multi_label=True."
+            f"labels is {quote(names)}, and the score of a single label is always 1. Pass at least "
+            "two labels, or use multi_label=True."
         )
     return [hypothesis_template.replace("{}", name) for name in names]

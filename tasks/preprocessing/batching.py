@@ -176,7 +176,7 @@ def make_epoch_order(
     group_lengths: bool,
     mixed: bool = False,
 ) -> array_ops.Tensor | array_ops.RaggedTensor:
-    """Return the example order, or of packed sequences of examples, in an epoch.
+    """Return the order of the examples, or of packed sequences of examples, in an epoch.
 
     Args:
         lengths: Int32 tensor of shape (N,). Number of tokens per example.

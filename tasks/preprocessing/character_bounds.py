@@ -113,7 +113,7 @@ def trim_spans(
 def _find_next(
     positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return the first position (S,) from `begin` to `limit`, or `limit` if there are none."""
+    """Return the first position (S,) from `begin` to `limit`, or `limit` otherwise."""
     padded = array_ops.concat([positions, [2**62]], axis=0)
     found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
     return array_ops.minimum(found, limit)

@@ -17,6 +17,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.machine import count_cores
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
@@ -254,7 +255,8 @@ class EngineRunner:
             return self.run_texts(texts, size, self.preprocessor.encode)
         if not self.session.takes(x):
             raise ValueError(
-                f"The keys of `x` are {sorted(x)}. Expected the inputs {self.session.input_names}."
+                f"The keys of `x` are {quote(sorted(x))}. Expected the inputs "
+                f"{self.session.input_names}."
             )
         count = len(x["token_ids"])
         parts = [

@@ -118,7 +118,8 @@ class Objective:
             dict and are used unchanged.
         inputs_of_metrics: Function that converts inputs, labels, outputs and weights to the labels,
             outputs and weights for the metrics.
-        learning_rate_shares: Mapping of weight ids to multipliers of the learning rate.
+        learning_rate_shares: Mapping of weight ids to multipliers of the learning rate. Defaults
+            to {}.
         class_weighting: Optional function of `(objective, data, class_weight, loss)` that returns
             the data with class weights. None for a task without classes. Defaults to None.
         split_report: Optional function of `(objective, examples, held_out)` that logs warnings

@@ -212,7 +212,7 @@ def differences(ours, theirs, engines=("library", "graph")):
         try:
             engine = getattr(ours, name)
         except ValueError as error:
-            if name != "graph" or "TensorFlow graphs" not in str(error):
+            if name != "graph" or "which TensorFlow graphs" not in str(error):
                 wrong.append((name, str(error)))
             continue
         ids, starts, ends = (part.to_list() for part in engine.texts_to_tokens(rows))

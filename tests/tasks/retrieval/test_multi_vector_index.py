@@ -334,9 +334,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         "model, reason",
         [
-            (Model(seed=1), "vectors"),
+            (Model(seed=1), "different vectors"),
             (Model(dim=8), "vectors have 20 dimensions, but this embedder has 8"),
-            (Model(dim=40), "vectors"),
+            (Model(dim=40), "different vectors"),
         ],
     )
     def test_another_model_is_refused(self, model, reason, tmp_path):

@@ -180,10 +180,10 @@ class TestFiles:
 
     def test_another_encoder_is_refused(self, saved):
         for encoder, reason in (
-            (Encoder(seed=1), "vectors"),
+            (Encoder(seed=1), "different vectors"),
             (Encoder("cosine"), "similarity 'dot'"),
             (Encoder(width=20), "vectors have 40 dimensions, but this embedder has 20"),
-            (Encoder(width=50), "vectors"),
+            (Encoder(width=50), "different vectors"),
         ):
             with pytest.raises(ValueError, match=f"another embedder.*{reason}"):
                 ez.SparseIndex.load(saved[1], encoder)

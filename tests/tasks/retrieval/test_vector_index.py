@@ -319,7 +319,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         "embedder, reason",
         [
-            (Embedder(seed=1), "vectors"),
+            (Embedder(seed=1), "different vectors"),
             (Embedder(dim=8), "vectors have 24 dimensions, but this embedder has 8"),
             (Embedder("dot"), "similarity 'cosine', but this embedder uses 'dot'"),
         ],
