@@ -446,10 +446,9 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
     @property
     def trainable(self) -> bool:
-        """Whether to train the weights. If the pooler is new, the pooler is always trained.
+        """Boolean. Set to False to freeze all weights, except the weights of a new pooler.
 
-        Otherwise, most information in the encoder output would be lost in a pooler with random
-        weights.
+        A frozen pooler with random weights would lose most information in the encoder output.
         """
         return super().trainable
 
