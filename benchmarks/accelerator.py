@@ -62,7 +62,7 @@ def operations(model: str, length: int, tiny: bool) -> float:
         everywhere = -(-layers // 3) / layers
         reached = everywhere * length + (1 - everywhere) * min(length, 129)
     pairs = 2 * width * reached  # attention scores, and weighted means of values
-    if model == "DeBERTa-v3-base":  # two more kinds of scores, for 512 distances
+    if model == "DeBERTa-v3-base":  # scores of 512 relative distances, for queries and for keys
         pairs += 2 * width * min(2 * length, 512)
     return 2.0 * layers * (dense + pairs)
 
@@ -73,7 +73,7 @@ def sizes(model: str, tiny: bool) -> tuple[int, int, int, int]:
 
 
 def measure(side: str, model: str, lengths: list[int], options, seconds: float) -> list[dict]:
-    """Measure one model with one library in a separate process. Return all rows, also errors."""
+    """Measure one model with one library in a separate process. Failed rows contain the error."""
     work = {"side": side, "model": model, "sizes": sizes(model, options.tiny), "lengths": lengths}
     work |= {"tokens": options.tokens, "seconds": options.seconds}
     try:
@@ -134,7 +134,7 @@ def identity(row: dict) -> tuple:
 
 
 def shown(rows: list[dict], options: argparse.Namespace, devices: dict[str, str]) -> list[dict]:
-    """Select results for these devices and options, without errors."""
+    """Return the successful results for these devices and options."""
     own = settings(options)
     return [
         row
@@ -225,7 +225,7 @@ def main() -> None:
     write(options.json, stored | found)  # also updates shares when --peak has changed
     works = unmeasured(options, set(found), devices)
     for i, (side, model, lengths) in enumerate(works):
-        share = len(lengths) / sum(len(each) for *_, each in works[i:])  # of the remaining time
+        share = len(lengths) / sum(len(each) for *_, each in works[i:])  # of the remaining seconds
         seconds = share * (end - time.monotonic())
         for row in measure(side, model, lengths, options, max(seconds, 1.0)):
             if identity(row) in found:

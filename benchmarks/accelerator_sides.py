@@ -31,7 +31,7 @@ KINDS = {
 
 
 class Ours:
-    """Train and run a `SequenceClassifier` with `fit` and `predict` on prepared ids."""
+    """Train and run a `SequenceClassifier` with `fit` and `predict` on token ids."""
 
     def __init__(self, work: dict):
         import keras

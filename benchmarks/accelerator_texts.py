@@ -13,8 +13,8 @@ the device. The model has the same size as BERT-base, random weights, and the bu
 - embed: texts per second in the second call, using batches of 256 and bfloat16. The peer is
   sentence-transformers, which loads the folder saved by this package.
 
-This uses the same sides as `accelerator.py`, in addition to sentence-transformers. Each side runs
-in a separate process.
+The libraries are the same as in `accelerator.py`, and sentence-transformers. Each library runs in a
+separate process.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def rows_of(file: str, count: int) -> tuple[list[str], list[int]]:
 
 
 def make_folder(folder: str, tiny: bool) -> None:
-    """Save an embedder with random weights and the size of BERT-base, to be used on all sides."""
+    """Save an embedder with random weights and the size of BERT-base, for all libraries to load."""
     import encoder_zoo as ez
 
     preprocessor = ez.TextEmbedder.record.preprocessor_class.from_preset("bert_nano_en_uncased")

@@ -8,8 +8,8 @@
 All packages read the same checkpoints: all-MiniLM-L6-v2, and small models with a head that
 transformers writes with random weights. Each measurement runs in a separate process.
 
-- parity: the largest difference to transformers outputs for each head, or the reason why it cannot
-  be computed. This also counts texts with the same token ids as in transformers.
+- parity: for each head, the largest difference to the outputs of transformers, or an error message.
+  The number of texts that get the same token ids as in transformers.
 - fit: CPU seconds for the first and second call to `fit` with one epoch, and peak memory
 - predict: CPU seconds for the second call to `predict`, and peak memory
 
@@ -218,7 +218,7 @@ class ZeroModelsSide:
 
     @classmethod
     def read(cls, folder: pathlib.Path, head: str):
-        """Load a folder in the same way as `from_weights("hf:...")` loads a name on the hub."""
+        """Load a folder like `from_weights("hf:...")` loads a repository of the hub."""
         from safetensors.numpy import load_file
         from zeromodels.models import bert
 
@@ -266,7 +266,7 @@ SIDES = {
 
 
 def as_array(outputs: object) -> np.ndarray:
-    """Convert a tensor, or the main tensor in a dictionary, to NumPy."""
+    """Convert a tensor, or the main tensor in a dict, to a NumPy array."""
     import keras
 
     if isinstance(outputs, dict):

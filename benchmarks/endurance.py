@@ -6,9 +6,9 @@
     KERAS_BACKEND=jax python benchmarks/endurance.py stream --rows 5000000 --most 200000
     KERAS_BACKEND=jax python benchmarks/endurance.py threads --only "TextEmbedder (fit|save)"
 
-`kills` trains a small classifier with `BackupAndRestore` and kills its process at a random time.
-Another process continues to the end. Then the weights are compared to training without
-interruption.
+`kills` trains a small classifier with `BackupAndRestore` and kills the process at a random time. A
+second process resumes the training. The final weights are compared to the weights of a training
+that was not interrupted.
 
 `memory` repeatedly opens the bundled model, trains it, uses it and deletes it, and prints resident
 memory. `calls` repeatedly calls small models for all tasks. `stream` trains on a dataset that is
@@ -40,7 +40,7 @@ MEASURED = (1, 2, 5, 10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200)  # number
 
 
 def train(folder: pathlib.Path, name: str, steps: multiprocessing.connection.Connection) -> None:
-    """Train with a backup every three steps, report each step, and save the final weights."""
+    """Train with a backup every three steps, print each step, and save the final weights."""
     import keras
     import numpy as np
 
@@ -62,7 +62,7 @@ def train(folder: pathlib.Path, name: str, steps: multiprocessing.connection.Con
 
 
 def kills(times: int) -> None:
-    """Kill trainings, and print the step of each kill and the difference between final weights."""
+    """Kill training processes. Print the steps of the kills and the difference of final weights."""
     import numpy as np
 
     backend, draw, most = os.environ.get("KERAS_BACKEND", "tensorflow"), random.Random(0), 0.0
@@ -72,7 +72,7 @@ def kills(times: int) -> None:
         folder = pathlib.Path(folder)
 
         def run(name: str, until: int | None = None) -> int:
-            """Train to the end, or kill the process after some steps. Return the step count."""
+            """Train, optionally killing the process after `until` steps. Return the step count."""
             steps, of_process = processes.Pipe(duplex=False)
             process = processes.Process(target=train, args=(folder, name, of_process))
             process.start()
@@ -85,7 +85,7 @@ def kills(times: int) -> None:
                     break
                 made += 1
             if until:
-                time.sleep(draw.random() * 0.05)  # this can be during a step or a backup
+                time.sleep(draw.random() * 0.05)  # the kill can happen during a step or a backup
                 process.kill()
             process.join()
             return made
@@ -104,7 +104,7 @@ def kills(times: int) -> None:
 
 
 def memory(models: int) -> None:
-    """Print resident memory in MB after several numbers of models."""
+    """Open and delete `models` models one after another, and print the resident memory in MB."""
     import keras
 
     import encoder_zoo as ez
@@ -131,7 +131,7 @@ def resident() -> float:
 
 
 def calls(calls: int) -> None:
-    """For each method, print resident memory after a fifth of all calls and after all calls."""
+    """For each method, print the resident memory after 20 % and 100 % of the calls."""
     import keras
 
     from encoder_zoo.encoders import get_family
@@ -155,10 +155,10 @@ def calls(calls: int) -> None:
 
 
 def asked_of(task) -> dict:
-    """Return functions to call each inference method of a small task, by name."""
+    """Return a dict from names to functions that call the inference methods of a small task."""
     questions, x = task.tiny_questions(), task.tiny_data().x
     asked = {task.record.text_method: lambda: getattr(task, task.record.text_method)(*questions)}
-    if type(task).__name__ not in ("MaskedLM", "ReplacedTokenDetection"):  # their masks are random
+    if type(task).__name__ not in ("MaskedLM", "ReplacedTokenDetection"):  # random masks
         asked["predict"] = lambda: task.predict(x, verbose=0)
     if hasattr(task, "explain"):
         asked["explain"] = lambda: task.explain(*(values[0] for values in questions))
@@ -214,7 +214,7 @@ QUESTIONS = {
 
 
 class Asked:
-    """A small model to call from threads, with the expected outputs for each state of the weights.
+    """A small model that threads call, and the expected outputs for each state of its weights.
 
     Args:
         cls: Task class.
@@ -326,7 +326,7 @@ class Noting:
 
 
 def two_states(asked: Asked) -> list:
-    """Return the current weights and changed weights."""
+    """Return a copy of the current weights and a copy of different weights."""
     import numpy as np
 
     rng, now = np.random.default_rng(0), asked.task.get_weights()
@@ -334,7 +334,7 @@ def two_states(asked: Asked) -> list:
 
 
 def alternate(asked: Asked, change) -> None:
-    """Change the weights and restore them, storing outputs for both states."""
+    """Store the outputs of two states of the weights, and switch between the two states."""
     now, others = two_states(asked)
     for weights in (others, now):
         change(weights)
@@ -419,7 +419,7 @@ def fit_of_shared(asked: Asked, folder: pathlib.Path) -> None:
 
 
 def distilled(asked: Asked, folder: pathlib.Path) -> None:
-    """Train the model as a student while also training its teacher."""
+    """Train the model as a student while its teacher is trained too."""
     import encoder_zoo as ez
 
     teacher = Asked(type(asked.task))
@@ -459,7 +459,7 @@ def keras_callbacks():
 
 
 def copied(asked: Asked, folder: pathlib.Path, copy) -> None:
-    """Copy the model while its weights change. Each copy should have a single state.
+    """Copy the model while its weights change. The weights of a copy must be from a single step.
 
     Args:
         asked: `Asked`. Model to copy.
@@ -582,12 +582,12 @@ OPERATIONS = {
 OF_FIT = {name for name in OPERATIONS if "fit" in name or "distil" in name or "train" in name}
 
 
-# These operations change the model, so that a new model is needed.
+# These operations change the model, so the next operation needs a new model.
 LASTS = {"quantize int8", "adapters enable, fit, save, load", "first fit"}
 
 
 def threads(seconds: float, only: str, questions: list[str]) -> None:
-    """For each task and operation, print how many outputs belong to a single state of the weights.
+    """For each task and operation, count the outputs that match a single state of the weights.
 
     Args:
         seconds: Float. Minimum duration. Shorter operations are repeated.

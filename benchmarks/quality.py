@@ -159,7 +159,7 @@ def measured(logits: np.ndarray, right: list) -> dict[str, float]:
 
 
 def by_both(benchmark) -> dict[str, Callable]:
-    """Return the training functions for both libraries from another benchmark."""
+    """Return the training functions `ours` and `theirs` of another benchmark, by side."""
     return {
         side: lambda data, seed, options, function=function: function(*data, seed, options)
         for side, function in zip(SIDES, (benchmark.ours, benchmark.theirs), strict=True)
@@ -231,13 +231,13 @@ def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float
 
 
 def finished(path: pathlib.Path) -> dict[tuple, dict]:
-    """Read a dict {(work, side, seed, limit): measures} from a results file."""
+    """Read a results file, and return a dict {(work, side, seed, limit): measures}."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {tuple(row["what"]): row["measures"] for row in map(json.loads, lines)}
 
 
 def table(results: dict[tuple, dict], limit: int | None) -> list[str]:
-    """Create a row for each measure: mean, minimum and maximum over all seeds with both sides."""
+    """Create a table row per measure, with the mean and range over the seeds run on both sides."""
     lines = ["| data | measure | ours | transformers | seeds |", "|---|---|---|---|---|"]
     for work, record in WORKS.items():
         one = {w[1:3]: row for w, row in results.items() if w[::3] == (work, limit or record.limit)}
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--limit", type=int, help="train on so many examples only")
+    parser.add_argument("--limit", type=int, help="number of training examples")
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     parser.add_argument("--train", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -11,8 +11,8 @@ All of them map texts to labels. They run in turns for each sentence and each ba
 programs on the machine affect all of them equally. This requires the extra `peers`, onnxruntime,
 onnx and tf2onnx.
 
-`load` calls a SavedModel from many threads to find entities in texts with 1 to 512 words. This
-compares all results to `extract_entities`, and monitors memory and new graphs.
+`load` calls a SavedModel from many threads to find entities in texts with 1 to 512 words. All
+results are compared to `extract_entities`. Memory and the number of graphs are monitored.
 
 `cpu` fine-tunes MiniLM with the recipe from benchmarks/quality.py and compares `for_cpu`, using
 LiteRT and OpenVINO, to the original model: scores on held-out examples, and examples per CPU second
@@ -121,7 +121,7 @@ def disagreement(answers: dict[str, list]) -> float:
 
 
 def measure_speed(sentences: int, rounds: int) -> None:
-    """Print latency for single sentences, and throughput for lists of 32 and for all sentences."""
+    """Print the latency of one sentence, and the throughput of lists of 32 and of all sentences."""
     texts = read_sentences(sentences)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -163,7 +163,7 @@ def resident_megabytes() -> float:
 
 
 def texts_of_all_lengths(longest: int) -> list[str]:
-    """Create one text for each number of words."""
+    """Create one text for each number of words from 1 to `longest`."""
     draw = random.Random(0)
     words = "the cat sat on a mat naïve 中国 dog's 🙂 Straße film good bad , . and not".split(" ")
     return [" ".join(draw.choices(words, k=length)) for length in range(1, longest + 1)]
@@ -186,7 +186,7 @@ def is_right(found: dict, entities: list[dict]) -> bool:
 
 
 def measure_load(requests: int, threads: int, longest: int) -> None:
-    """Print wrong results, memory growth and new graphs for many concurrent requests."""
+    """Send many concurrent requests. Print wrong results, memory growth and new graphs."""
     checkpoint = ROOT / "tests" / "golden" / "checkpoints" / "Bert_ForTokenClassification"
     classifier = ez.TokenClassifier.from_preset(str(checkpoint))
     texts = texts_of_all_lengths(longest)
@@ -228,7 +228,7 @@ NANO = "bert_nano_en_uncased"
 
 
 def learn_sst2(limit: int) -> tuple:
-    """Train a model. Return it with calibration inputs, a test set size and a score function."""
+    """Train a model. Return the model, calibration inputs, test set size and score function."""
     texts, labels = sst2.read("train")
     held_out, right = sst2.read("dev")
     model = ez.SequenceClassifier.from_preset(MINILM, num_classes=2)
@@ -317,7 +317,7 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=512, help="words")
     parser.add_argument("--works", nargs="+", choices=WORKS, default=["sst2", "conll2003"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=int, help="train on so many examples only")
+    parser.add_argument("--limit", type=int, help="number of training examples")
     options = parser.parse_args()
     if options.what == "speed":
         measure_speed(options.sentences, options.rounds)

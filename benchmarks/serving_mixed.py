@@ -137,12 +137,12 @@ def select_embeddings(body: dict) -> list[list[float]]:
 
 
 def order_by_index(ranked: list[dict]) -> list[float]:
-    """Return scores in the order of the texts, because the order of equal scores can differ."""
+    """Sort scores by text index, because the order of equal scores can differ."""
     return [row["score"] for row in sorted(ranked, key=lambda row: row["index"])]
 
 
 def is_close(found: Any, expected: Any) -> bool:
-    """Return whether two answers are equal, with a tolerance of 1e-5 for numbers."""
+    """Return whether two answers are equal, with a tolerance of 1e-5 for floats."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(
             is_close(found[key], expected[key]) for key in expected

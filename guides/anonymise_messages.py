@@ -210,7 +210,7 @@ PATTERNS = {
 }
 
 
-def label_of_each(text: str, found: list) -> list:
+def list_labels(text: str, found: list) -> list:
     """Return the label of the entity for each character, or None."""
     labels = [None] * len(text)
     spans = [(entity["start"], entity["end"], entity["label"]) for entity in found]
@@ -221,7 +221,7 @@ def label_of_each(text: str, found: list) -> list:
     return labels
 
 
-def anonymised(text: str, labels: list) -> dict:
+def anonymise(text: str, labels: list) -> dict:
     """Return the text with labels instead of entities, and the offsets of the labels."""
     new, replaced = "", []
     for label, run in itertools.groupby(range(len(text)), key=labels.__getitem__):
@@ -232,8 +232,8 @@ def anonymised(text: str, labels: list) -> dict:
     return {"text": new, "replaced": replaced}
 
 
-marks = [label_of_each(*row) for row in zip(messages["message"], entities, strict=True)]
-rows = [anonymised(*row) for row in zip(messages["message"], marks, strict=True)]
+marks = [list_labels(*row) for row in zip(messages["message"], entities, strict=True)]
+rows = [anonymise(*row) for row in zip(messages["message"], marks, strict=True)]
 with open(OUTPUT / "anonymised.jsonl", "w", encoding="utf-8") as file:
     file.writelines(json.dumps(row) + "\n" for row in rows)
 print(*(row["text"] for row in rows[:5]), sep="\n")

@@ -173,7 +173,7 @@ def draw(alone: list[float], together: list[float], path: pathlib.Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def reckon() -> None:
+def print_estimate() -> None:
     """Print an estimate of the data that each device sends in every step."""
     print("\nOn paper: megabytes that each of n accelerators sends in a step, float32 gradients,")
     print("ring all-reduce: 2 (n - 1) / n times 4 bytes for each weight")
@@ -232,7 +232,7 @@ def main() -> None:
         rate = BATCH_SIZE / result["step"]
         print(f"{name}: {1000 * result['step']:.0f} ms a step, {rate:.0f} sentences/s")
     print(f"speed of two: {alone['step'] / together['step']:.2f} times that of one")
-    reckon()
+    print_estimate()
     draw(alone["losses"], together["losses"], OUTPUT / "distributed_training.png")
     print(f"\nPicture: {OUTPUT / 'distributed_training.png'}")
 

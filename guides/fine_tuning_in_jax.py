@@ -4,7 +4,7 @@ Title: Fine-tuning in JAX
 Author: the authors of encoder_zoo
 Date created: 2026/11/22
 Last modified: 2026/11/22
-Description: The same program on another backend, and what XLA likes.
+Description: Train on the JAX backend, and reduce the number of programs that XLA compiles.
 Accelerator: None
 
 All models are written with `keras.ops`. For this reason, the same program can be used to train on

@@ -92,9 +92,10 @@ determines how much the first token attends to the second token:
 
 softmax(QKᵀ / √d) V
 
-For each token, this computes the mean over all values, weighted by these products (Vaswani et al.
-2017, equation 1). There are several heads with d = D / H dimensions. `SelfAttention.project`
-computes the projections. `scores` and `attend` implement the equation.
+For each token, this computes a weighted mean of all values. The softmax converts the products to
+weights that sum to 1 (Vaswani et al. 2017, equation 1). There are several heads with d = D / H
+dimensions. `SelfAttention.project` computes the projections. `scores` and `attend` implement the
+equation.
 """
 
 

@@ -98,7 +98,7 @@ def questions(paragraphs: list[dict], language: str) -> list[str]:
     return [question for row in paragraphs for question in row[language]["questions"]]
 
 
-def kinds(paragraphs: list[dict]) -> list[str]:
+def get_types(paragraphs: list[dict]) -> list[str]:
     """Return what each question asks for, based on the words in English."""
     return [
         next(kind for kind, words in KINDS.items() if re.search(rf"\b({words})\b", text.lower()))
@@ -169,14 +169,14 @@ def bag_of_words(train: list[dict], test: list[dict]) -> dict[str, float]:
     model = make_pipeline(
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
         LogisticRegression(C=10, max_iter=1000, class_weight="balanced"),
-    ).fit(questions(train, "en"), kinds(train))
+    ).fit(questions(train, "en"), get_types(train))
     return score_kinds(test, model.predict)
 
 
 def score_kinds(test: list[dict], predict) -> dict[str, float]:
     """Return the balanced accuracy for each language. Random predictions reach 1 in 5."""
     return {
-        language: 100 * balanced_accuracy_score(kinds(test), predict(questions(test, language)))
+        language: 100 * balanced_accuracy_score(get_types(test), predict(questions(test, language)))
         for language in LANGUAGES
     }
 
@@ -184,7 +184,7 @@ def score_kinds(test: list[dict], predict) -> dict[str, float]:
 def classify(folder: pathlib.Path, train: list[dict], test: list[dict], epochs: int) -> dict:
     """Train a classifier on English questions, and return the scores for each language."""
     model = ez.SequenceClassifier.from_preset(folder, labels=list(KINDS))
-    model.fit(questions(train, "en"), kinds(train), epochs=epochs, batch_size=32, verbose=2)
+    model.fit(questions(train, "en"), get_types(train), epochs=epochs, batch_size=32, verbose=2)
     return score_kinds(test, lambda texts: [a["label"] for a in model.classify(texts)])
 
 
@@ -260,7 +260,7 @@ def main() -> None:
         answer_scores[name] = scores["trained"]
 
     panels = {
-        f"Kinds of {len(kinds(test))} questions (balanced accuracy)": kind_scores,
+        f"Kinds of {len(get_types(test))} questions (balanced accuracy)": kind_scores,
         f"Answers to {len(examples(test, 'en'))} questions (F1)": answer_scores,
     }
     for title, scores in panels.items():

@@ -44,7 +44,7 @@ open_classifier = functools.partial(
 )
 
 
-def classified(sentences: ray.data.Dataset) -> ray.data.Dataset:
+def classify(sentences: ray.data.Dataset) -> ray.data.Dataset:
     """Return a dataset with the columns "label" and "score" added."""
     return sentences.map_batches(
         ez.BatchAnswers,
@@ -72,7 +72,7 @@ def main() -> None:
     ray.init(num_cpus=WORKERS + 1, include_dashboard=False)  # one for input and output
     with tempfile.TemporaryDirectory() as folder:
         sentences = ray.data.from_items(rows, override_num_blocks=8)
-        classified(sentences).write_parquet(folder)
+        classify(sentences).write_parquet(folder)
         table = ray.data.read_parquet(folder).to_pandas().sort_values("row")
     ray.shutdown()
     print(table[["row", "sentence", "label", "score"]].head())

@@ -40,7 +40,7 @@ We hold out whole paragraphs.
 
 
 # %%
-def pairs_of(example: dict) -> list[tuple[str, str, str]]:
+def make_pairs(example: dict) -> list[tuple[str, str, str]]:
     """Return a (question, sentence, label) tuple with and one without the answer."""
     start = example["answers"][0]["answer_start"]
     spans = [m.span() for m in re.finditer(r".+?(?:[.?!](?= )|$)", example["context"])]
@@ -55,8 +55,8 @@ def pairs_of(example: dict) -> list[tuple[str, str, str]]:
 examples = ez.read_squad(HERE / "data" / "squad_excerpt.json")
 contexts = list(dict.fromkeys(example["context"] for example in examples))
 held_back = set(contexts[::6])
-train = [p for e in examples if e["context"] not in held_back for p in pairs_of(e)]
-held_out = [p for e in examples if e["context"] in held_back for p in pairs_of(e)]
+train = [p for e in examples if e["context"] not in held_back for p in make_pairs(e)]
+held_out = [p for e in examples if e["context"] in held_back for p in make_pairs(e)]
 print(f"{len(train)} pairs to learn from, {len(held_out)} held out; the first two:")
 print(train[0], train[1], sep="\n")
 

@@ -48,7 +48,7 @@ short word sequences that are similar to search queries.
 
 
 # %%
-def texts_of(paths: list[pathlib.Path]) -> list[str]:
+def read_texts(paths: list[pathlib.Path]) -> list[str]:
     """Return different texts in random order."""
     rng, found = random.Random(0), []
     for path in paths:
@@ -80,7 +80,7 @@ program can continue after an interruption.
 
 
 # %%
-def teachers_vectors(teacher: ez.TextEmbedder, texts: list[str], folder: pathlib.Path):
+def compute_teacher_vectors(teacher: ez.TextEmbedder, texts: list[str], folder: pathlib.Path):
     """Return the vectors (N, D) of texts, float16."""
     folder.mkdir(parents=True, exist_ok=True)
     for first in range(0, len(texts), PART):
@@ -137,9 +137,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     keras.utils.set_random_seed(0)
-    texts, teacher = texts_of(options.texts)[: options.count], open_teacher()
+    texts, teacher = read_texts(options.texts)[: options.count], open_teacher()
     folder = options.output.with_name(options.output.name + "_teacher")
-    vectors = teachers_vectors(teacher, texts, folder)
+    vectors = compute_teacher_vectors(teacher, texts, folder)
     dense = [{"units": teacher.embedding_dim, "activation": "linear"}]
     student = ez.TextEmbedder.from_preset(
         options.start,

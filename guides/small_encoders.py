@@ -48,7 +48,7 @@ NUM_LAYERS, NUM_HEADS = 2, 4
 WORDS = 8, 96  # range for the random length of a text
 
 
-def stretches(paths: list[pathlib.Path]) -> Iterator[str]:
+def read_sentences(paths: list[pathlib.Path]) -> Iterator[str]:
     """Yield texts of consecutive whole sentences that fit into a random number of words."""
     rng = random.Random(0)
     for path in paths:
@@ -180,7 +180,7 @@ def load_teacher(source: str | None) -> ez.SequenceClassifier:
 def main() -> None:
     options = parse_arguments()
     keras.utils.set_random_seed(options.seed)
-    texts = list(stretches(options.texts))
+    texts = list(read_sentences(options.texts))
     tokenizer = ez.train_vocabulary(texts, options.vocabulary_size, options.family)
     teacher = load_teacher(options.teacher)
 

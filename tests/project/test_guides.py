@@ -46,7 +46,7 @@ def test_xquads_excerpt_is_parallel_and_answers_stand_where_it_says(many_languag
 def test_kinds_of_questions(many_languages):
     texts = ["Who won?", "In what year was it?", "Where?", "How many?", "What whole is it?"]
     rows = [{"en": {"questions": texts}}]
-    assert many_languages.kinds(rows) == ["person", "time", "place", "number", "other"]
+    assert many_languages.get_types(rows) == ["person", "time", "place", "number", "other"]
 
 
 def test_both_pretrainings_read_the_same_texts_as_often(many_languages):
