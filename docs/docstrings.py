@@ -1,6 +1,7 @@
 """Convert docstring sections for mkdocstrings."""
 
 import importlib
+import operator
 import re
 import textwrap
 
@@ -38,11 +39,14 @@ class Sections(griffe.Extension):
 def show_options(function: griffe.Function) -> None:
     """Replace `**options: Unpack[Options]` in a signature by its keyword arguments."""
     for parameter in list(function.parameters):
-        unpacked = re.fullmatch(r"(?:\w+\.)*Unpack\[(\w+)\]", str(parameter.annotation or ""))
-        options = unpacked and getattr(
-            importlib.import_module(function.module.path), unpacked[1], None
-        )
-        if options is None:
+        unpacked = re.fullmatch(r"(?:\w+\.)*Unpack\[([\w.]+)\]", str(parameter.annotation or ""))
+        if unpacked is None:
+            continue
+        try:
+            options = operator.attrgetter(unpacked[1])(
+                importlib.import_module(function.module.path)
+            )
+        except AttributeError:  # imported under TYPE_CHECKING
             continue
         del function.parameters[parameter.name]
         for name, annotation in options.__annotations__.items():

@@ -269,10 +269,10 @@ class House:
     def slices(self) -> list[Class]:
         """Return bases with one subclass that are neither public nor used anywhere else."""
         named = collections.Counter(
-            node.id
+            node.id if isinstance(node, ast.Name) else node.attr
             for module in self.modules.values()
             for node in ast.walk(module.tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
         )
         bases = [base for base, _ in self.single_bases()]
         return [base for base in bases if base.name not in self.public and named[base.name] == 1]
