@@ -92,7 +92,7 @@ def pretrained(family: str, tokenizer, texts, held_out, seed: int, options) -> t
 
 def copied(backbone: ez.Backbone, task: str) -> ez.Backbone:
     """Copy an encoder, and add a new pooler if the task needs it."""
-    pooled = backbone.family.head(task).pooled
+    pooled = backbone.family.get_head(task).pooled
     copy = type(backbone).from_config({**backbone.get_config(), "pooler": pooled})
     known = {weight.path.split("/", 1)[1]: weight for weight in backbone.weights}
     for weight in copy.weights:

@@ -114,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     vectors, queries = drawn(options.vectors, 1), drawn(QUERIES, 2)
     exact = Float32Vectors(vectors)
-    expected = exact.nearest(queries, TOP_K)[0]
+    expected = exact.find_nearest(queries, TOP_K)[0]
     columns = ("built, s", "MB", "one query, ms", "each of 100, ms", "recall@10")
     print(f"\n| {len(exact):,} vectors | {' | '.join(columns)} |\n" + "|---" * 6 + "|")
     report("exact, NumPy", searching(exact), queries, expected, exact.nbytes)
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def searching(store: Float32Vectors, among: np.ndarray | None = None) -> Callable:
-    return lambda queries: store.nearest(queries, TOP_K, among)[0]
+    return lambda queries: store.find_nearest(queries, TOP_K, among)[0]
 
 
 def measure_graph(
@@ -140,7 +140,7 @@ def measure_graph(
     report("bare faiss", lambda some: bare.search(some, TOP_K)[1], queries, expected)
     for share in (0.5, 0.1):
         among = np.flatnonzero(np.random.default_rng(3).random(len(exact)) < share)
-        right = exact.nearest(queries, TOP_K, among)[0]
+        right = exact.find_nearest(queries, TOP_K, among)[0]
         name = f'engine="hnsw", {share:.0%} meet the filter'
         report(name, searching(store, among), queries, right)
         chosen = np.isin(np.arange(len(exact)), among)
@@ -160,7 +160,7 @@ def measure_removal(store: GraphVectors, exact: Float32Vectors, queries: np.ndar
     """Measure a graph after removing 10 % of its vectors."""
     count = len(exact)
     indices = np.sort(np.random.default_rng(4).permutation(count)[: int(0.9 * count)])
-    expected = exact.take(indices).nearest(queries, TOP_K)[0]
+    expected = exact.take(indices).find_nearest(queries, TOP_K)[0]
     left, took = timed(lambda: store.take(indices))
     name = 'engine="hnsw", a tenth removed'
     report(name, searching(left), queries, expected, left.nbytes, took)

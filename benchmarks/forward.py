@@ -70,7 +70,7 @@ def parts_of_ours() -> dict[str, Callable[[np.ndarray], object]]:
         "query, key, value": block.attention.project,
         "attention": block.attention,
         "residual, LayerNorm": lambda x: block.attention_norm(rows(x) + rows(x)),
-        "feed-forward, GELU": lambda x: block.intermediate(rows(x)),
+        "feed-forward, GELU": lambda x: block.compute_intermediate(rows(x)),
         "feed-forward, out": lambda x: block.output_dense(tf.repeat(rows(x), times, axis=1)),
         "block": block,
     }

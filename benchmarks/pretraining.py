@@ -141,7 +141,7 @@ def prepared_rows(corpus: ez.PretrainingCorpus, tokenizer, options) -> list[dict
     """Convert pairs in the corpus to transformers inputs, without masks."""
     preprocessor = ez.PretrainingPreprocessor(tokenizer, options.length, short_share=0.0)
     prepared = []
-    for slot in Reader(corpus, make_planner(preprocessor), seed=0).ordered():
+    for slot in Reader(corpus, make_planner(preprocessor), seed=0).read_in_order():
         row = read_examples([slot], tokenizer, corpus.vocabulary_size)
         ids, count = row["token_ids"], len(row["token_ids"])
         positions = np.arange(options.length)

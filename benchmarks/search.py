@@ -47,7 +47,7 @@ def contestants(vectors: np.ndarray) -> dict[str, Callable]:
         print(
             f"{name:8} {store.nbytes / 1e6:6.1f} MB, {store.nbytes / vectors.nbytes:.3f} of float32"
         )
-        searches[name] = lambda queries, store=store: store.nearest(queries, TOP_K)[0]
+        searches[name] = lambda queries, store=store: store.find_nearest(queries, TOP_K)[0]
     return searches
 
 

@@ -77,7 +77,7 @@ def of_model2vec(dim: int) -> ez.TextEmbedder:
 
 def megabytes(embedder: ez.TextEmbedder) -> str:
     """Return the table size in half precision."""
-    return f"{2 * embedder.backbone.table().size / 1e6:.1f}"
+    return f"{2 * embedder.backbone.get_table().size / 1e6:.1f}"
 
 
 def measure_quality(dims: list[int], seeds: list[int]) -> None:

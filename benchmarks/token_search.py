@@ -64,7 +64,7 @@ def ours(documents: list[np.ndarray]) -> dict[str, Callable]:
         tokens = TokenVectors.create(given, name.split(",")[0])
         spent, size = time.process_time() - start, tokens.store.nbytes / 1e6
         print(f"{name}: {size:.0f} MB, built in {spent:.0f} CPU s", flush=True)
-        searches[name] = lambda query, tokens=tokens: tokens.nearest([query], TOP_K)[0][0]
+        searches[name] = lambda query, tokens=tokens: tokens.find_nearest([query], TOP_K)[0][0]
     return searches
 
 

@@ -64,7 +64,7 @@ def replace_training_functions(cls: type[M]) -> type[M]:
     wait for the end of `fit`.
 
     The following methods are optional:
-        step_function(step): Create a function to run one step of `fit` or `evaluate` on an
+        make_step_function(step): Create a function to run one step of `fit` or `evaluate` on an
             iterator. `step` is `train_step` or `test_step`. The weights lock should be held during
             each step. To use the Keras function, return None.
         _get_next_execution(): Return the number of batches for the next call, which should be at
@@ -75,8 +75,8 @@ def replace_training_functions(cls: type[M]) -> type[M]:
             been removed.
     """
     call, make_predict_function = cls.__call__, cls.make_predict_function
-    if not hasattr(cls, "step_function"):
-        cls.step_function = lambda self, step: None
+    if not hasattr(cls, "make_step_function"):
+        cls.make_step_function = lambda self, step: None
         cls._get_next_execution = lambda self: self.steps_per_execution
     if not hasattr(cls, "forget_stale_functions"):
         cls.forget_stale_functions = lambda self: None
@@ -103,7 +103,7 @@ def replace_training_functions(cls: type[M]) -> type[M]:
         elif self.steps_per_execution > 1:
             function = wrap_in_lock(self, kind == "train", _make_execution(self, make))
         else:
-            function = self.step_function(step) or wrap_in_lock(self, kind == "train", make())
+            function = self.make_step_function(step) or wrap_in_lock(self, kind == "train", make())
         setattr(self, attribute, function)
 
     def make_train_function(self, force: bool = False) -> None:

@@ -111,16 +111,16 @@ def _get_weight_bytes() -> int | None:
 def check_file_holds(cls: Any, config: Mapping) -> None:
     """Check the size of the `.keras` file before allocating memory for weights.
 
-    `cls.least_weights(config)` should return a lower bound for the number of weights.
+    `cls.count_min_weights(config)` should return a lower bound for the number of weights.
 
     Raises:
         ValueError: If the file is too small to contain all weights of the model.
     """
-    held = _get_weight_bytes() if hasattr(cls, "least_weights") else None
+    held = _get_weight_bytes() if hasattr(cls, "count_min_weights") else None
     if held is None:
         return
     try:
-        weights = cls.least_weights(config)
+        weights = cls.count_min_weights(config)
     except (KeyError, TypeError):  # `__init__` will raise a better error
         return
     needed = weights // 2 if config.get("quantized") else 2 * weights  # 4 or 16 bits per weight

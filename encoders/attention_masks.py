@@ -42,15 +42,17 @@ class AttentionMask:
         knows_global_keys = self.global_keys is None or self.global_positions is not None
         return self.max_distance is not None and knows_global_keys
 
-    def matrix(self) -> keras.KerasTensor | None:
+    def make_matrix(self) -> keras.KerasTensor | None:
         """Return a boolean mask of shape (B, 1, 1 or L, L), or None if no token is masked."""
         distances = None
         if self.max_distance is not None:
             positions = ops.arange(ops.shape(self.real)[1], dtype="int32")
             distances = ops.abs(positions[:, None] - positions)
-        return self.pairs(self.real, self.texts, self.texts, distances, self.global_keys)
+        return self.compare_pairs(self.real, self.texts, self.texts, distances, self.global_keys)
 
-    def pairs(self, real, query_texts=None, key_texts=None, distances=None, global_keys=None):
+    def compare_pairs(
+        self, real, query_texts=None, key_texts=None, distances=None, global_keys=None
+    ):
         """Compute a boolean mask of shape (B, 1, 1 or Q, K) for some queries and keys.
 
         Args:
@@ -101,7 +103,7 @@ def make_attention_mask(
 
     Example:
         >>> import numpy as np
-        >>> np.array(make_attention_mask(np.array([[1, 1, 0]])).matrix()).tolist()
+        >>> np.array(make_attention_mask(np.array([[1, 1, 0]])).make_matrix()).tolist()
         [[[[True, True, False]]]]
     """
     texts = None
@@ -113,7 +115,7 @@ def make_attention_mask(
 
 def convert_mask(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:
     """Convert an `AttentionMask` to a matrix. Other masks are returned unchanged."""
-    return mask.matrix() if isinstance(mask, AttentionMask) else mask
+    return mask.make_matrix() if isinstance(mask, AttentionMask) else mask
 
 
 def mask_scores(

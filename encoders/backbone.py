@@ -214,7 +214,9 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 is no limit.
         """
         mask = super().attention_mask(inputs, max_distance)
-        return mask if self.max_sequence_length > long_attention.SHORT_LENGTH else mask.matrix()
+        return (
+            mask if self.max_sequence_length > long_attention.SHORT_LENGTH else mask.make_matrix()
+        )
 
     def _run_block(self, block, x, context, training):
         if training and self._checkpoints_gradients:
@@ -290,7 +292,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         return backbone
 
     @classmethod
-    def least_weights(cls, config: Mapping) -> int:
+    def count_min_weights(cls, config: Mapping) -> int:
         """Return a lower bound for the number of weights, without creating the model."""
         hidden = config["hidden_dim"]
         tables = {"token": "vocabulary_size", "position": "max_sequence_length"}

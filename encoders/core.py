@@ -115,7 +115,9 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         batch, length = ops.shape(token_ids)
         x = self.token_embedding(token_ids)  # (B, L, D)
         if self.position_embedding is not None:
-            x = x + self.position_embedding(self.position_ids(token_ids, padding_mask, text_starts))
+            x = x + self.position_embedding(
+                self.compute_position_ids(token_ids, padding_mask, text_starts)
+            )
         if self.segment_embedding is not None:
             if segment_ids is None or self.num_segments == 1:
                 segment_ids = ops.zeros((1, 1), "int32")
@@ -125,7 +127,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         x = x if self.projection is None else self.projection(x)
         return ops.reshape(x, (batch, length, x.shape[-1]))
 
-    def position_ids(self, token_ids, padding_mask=None, text_starts=None):
+    def compute_position_ids(self, token_ids, padding_mask=None, text_starts=None):
         """Compute the positions 0, 1, 2, ... of the tokens in each text, (1 or B, L)."""
         return compute_text_positions(text_starts, ops.shape(token_ids)[1])
 
@@ -400,12 +402,12 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         x, attended = reshape(x, rows), reshape(attended, rows)  # (B L, D)
         x = self.attention_dropout_layer(attended, training=training, residual=x)  # adds x
         x = self.attention_norm(x, training=training)
-        update = self.output_dense(self.intermediate(x, training))
+        update = self.output_dense(self.compute_intermediate(x, training))
         x = self.output_dropout_layer(update, training=training, residual=x)
         x = reshape(self.output_norm(x, training=training), shape)
         return (x, probabilities) if return_probabilities else x
 
-    def intermediate(self, x, training=None):
+    def compute_intermediate(self, x, training=None):
         """Compute a(x W₁), or a(x W) ⊙ x V if gated (Shazeer 2020, section 2), (B, L, F)."""
         inner = self.intermediate_dense(x)  # (B L, F), or (B L, 2 F) for W and V
         if self.gated:

@@ -347,7 +347,7 @@ class Family:
                 )
         return self.read_config(config)
 
-    def head(self, name: str) -> Head:
+    def get_head(self, name: str) -> Head:
         """Return the head with this name, or `NO_HEAD` for "Model".
 
         Raises:
@@ -361,7 +361,7 @@ class Family:
             )
         return self.heads[name]
 
-    def class_name(self, head: str) -> str:
+    def get_class_name(self, head: str) -> str:
         """Return the class name in transformers for a head in `heads`, or for "Model"."""
         record = self.heads.get(head)
         return self.class_prefix + ((record and record.class_suffix) or head)

@@ -44,6 +44,6 @@ class GatedBlock(EncoderBlock):
             "output", width, inner, stddev=self.output_stddev, use_bias=self.output_bias
         )
 
-    def intermediate(self, x, training=None):
+    def compute_intermediate(self, x, training=None):
         """Compute a(x W) ⊙ x V, (B, L, F)."""
         return activate(self.activation, self.gate_dense(x), training) * self.up_dense(x)

@@ -37,7 +37,7 @@ class PreNormBlock(EncoderBlock):
         x, attended = ops.reshape(x, rows), ops.reshape(attended, rows)  # (B L, D)
         attended = self.normalize_attended(attended, training)
         x = self.attention_dropout_layer(attended, training=training, residual=x)
-        inner = self.intermediate(self.output_norm(x, training=training), training)
+        inner = self.compute_intermediate(self.output_norm(x, training=training), training)
         update = self.normalize_update(self.output_dense(inner), training)
         x = ops.reshape(self.output_dropout_layer(update, training=training, residual=x), shape)
         return (x, probabilities) if return_probabilities else x

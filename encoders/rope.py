@@ -73,11 +73,11 @@ class ScaledRotation:
             self.rope_theta,
             self.hidden_dim // self.num_heads,
             self.rope_scaling,
-            self.max_unscaled_length(),
+            self.get_max_unscaled_length(),
         )
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
-    def max_unscaled_length(self) -> int:
+    def get_max_unscaled_length(self) -> int:
         """The maximum number of tokens for which dynamic scaling does not change positions."""
         return self.max_sequence_length
 

@@ -182,7 +182,7 @@ class HybridEmbedder:
                     f"`{name}` and `dense` have different tokenizers. Expected the same tokenizer."
                 )
         lengths = [("terms", self.terms.preprocessor.max_sequence_length)]
-        lengths += [("tokens", prepares.longest(role)) for role in ("query", "document")]
+        lengths += [("tokens", prepares.get_max_length(role)) for role in ("query", "document")]
         for name, length in lengths:
             if length != first.max_sequence_length:
                 raise ValueError(

@@ -279,14 +279,14 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predict the most probable class per text, (N,), or 0 and 1 per class, (N, C)."""
+        """Return the most probable class of each text (N,), or 0 or 1 for every class (N, C)."""
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == MULTI_LABEL:
             return (probabilities >= 0.5).astype(int)
         return self.classes_[probabilities.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Predict class probabilities, (N, C), in the same order as `classes_`."""
+        """Return class probabilities (N, C), in the order of `classes_`."""
         check_is_fitted(self)
         return self.model_.predict_proba(X, self.batch_size)
 
@@ -369,7 +369,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predict one value per text, (N,), or several values, (N, C)."""
+        """Return one value per text (N,), or several values (N, C)."""
         check_is_fitted(self)
         values = self.model_.predict(X, self.batch_size, verbose=0).astype("float64")
         return values[:, 0] if self._is_single else values
@@ -427,14 +427,14 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """
         self._check_parameters()
         if X is not None:
-            TEXT_COLUMNS.read(X)
+            TEXT_COLUMNS.convert(X)
         self.model_ = TextEmbedder.from_preset(self.preset, **self._get_preset_arguments())
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Compute embeddings for N texts, (N, D) float32."""
+        """Compute the embeddings of texts, a float32 array of shape (N, D)."""
         check_is_fitted(self)
-        (texts,) = TEXT_COLUMNS.read(X)
+        (texts,) = TEXT_COLUMNS.convert(X)
         return self.model_.embed(texts, batch_size=self.batch_size)
 
     @property

@@ -250,7 +250,7 @@ def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 
 
 def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
-    file = SafetensorsFile(files.file(ADAPTER_WEIGHTS))
+    file = SafetensorsFile(files.open_file(ADAPTER_WEIGHTS))
     chosen, missing = _select_layers(task, config, file)
     updates = {layer: _rank_and_alpha(name, config) for name, layer in chosen.items()}
     head = _build_missing_head(task, file)

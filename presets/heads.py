@@ -66,7 +66,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
             not unique.
     """
     family, suffix = checkpoint.family, cls.record.head
-    head, config = cls.head_of(family), dict(checkpoint.config)
+    head, config = cls.get_family_head(family), dict(checkpoint.config)
     names = _read_class_names(config)
     if names and cls.record.has_classes and len(set(names)) < len(names):
         _check_named_by_caller(checkpoint, names, given)
@@ -99,9 +99,9 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
                 ", ".join(written) or "missing",
                 cls.__name__,
             )
-    config["architectures"] = [family.class_name(owner)]
+    config["architectures"] = [family.get_class_name(owner)]
     if owner != suffix:
-        return family.class_name(owner)
+        return family.get_class_name(owner)
     if suffix.endswith("Classification"):
         labels = _read_output_labels(checkpoint, head, names, given)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -172,7 +172,7 @@ def _infer_task(
 
 def _find_head(name: str, family: Family) -> str | None:
     """Find a family's head by class name from `architectures`."""
-    exact = [head for head in family.heads if family.class_name(head) == name]
+    exact = [head for head in family.heads if family.get_class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
 
@@ -229,7 +229,7 @@ def restore_head(
         ValueError: If a checkpoint that was saved by this task has missing tensors or different
             shapes.
     """
-    head = task.head_of(checkpoint.family)
+    head = task.get_family_head(checkpoint.family)
     checkpoint = _select_labelled_rows(task, checkpoint, head)
     matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
     if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
@@ -325,7 +325,8 @@ def _keep_hidden(
     layers = set(record.tensors.values()) - {record.output}
     names = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
     task.kept_weights = {
-        name: convert_to_float32(checkpoint.tensor(name)) for name in names & set(checkpoint.shapes)
+        name: convert_to_float32(checkpoint.read_tensor(name))
+        for name in names & set(checkpoint.shapes)
     }
     return set(task.kept_weights)
 

@@ -69,7 +69,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
                 checkpoint.folder.name,
             )
         with contextlib.suppress(ValueError, FileNotFoundError):  # the tokenizer is not needed here
-            if stored := checkpoint.stored_tokenizer():
+            if stored := checkpoint.read_tokenizer():
                 backbone.checkpoint_vocabulary = OriginVocabulary(stored.kind.name)
         backbone.origin = find_origin(source, checkpoint.folder)
         report_unused(checkpoint, used, cls.__name__)
@@ -118,7 +118,7 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     safeguards = Safeguards.pop_from_arguments(arguments)
     with convert_load_errors(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
-        from_files = cls.folder_format().read_text_arguments(preset, tokenizer)
+        from_files = cls.get_folder_format().read_text_arguments(preset, tokenizer)
     known = get_argument_names(cls)
     for name in arguments:
         if name not in known:
@@ -305,7 +305,7 @@ def restore_encoder(
     """Load the backbone and the weights, unless a shared backbone is given."""
     if shared is not None:
         return RestoredBackbone(shared, set(), False)
-    arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **request.backbone}
+    arguments = {"pooler": cls.get_family_head(checkpoint.family).pooled, **request.backbone}
     return RestoredBackbone(
         *restore_backbone(checkpoint, arguments, safeguards, new_pooler_allowed=True)
     )
@@ -344,7 +344,7 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
         A dict of constructor arguments.
     """
     built_in = checkpoint.head_arguments.get(cls.record.head, {})
-    from_files = cls.record.folder.arguments(checkpoint, given)
+    from_files = cls.record.folder.read_arguments(checkpoint, given)
     arguments = {**from_files, **cls.read_checkpoint_arguments(checkpoint, given)}
     if "labels" not in given and arguments.get("labels", ()) is None:
         names, saved = (
@@ -435,10 +435,10 @@ def _read_tokenizer(
 ) -> Tokenizer | None:
     """Load the tokenizer and compare it with the model. Return None when there is no tokenizer."""
     check_token_list(added_tokens)
-    family, stored = checkpoint.family, checkpoint.stored_tokenizer()
+    family, stored = checkpoint.family, checkpoint.read_tokenizer()
     if stored is None:
         return None
-    arguments = stored.arguments(family)
+    arguments = stored.read_arguments(family)
     if arguments.get("model_max_length") == _read_max_length(checkpoint):
         arguments.pop("model_max_length", None)  # a model limit, not a user setting
     tokenizer = stored.kind.load().from_files(stored.files, **arguments)

@@ -200,4 +200,4 @@ def _check_files(files: FolderFiles, patterns: list[str]) -> None:
     """Open all files that match a pattern, and parse JSON files, to detect errors early."""
     for name in files.listed:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-            files.read_json(name) if name.endswith(".json") else files.file(name)
+            files.read_json(name) if name.endswith(".json") else files.open_file(name)

@@ -80,7 +80,7 @@ def save_backbone(
     if format == "keras_hub":
         load_extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
         return
-    config = {"architectures": [backbone.family.class_name("Model")]}
+    config = {"architectures": [backbone.family.get_class_name("Model")]}
     model = StoredModel(config, weights, backbone, tokenizer)
     _save(folder, model, settings, about, dtype, shard_bytes)
 
@@ -130,17 +130,17 @@ def save_task(
     if task.record.has_classes and task.head is None:
         task._check_labels_known()
     model = _store_model(task)
-    config = model.config | layout.config_fields(task)
+    config = model.config | layout.make_config_fields(task)
     labels = tuple(config.get("id2label", {}).values())
-    settings |= _name_own_class(backbone)
+    settings |= _get_class_setting(backbone)
     if task.num_classes and task.labels == make_default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # not unnamed classes
-    files = {**layout.files(task, DTYPES[dtype] if dtype else None), **beside}
+    files = {**layout.make_files(task, DTYPES[dtype] if dtype else None), **beside}
     model = model._replace(config=config if layout.encoder_prefix is None else None)
     _save(folder, model, settings, about._replace(labels=labels), dtype, shard_bytes, files)
 
 
-def _name_own_class(backbone: Backbone) -> dict:
+def _get_class_setting(backbone: Backbone) -> dict:
     """Return the setting with the user-defined backbone class name, or {}."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
@@ -173,7 +173,7 @@ def _store_model(task: PresetTask) -> StoredModel:
         **_collect_weights(backbone, map_backbone_layers(backbone), prefix),
         **_collect_weights(task, head.tensors),
     }
-    check_all_saved(task, weights, layout.weights(task))
+    check_all_saved(task, weights, layout.list_weights(task))
     config = {"architectures": [_name_architecture(task)], **_make_head_config(task, head)}
     tokenizer = None if task.preprocessor is None else task.preprocessor.tokenizer
     return StoredModel(config, weights, backbone, tokenizer)

@@ -245,7 +245,7 @@ def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
     files = checkpoint.files.root
     if MODULES in files and select_modules(read_modules(files), "Pooling"):
         layout = embedding_folder.EmbeddingFolder()
-        layout.arguments(checkpoint, {})
+        layout.read_arguments(checkpoint, {})
         layout.read_text_arguments(checkpoint, tokenizer)
 
 

@@ -207,7 +207,7 @@ class Case:
     def _task(self, cls, arguments):
         family = get_family("electra" if cls is ez.ReplacedTokenDetection else "bert")
         preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family), sequence_length=LENGTH)
-        backbone = tiny.backbone(family, num_layers=1, pooler=cls.head_of(family).pooled)
+        backbone = tiny.backbone(family, num_layers=1, pooler=cls.get_family_head(family).pooled)
         return tiny.randomize_weights(cls(backbone, preprocessor, **arguments))
 
     def _distillation(self):

@@ -33,7 +33,7 @@ class BartEmbeddings(Embeddings):
     Example:
         >>> import numpy as np
         >>> layer = BartEmbeddings(10, 4, max_positions=8)
-        >>> np.array(layer.position_ids(np.array([[5, 6, 1]]))).tolist()
+        >>> np.array(layer.compute_position_ids(np.array([[5, 6, 1]]))).tolist()
         [[2, 3, 4]]
     """
 
@@ -46,8 +46,8 @@ class BartEmbeddings(Embeddings):
         self.position_embedding = self.make_table("position_embedding", self.max_positions)
         self.segment_embedding, self.norm = None, self.make_norm("norm")
 
-    def position_ids(self, token_ids, padding_mask=None, text_starts=None):
-        return super().position_ids(token_ids, padding_mask, text_starts) + UNUSED_POSITIONS
+    def compute_position_ids(self, token_ids, padding_mask=None, text_starts=None):
+        return super().compute_position_ids(token_ids, padding_mask, text_starts) + UNUSED_POSITIONS
 
     @property
     def max_sequence_length(self) -> int:
@@ -100,8 +100,8 @@ class BartBlock(EncoderBlock):
         super().build(input_shape)
         self.activation_dropout_layer = self.make_dropout(self.activation_dropout)
 
-    def intermediate(self, x, training=None):
-        inner = super().intermediate(x, training)  # (B L, F)
+    def compute_intermediate(self, x, training=None):
+        inner = super().compute_intermediate(x, training)  # (B L, F)
         return self.activation_dropout_layer(inner, training=training)
 
 
@@ -153,7 +153,7 @@ class BartDecoderBlock(BartBlock):
         read = ops.reshape(read, rows)
         x = self.cross_dropout_layer(read, training=training, residual=x)
         x = self.cross_norm(x, training=training)
-        update = self.output_dense(self.intermediate(x, training))
+        update = self.output_dense(self.compute_intermediate(x, training))
         x = self.output_dropout_layer(update, training=training, residual=x)
         x = ops.reshape(self.output_norm(x, training=training), shape)
         return (x, *probabilities) if return_probabilities else x

@@ -35,8 +35,10 @@ class GteBlock(GatedBlock):
         super().build(input_shape)
         self.gated_dropout_layer = self.make_dropout(self.dropout)
 
-    def intermediate(self, x, training=None):
-        return self.gated_dropout_layer(super().intermediate(x, training), training=training)
+    def compute_intermediate(self, x, training=None):
+        return self.gated_dropout_layer(
+            super().compute_intermediate(x, training), training=training
+        )
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -118,7 +118,7 @@ class LongformerAttention(FastAttention):
         last = ops.minimum(mask.global_positions, ops.shape(x)[1] - 1)  # (B, S)
         heads = self._project_globally(take_positions(x, last), x)
         texts = None if mask.texts is None else take_positions(mask.texts, last)
-        allowed = _drop_distance(mask).pairs(mask.real, texts, mask.texts)
+        allowed = _drop_distance(mask).compare_pairs(mask.real, texts, mask.texts)
         heads = (ops.transpose(part, (0, 2, 1, 3)) for part in heads)
         of_slots = ops.transpose(attend_heads(self, *heads, allowed, training), (0, 2, 1, 3))
         slots = ops.cumsum(ops.cast(mask.global_keys, "int32"), axis=1) - 1  # (B, L)
@@ -130,7 +130,7 @@ class LongformerAttention(FastAttention):
 
         def attend(heads, mask):
             heads = (ops.transpose(part, (0, 2, 1, 3)) for part in heads)  # (B, H, L, d)
-            return self.attend(*heads, mask.matrix(), training)
+            return self.attend(*heads, mask.make_matrix(), training)
 
         local = attend(self.project(x), mask)
         everywhere = attend(self._project_globally(x, x), _drop_distance(mask))

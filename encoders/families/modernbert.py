@@ -81,7 +81,7 @@ class ModernBertBlock(EncoderBlock):
         attended = ops.reshape(attended, rows)
         x = self.attention_dropout_layer(attended, training=training, residual=x)
         normed = self.intermediate_norm(x, training=training)
-        inner = self.intermediate(normed, training)  # (B L, F)
+        inner = self.compute_intermediate(normed, training)  # (B L, F)
         x = x + self.output_dense(self.gated_dropout_layer(inner, training=training))
         x = ops.reshape(x, shape)
         return (x, probabilities) if return_probabilities else x

@@ -75,7 +75,7 @@ class NomicBertBackbone(ScaledRotation, Backbone):
     def make_block(self, i: int) -> GatedBlock:
         return super().make_block(i, GatedBlock, rotary=True)
 
-    def max_unscaled_length(self) -> int:
+    def get_max_unscaled_length(self) -> int:
         return self.trained_length
 
 

@@ -34,7 +34,8 @@ class RobertaEmbeddings(Embeddings):
     Example:
         >>> import numpy as np
         >>> layer = RobertaEmbeddings(10, 4, max_positions=8, pad_token_id=1)
-        >>> np.array(layer.position_ids(np.array([[5, 6, 1]]), np.array([[1, 1, 0]]))).tolist()
+        >>> inputs = np.array([[5, 6, 1]]), np.array([[1, 1, 0]])
+        >>> np.array(layer.compute_position_ids(*inputs)).tolist()
         [[2, 3, 1]]
     """
 
@@ -42,7 +43,7 @@ class RobertaEmbeddings(Embeddings):
         super().__init__(*args, **kwargs)
         self.pad_token_id = pad_token_id
 
-    def position_ids(self, token_ids, padding_mask, text_starts=None):
+    def compute_position_ids(self, token_ids, padding_mask, text_starts=None):
         """Compute the positions of all tokens except padding, from `pad_token_id + 1`, (B, L)."""
         real = ops.cast(padding_mask, "int32")
         if text_starts is None:

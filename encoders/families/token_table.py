@@ -79,14 +79,14 @@ class TokenTable(Backbone):
         return {**super().input_ranges(length), "token_ids": (0, self.vocabulary_size)}
 
     @classmethod
-    def least_weights(cls, config: Mapping) -> int:
+    def count_min_weights(cls, config: Mapping) -> int:
         return config["vocabulary_size"] * config["hidden_dim"]
 
     @functools.cached_property
     def _tables(self) -> dict[int, np.ndarray]:
         return {}
 
-    def table(self) -> np.ndarray:
+    def get_table(self) -> np.ndarray:
         """Return all embeddings as a float32 array (V, D), cached until weights change."""
         version = self.weights_version
         if version not in self._tables:

@@ -194,8 +194,10 @@ class XLNetBlock(EncoderBlock):
         super().build(input_shape)
         self.inner_dropout_layer = self.make_dropout(self.dropout)
 
-    def intermediate(self, x, training=None):
-        return self.inner_dropout_layer(super().intermediate(x, training), training=training)
+    def compute_intermediate(self, x, training=None):
+        return self.inner_dropout_layer(
+            super().compute_intermediate(x, training), training=training
+        )
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -243,7 +245,7 @@ class XLNetEmbeddings(Embeddings):
     def call(self, token_ids, segment_ids=None, padding_mask=None, text_starts=None, training=None):
         return self.dropout_layer(self.token_embedding(token_ids), training=training)
 
-    def queries(self, x, training=None):
+    def make_queries(self, x, training=None):
         """Compute the input for the query stream, (B, L, D)."""
         queries = ops.broadcast_to(ops.cast(self.mask_embedding, x.dtype), ops.shape(x))
         return self.dropout_layer(queries, training=training)
@@ -253,8 +255,8 @@ class XLNetEmbeddings(Embeddings):
 class XLNetBackbone(Backbone):
     """XLNet encoder. See `Backbone` for inputs and outputs.
 
-    The value of "sequence_output" is the output of the content stream. The method `predictions`
-    also runs the query stream.
+    The value of "sequence_output" is the output of the content stream. The method
+    `compute_query_stream` also runs the query stream.
 
     Positions are relative, so padding can be on either side, and texts can be longer than in
     pretraining. Segment ids only determine whether two tokens are in the same segment. The model
@@ -318,7 +320,7 @@ class XLNetBackbone(Backbone):
         return [{**given, **context} for given in super().block_contexts(inputs)]
 
     @validate_arguments
-    def predictions(self, inputs: Mapping, training: bool | None = None):
+    def compute_query_stream(self, inputs: Mapping, training: bool | None = None):
         """Compute the output of the query stream. Each token is predicted from other tokens.
 
         Args:
@@ -340,12 +342,12 @@ class XLNetBackbone(Backbone):
             ... )
             >>> inputs = {"token_ids": np.array([[7, 8, 9, 4, 3]]),
             ...           "prediction_order": np.array([[0, 2, 1, 0, 0]])}
-            >>> keras.ops.shape(backbone.predictions(inputs))
+            >>> keras.ops.shape(backbone.compute_query_stream(inputs))
             (1, 5, 8)
         """
         inputs = add_padding_mask(inputs)
         x = self._embed(inputs, training)  # content stream (B, L, D)
-        y = self.embeddings.queries(x, training)  # query stream (B, L, D)
+        y = self.embeddings.make_queries(x, training)  # query stream (B, L, D)
         of_contents, of_queries = self._order_masks(inputs)
         for block, context in zip(self.blocks, self.block_contexts(inputs), strict=True):
             query = {**context, "attention_mask": of_queries, "content": x}

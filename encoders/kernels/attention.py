@@ -94,7 +94,7 @@ def attend_fast(
 
     def attend_all():
         with drawing():
-            return attend(query, key, value, mask=mask.matrix())
+            return attend(query, key, value, mask=mask.make_matrix())
 
     def attend_by_block():
         with drawing():

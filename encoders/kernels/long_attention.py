@@ -124,7 +124,7 @@ def attend_in_blocks(
         real = ops.concatenate([in_window, is_used], axis=1)
         near = ops.ones((size, ops.shape(is_used)[1]), "int32")
         distances = ops.concatenate([distances, near], axis=1)
-    allowed = mask.pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
+    allowed = mask.compare_pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
     mixed = attend(queries(query), keys(key), keys(value), mask=allowed)
     return ops.reshape(mixed, (batch, count * size, heads, width))[:, :length]
 
@@ -183,7 +183,7 @@ def attend_in_chunks(
             positions = i * size + ops.arange(size, dtype="int32")
             distances = ops.abs(positions[:, None] - ops.arange(length, dtype="int32"))
         of_chunk = None if texts is None else texts[i]
-        allowed = mask.pairs(mask.real, of_chunk, mask.texts, distances, mask.global_keys)
+        allowed = mask.compare_pairs(mask.real, of_chunk, mask.texts, distances, mask.global_keys)
         return attend(query, key, value, mask=allowed, chunk=i)
 
     queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)

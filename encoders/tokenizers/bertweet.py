@@ -57,7 +57,7 @@ class BertweetTokenizer(Tokenizer):
         _check_merges(merges)
         self._merges = list(merges)
 
-    def spelling(self) -> list[str]:
+    def list_spellings(self) -> list[str]:
         """Return the text for each id, with a space after each token that ends a word."""
         return [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
 
@@ -108,7 +108,7 @@ class BertweetTokenizer(Tokenizer):
 
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> BertweetTokenizer:
-        if files.setting("normalization", "normalization"):
+        if files.get_setting("normalization", "normalization"):
             raise ValueError(
                 f"{files.folder / 'tokenizer_config.json'}: normalization is True, which is not "
                 'supported. Set it to False, and replace names and links in texts by "@USER" and '

@@ -87,7 +87,7 @@ class RobertaTokenizer(Tokenizer):
         self._merges = list(merges)
         check_merges(merges, vocabulary)
 
-    def spelling(self) -> list[bytes]:
+    def list_spellings(self) -> list[bytes]:
         """Return the text for each id."""
         return [get_token_bytes(token) for token in self.get_vocabulary()]
 
@@ -122,16 +122,16 @@ class RobertaTokenizer(Tokenizer):
             vocabulary = check_vocabulary(files.contents["vocab.json"], "vocab.json")
             merges = parse_merges(files.contents["merges.txt"])
             if "tokenizer.json" in files:
-                files.compare_ids("vocab.json", vocabulary, files.vocabulary("vocab.json"))
+                files.compare_ids("vocab.json", vocabulary, files.get_vocabulary("vocab.json"))
                 _compare_merges(files, merges)
         else:
-            vocabulary = files.vocabulary("vocab.json and merges.txt")
+            vocabulary = files.get_vocabulary("vocab.json and merges.txt")
             merges = read_merges(files)
         files.compare_added(vocabulary)
         parts = "pre_tokenizer", "post_processor"
-        prefix = files.setting("add_prefix_space", "add_prefix_space", *parts)
-        trims = files.setting("trim_offsets", "trim_offsets", "post_processor")
-        if trims is None and files.steps("post_processor"):
+        prefix = files.get_setting("add_prefix_space", "add_prefix_space", *parts)
+        trims = files.get_setting("trim_offsets", "trim_offsets", "post_processor")
+        if trims is None and files.get_steps("post_processor"):
             trims = False
         tokenizer = cls(
             vocabulary | files.map_added_tokens(roles.values()),
@@ -140,7 +140,7 @@ class RobertaTokenizer(Tokenizer):
             trim_offsets=trims,
             **options,
         )
-        model = files.part("model")
+        model = files.get_part("model")
         if model and tokenizer.unknown_bytes and files.names_class and not model.get("unk_token"):
             logger.warning(
                 "%s: some bytes have no token, and model.unk_token in tokenizer.json is null. "
@@ -173,7 +173,7 @@ class RobertaTokenizer(Tokenizer):
             "decoder": self._make_byte_level(),
         }
 
-    def _model(self) -> dict:
+    def _make_model(self) -> dict:
         unknown = self.unknown_token if self.unknown_bytes else None
         return make_bpe_model(self.vocabulary, self.merges, unknown)
 
@@ -310,8 +310,8 @@ class EuroBertTokenizer(RobertaTokenizer):
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> EuroBertTokenizer:
         # The library would add a space before every word instead of only before the first word.
-        if any(step.get("add_prefix_space") for step in files.steps("pre_tokenizer")):
-            raise files.mismatch(
+        if any(step.get("add_prefix_space") for step in files.get_steps("pre_tokenizer")):
+            raise files.make_mismatch_error(
                 "pre_tokenizer has add_prefix_space=True", "add_prefix_space=False"
             )
         return super()._read(files, roles, **options)
@@ -327,5 +327,5 @@ class EuroBertTokenizer(RobertaTokenizer):
         words = [make_split_step(LLAMA_WORDS), {**steps["pre_tokenizer"], "use_regex": False}]
         return {**steps, "pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
 
-    def _model(self) -> dict:
-        return {**super()._model(), "ignore_merges": True}
+    def _make_model(self) -> dict:
+        return {**super()._make_model(), "ignore_merges": True}

@@ -127,13 +127,13 @@ def _get_class(name: object, path: Path) -> TokenizerClass | None:
 
 def _rank_classes(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     """Return the classes that support the steps in tokenizer.json, sorted by likelihood."""
-    model = files.part("model")
+    model = files.get_part("model")
     kind = get_model_type(model)
     if kind == "WordPiece":
         both = (WORDPIECE, MPNET_WORDPIECE)
         return both[::-1] if {"<mask>", "</s>"} <= _list_tokens(model) else both
-    normalizers = files.steps("normalizer")
-    splits = [step.get("type") for step in files.steps("pre_tokenizer")]
+    normalizers = files.get_steps("normalizer")
+    splits = [step.get("type") for step in files.get_steps("pre_tokenizer")]
     if kind == "BPE":
         if "ByteLevel" in splits and "Split" in splits:
             return (LLAMA_BPE,)

@@ -61,7 +61,7 @@ class EsmTokenizer(Tokenizer):
 
     def _make_text_model(self) -> Model:
         """Return a model in which special tokens have names that cannot occur in texts."""
-        model, special = self._model(), {*self.special_tokens}
+        model, special = self._make_model(), {*self.special_tokens}
         ids = {f" {t}" if t in special else t: i for t, i in model["vocab"].items()}
         return Model({**model, "unk_token": f" {self.unknown_token}", "vocab": ids})
 

@@ -77,7 +77,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
                 "this file."
             )
         tokens, merges, _ = read_bpe_model(files, roles)
-        byte_fallback = bool(files.part("model").get("byte_fallback"))
+        byte_fallback = bool(files.get_part("model").get("byte_fallback"))
         return cls(tokens, merges, byte_fallback, **options)
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:

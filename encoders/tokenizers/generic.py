@@ -156,7 +156,7 @@ class GenericTokenizer(Tokenizer):
             steps["post_processor"] = {"type": "Sequence", "processors": processors}
         return steps
 
-    def _model(self) -> dict:
+    def _make_model(self) -> dict:
         return copy.deepcopy(self._model_of_file)
 
     def make_special_entries(self) -> list[dict]:
@@ -189,7 +189,7 @@ class GenericTokenizer(Tokenizer):
             return (f"{token.removesuffix(suffix)} " if is_end else token).encode()
         return self._decode([BEFORE, token]).removeprefix(BEFORE).encode()
 
-    def spelling(self) -> list[bytes]:
+    def list_spellings(self) -> list[bytes]:
         """Return the text for each id."""
         return [self._get_text(token) for token in self.get_vocabulary()]
 

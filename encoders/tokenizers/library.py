@@ -85,7 +85,7 @@ class LibraryTokenizer:
     @functools.cached_property
     def _words(self) -> tokenizers.Tokenizer:
         """Library tokenizer for words that each follow a space."""
-        if "ByteLevel" not in self._steps.types("pre_tokenizer"):
+        if "ByteLevel" not in self._steps.list_types("pre_tokenizer"):
             return self._texts  # "▁" is always inserted before words
         made = copy.deepcopy(self._texts)
         before = tokenizers.pre_tokenizers.Metaspace(" ", "always", split=False)

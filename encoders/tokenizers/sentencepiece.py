@@ -111,12 +111,12 @@ class AlbertTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def _read_options(cls, files: TokenizerFiles) -> dict:
-        types = [step.get("type") for step in files.steps("normalizer")]
+        types = [step.get("type") for step in files.get_steps("normalizer")]
         written = "tokenizer.json" in files
-        lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
-        keep = files.setting("keep_accents", "keep_accents", "normalizer")
+        lowercase = files.get_setting("do_lower_case", "lowercase", "normalizer")
+        keep = files.get_setting("keep_accents", "keep_accents", "normalizer")
         path = files.folder / "tokenizer_config.json"
-        if files.names_class and QUOTES[0] in files.steps("normalizer"):
+        if files.names_class and QUOTES[0] in files.get_steps("normalizer"):
             for name, value, said in (
                 ("do_lower_case", lowercase, "Lowercase" in types),
                 ("keep_accents", keep, "NFKD" not in types),
@@ -209,12 +209,12 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     @classmethod
     def _read_options(cls, files: TokenizerFiles) -> dict:
         for name in ("do_lower_case", "split_by_punct"):
-            if files.setting(name, name, "normalizer"):
+            if files.get_setting(name, name, "normalizer"):
                 raise ValueError(
                     f"{files.folder / 'tokenizer_config.json'}: {name}=True is not supported. "
                     "Expected False, as in Microsoft's checkpoints."
                 )
-        steps = files.steps("normalizer")
+        steps = files.get_steps("normalizer")
         return {"normalize_nfc": {"type": "NFC"} in steps}
 
     def _list_normalizers(self) -> list[dict]:
@@ -278,14 +278,14 @@ class XLNetTokenizer(AlbertTokenizer):
 
     @classmethod
     def _read_options(cls, files: TokenizerFiles) -> dict:
-        options, types = super()._read_options(files), files.steps("normalizer")
-        lowers = files.setting("do_lower_case", "lowercase", "normalizer")
+        options, types = super()._read_options(files), files.get_steps("normalizer")
+        lowers = files.get_setting("do_lower_case", "lowercase", "normalizer")
         if options["keep_accents"] and files.names_class:
             raise ValueError(
                 f"{files.folder}: keep_accents=True is not supported, because versions 4 and 5 of "
                 "transformers compute different ids for it. Expected False."
             )
-        own, unknown = files.part("model").get("unk_id"), files.get_config_value("unk_id")
+        own, unknown = files.get_part("model").get("unk_id"), files.get_config_value("unk_id")
         if files.names_class and own is not None and unknown not in (None, own):
             raise ValueError(
                 f"{files.folder}: unk_id is {unknown} in tokenizer_config.json and {own} in "

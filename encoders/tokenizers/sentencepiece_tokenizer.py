@@ -132,7 +132,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return array_ops.strings.regex_replace(texts, "^ ", "")
 
-    def spelling(self) -> list[bytes]:
+    def list_spellings(self) -> list[bytes]:
         """Return the text for each id."""
         return [self._get_text(token) for token in self.get_vocabulary()]
 
@@ -183,13 +183,13 @@ class SentencePieceTokenizer(Tokenizer):
             tokenizer = cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
             _check_textless(files, tokenizer.vocabulary, tokenizer.scores, roles)
             return tokenizer
-        model, merges = files.part("model"), None
+        model, merges = files.get_part("model"), None
         if model.get("type") == "BPE":
             tokens, merges, textless = read_bpe_model(files, roles)
             scores = cls._merge_scores(tokens, merges, textless)
         else:
             tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
-        normalizers = [step.get("type") for step in files.steps("normalizer")]
+        normalizers = [step.get("type") for step in files.get_steps("normalizer")]
         cls._compare_model(files, tokens)
         _check_textless(files, tokens, scores, roles)
         return cls(
@@ -400,7 +400,7 @@ class SentencePieceTokenizer(Tokenizer):
             "decoder": METASPACE,
         }
 
-    def _model(self) -> dict:
+    def _make_model(self) -> dict:
         return self._make_unigram() if self.merges is None else self._make_bpe()
 
     def _make_text_model(self) -> Model:

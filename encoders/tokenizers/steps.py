@@ -80,7 +80,7 @@ class Steps(NamedTuple):
         """Return the special tokens and added tokens to find in texts, with unique contents."""
         return [*{t["content"]: t for t in (*self.special_tokens, *self.added_tokens)}.values()]
 
-    def types(self, part: str) -> list[str]:
+    def list_types(self, part: str) -> list[str]:
         """Return the step types for a part, such as "normalizer"."""
         return [step["type"] for step in getattr(self, part)]
 
@@ -110,8 +110,9 @@ class Steps(NamedTuple):
 
         Added tokens may span several words, and NFC for DeBERTa depends on white space.
         """
-        composes = "NFC" in self.types("normalizer") and "Metaspace" in self.types("pre_tokenizer")
-        return not (self.tokens_in_texts or composes)
+        is_composed = "NFC" in self.list_types("normalizer")
+        is_metaspace = "Metaspace" in self.list_types("pre_tokenizer")
+        return not (self.tokens_in_texts or (is_composed and is_metaspace))
 
 
 class Model(NamedTuple):

@@ -68,7 +68,7 @@ class Vocabulary:
     """List of tokens in the order of their ids. For duplicate tokens, the last id is used.
 
     Example:
-        >>> Vocabulary(["[UNK]", "cat"]).id("cat")
+        >>> Vocabulary(["[UNK]", "cat"]).get_id("cat")
         1
     """
 
@@ -77,7 +77,7 @@ class Vocabulary:
         _check_tokens(self.tokens)
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
-    def id(self, token: str) -> int:
+    def get_id(self, token: str) -> int:
         """Get a token id. Raises a ValueError that suggests similar tokens if it does not exist."""
         if token in self.ids:
             return self.ids[token]
@@ -85,7 +85,7 @@ class Vocabulary:
         hint = suggest_names(near) or " Expected a token of the vocabulary."
         raise ValueError(f"{token!r} is not in the vocabulary of {len(self.ids)} tokens.{hint}")
 
-    def token(self, token_id: int) -> str:
+    def get_token(self, token_id: int) -> str:
         """Get the token for an id. Raises a ValueError if the id is out of range."""
         if not 0 <= token_id < len(self.tokens):
             raise invalid("token_id", token_id, f"0 to {len(self.tokens) - 1}")
@@ -181,7 +181,7 @@ class TokenizerArguments(ConfigFromSignature):
     def _get_special_id(self, argument: str, token: str) -> int:
         """Get the id for a special token. Error messages include the argument name."""
         try:
-            return self._vocabulary.id(token)
+            return self._vocabulary.get_id(token)
         except ValueError as error:
             names = " or ".join(SPECIAL_TOKENS[argument])
             raise ValueError(f"{argument} ({names} in files): {error}") from None
@@ -243,11 +243,11 @@ class TokenizerArguments(ConfigFromSignature):
 
     def token_to_id(self, token: str) -> int:
         """Convert a token to its id."""
-        return self._all_tokens.id(token)
+        return self._all_tokens.get_id(token)
 
     def id_to_token(self, token_id: int) -> str:
         """Convert an id to its token."""
-        return self._all_tokens.token(int(token_id))
+        return self._all_tokens.get_token(int(token_id))
 
 
 # A graph is faster than the library, but tracing it takes a second. For 10,000 texts of 500
@@ -264,9 +264,9 @@ class Tokenizer(TokenizerArguments):
     library is used. Ids and offsets are the same for both.
 
     By default, each text is looked up in the vocabulary. Subclasses override `_make_steps` and
-    `_model`
-    to split texts, `spelling` to join tokens, and `_read` to load their files. They must store each
-    argument for `__init__` as an attribute with the same name.
+    `_make_model`
+    to split texts, `list_spellings` to join tokens, and `_read` to load their files. They must
+    store each argument for `__init__` as an attribute with the same name.
 
     Args:
         vocabulary: List of tokens in the order of their ids.
@@ -376,16 +376,16 @@ class Tokenizer(TokenizerArguments):
         steps = dict.fromkeys(("normalizer", "pre_tokenizer"))
         return {**steps, "post_processor": self._make_template(), "decoder": {"type": "Fuse"}}
 
-    def _model(self) -> dict:
+    def _make_model(self) -> dict:
         """Return the "model" section of tokenizer.json. The default is a "WordLevel" model."""
         ids = {token: i for i, token in enumerate(self.vocabulary)}
         return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": ids}
 
     def _make_text_model(self) -> Model:
         """Return the model to be executed by the graph and the library."""
-        return Model(self._model())
+        return Model(self._make_model())
 
-    def spelling(self) -> list[str] | list[bytes]:
+    def list_spellings(self) -> list[str] | list[bytes]:
         """Return the text for each id. By default, this is the token."""
         return self.get_vocabulary()
 
@@ -394,7 +394,7 @@ class Tokenizer(TokenizerArguments):
         """Text for each id, shape (V,)."""
         # The tensor is cached, so it must be created outside of graphs that call `detokenize`.
         with tf.init_scope() if uses_tensorflow() else contextlib.nullcontext():
-            return array_ops.constant(self.spelling(), array_ops.string)
+            return array_ops.constant(self.list_spellings(), array_ops.string)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
@@ -688,7 +688,7 @@ class Tokenizer(TokenizerArguments):
             "padding": None,
             "added_tokens": sorted(self._list_added_tokens(), key=lambda token: token["id"]),
             **self._make_steps(),
-            "model": self._model(),
+            "model": self._make_model(),
         }
         return {
             **self._make_vocabulary_files(),

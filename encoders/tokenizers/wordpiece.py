@@ -81,7 +81,7 @@ class BertTokenizer(Tokenizer):
         self.split_chinese_characters = split_chinese_characters
         self.clean_text = clean_text
 
-    def spelling(self) -> list[str]:
+    def list_spellings(self) -> list[str]:
         """Return the text for each id, with a space before each token that starts a word."""
         return [f" {t}" if self.starts_word(t) else t[2:] for t in self.get_vocabulary()]
 
@@ -114,7 +114,7 @@ class BertTokenizer(Tokenizer):
             >>> BertTokenizer.from_files(files).lowercase
             False
         """
-        if "tokenizer.json" in files and files.names_class and not files.steps("normalizer"):
+        if "tokenizer.json" in files and files.names_class and not files.get_steps("normalizer"):
             raise ValueError(
                 f"{files.json_path}: normalizer is null, but the tokenizer_class in "
                 f"tokenizer_config.json, {files.tokenizer_class}, uses a normalizer in "
@@ -122,10 +122,10 @@ class BertTokenizer(Tokenizer):
                 '"PreTrainedTokenizerFast".'
             )
         tokens = read_vocabulary(files, roles)
-        lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
-        strips = files.setting("strip_accents", "strip_accents", "normalizer")
-        chinese = files.setting("tokenize_chinese_chars", "handle_chinese_chars", "normalizer")
-        cleans = [step.get("clean_text") for step in files.steps("normalizer")]
+        lowercase = files.get_setting("do_lower_case", "lowercase", "normalizer")
+        strips = files.get_setting("strip_accents", "strip_accents", "normalizer")
+        chinese = files.get_setting("tokenize_chinese_chars", "handle_chinese_chars", "normalizer")
+        cleans = [step.get("clean_text") for step in files.get_steps("normalizer")]
         normalizes = "tokenizer.json" not in files or bool(cleans)
         if lowercase is None:
             capital = any(t != t.lower() for t in tokens if not t.startswith(("[", "<")))
@@ -169,7 +169,7 @@ class BertTokenizer(Tokenizer):
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         }
 
-    def _model(self) -> dict:
+    def _make_model(self) -> dict:
         return {
             "type": "WordPiece",
             "unk_token": self.unknown_token,

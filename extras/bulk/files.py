@@ -284,7 +284,7 @@ def _process_rows(run: Run, rows: list[FileRow]) -> pyarrow.Table:
     schema = pa.schema([fields.field(name) for name in columns])
     table = pa.table({n: list(values) for n, values in columns.items()}, schema=schema)
     texts = list(zip(*(row.texts for row in rows), strict=True))
-    answers = run.task_method.answers(texts, [row.has_text for row in rows])
+    answers = run.task_method.compute_answers(texts, [row.has_text for row in rows])
     if answers is None:
         rest = [field for field in fields if field.name not in columns]
         answers = make_null_table(pa.schema(rest), len(rows))
@@ -380,7 +380,7 @@ class BatchAnswers:
         values = [convert_to_plain(table[name]) for name in names]
         rows = enumerate(zip(*values, strict=True))
         present = [has_text(row, names, f"Row {number}") for number, row in rows]
-        answers = self._task_method.answers(values, present)
+        answers = self._task_method.compute_answers(values, present)
         if answers is None:  # frameworks require the same schema for all batches
             answers = make_null_table(self._schema or self._learn_schema(table), len(present))
         self._schema = answers.schema

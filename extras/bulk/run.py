@@ -247,7 +247,7 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
             scanned.without_text,
             sum(scanned.rows),
         )
-    sample = task_method.answers([[value] for value in scanned.sample], [True])
+    sample = task_method.compute_answers([[value] for value in scanned.sample], [True])
     names = ["file", "row", *keep]
     again = [name for name in sample.column_names if name in names]
     if again or len(set(names)) < len(names):

@@ -72,7 +72,9 @@ class TaskMethod:
             return [self.columns]
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
 
-    def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
+    def compute_answers(
+        self, values: Sequence[Sequence], present: Sequence[bool]
+    ) -> pyarrow.Table | None:
         """Compute predictions as columns (N,). Return None if no row has text.
 
         Args:
@@ -101,7 +103,9 @@ class TaskMethod:
         model = getattr(self.task, "classifier", self.task)  # for a ZeroShotClassifier
         mask = getattr(model.preprocessor.tokenizer, "mask_token", None)
         text = f"a {mask or 'b'}"  # `fill_mask` requires a mask
-        return self.answers([[[text] if is_list else text] for is_list in are_lists], [True])
+        return self.compute_answers(
+            [[[text] if is_list else text] for is_list in are_lists], [True]
+        )
 
     def _make_arguments(self, values: Sequence) -> tuple[tuple, dict]:
         """Create positional and keyword arguments for the method."""

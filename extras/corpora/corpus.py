@@ -240,7 +240,7 @@ class PretrainingCorpus:
                 "this tokenizer for the task, or create the corpus again with the task tokenizer."
             )
 
-    def training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
+    def make_training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
         """Create the data source for `fit` and `evaluate`."""
         return CorpusBatches(plan, maker, self)
 
@@ -264,7 +264,7 @@ class PretrainingCorpus:
                     f"{self.folder} was replaced by a different corpus during training. Open the "
                     "corpus again and restart the training."
                 )
-            yield files.file(entry["file"], self.folder / CORPUS_NAME)
+            yield files.open_file(entry["file"], self.folder / CORPUS_NAME)
             files.check_unchanged()
 
 
@@ -309,7 +309,7 @@ class Parts:
     def check_unchanged(self) -> None:
         """Do nothing, because part files are compared with the manifest during reading."""
 
-    def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+    def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         begin, document = position
         for number in range(begin, len(self._shards)):
             corpus, of_part = self._shards[number]
@@ -318,7 +318,7 @@ class Parts:
             if document < count:
                 positions = [[number, d + 1] for d in range(document, count)]
                 share = (number + 1) / len(self._shards)
-                yield Block(shard.part(document, count), positions, share)
+                yield Block(shard.select_documents(document, count), positions, share)
             document = 0
 
 

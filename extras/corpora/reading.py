@@ -55,7 +55,7 @@ class Reader:
     seed: int
     windows: list[int] = dataclasses.field(default_factory=list)
 
-    def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
+    def read_in_order(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
         """Yield all slots in order, as tuples (shard, examples in the shard, slot index)."""
         for number in range(self.corpus.num_shards):
             shard, examples = self._plan_shard(0, number)
@@ -151,11 +151,11 @@ class CorpusBatches(Source):
         slots = functools.partial(reader.iterate_shuffled, start * self.plan.batch_size)
         return self._collate_batches(slots, seed, start, self.maker.worker)
 
-    def in_order(self) -> tf.data.Dataset:
+    def read_in_order(self) -> tf.data.Dataset:
         """Return all batches of one epoch in a fixed order."""
         reader = self._make_reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
-        batches = self._collate_batches(reader.ordered, NOT_RANDOM)
+        batches = self._collate_batches(reader.read_in_order, NOT_RANDOM)
         return batches.apply(tf.data.experimental.assert_cardinality(steps))
 
     def _collate_batches(

@@ -78,18 +78,18 @@ class Shard:
         tokens = np.asarray(file.map_tensor("tokens"))  # slices of a plain view are faster
         shard = cls(tokens, sentences, documents)
         for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
-            if not _is_list_of_splits(getattr(shard, name), size):
+            if not _are_valid_splits(getattr(shard, name), size):
                 raise ValueError(
                     f"{path} is not a corpus file. Expected values in {name} that increase from 0 "
                     f"to {size}."
                 )
         return shard
 
-    def part(self, first: int, last: int) -> Shard:
+    def select_documents(self, first: int, last: int) -> Shard:
         """Return a shard with the documents from index `first` to index `last` (exclusive).
 
         Example:
-            >>> Shard.create([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
+            >>> Shard.create([[[5, 6], [7]], [[8]]]).select_documents(1, 2).tokens.tolist()
             [8]
         """
         documents = self.documents[first : last + 1]
@@ -127,8 +127,8 @@ def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
 
 
-def _is_list_of_splits(offsets: np.ndarray, size: int) -> bool:
-    """Return whether values are valid `compute_splits` results for non-empty parts."""
+def _are_valid_splits(offsets: np.ndarray, size: int) -> bool:
+    """Return whether offsets increase from 0 to `size`, as returned by `compute_splits`."""
     return bool(
         len(offsets) > 1
         and offsets[0] == 0
@@ -250,7 +250,7 @@ class CorpusSource(Protocol):
     def check_unchanged(self) -> None:
         """Raise a ValueError if the documents were changed during reading."""
 
-    def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+    def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         """Yield the documents after a position in blocks."""
 
 
@@ -276,7 +276,7 @@ class CorpusTexts:
     def check_unchanged(self) -> None:
         self._documents.check_unchanged()
 
-    def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+    def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         documents = self._documents.documents(position)
         for block in _make_blocks(documents, min(CHARACTER_BLOCK, 4 * shard_tokens)):
             shard, kept = _tokenize_documents(
@@ -299,7 +299,9 @@ def write(
     shards = manifest["shards"]
     position = shards[-1]["position"] if shards else source.start
     progress = CorpusProgress(shards) if verbose else None
-    for shard, end in _make_shards(source.blocks(position, shard_tokens), shard_tokens, progress):
+    for shard, end in _make_shards(
+        source.read_blocks(position, shard_tokens), shard_tokens, progress
+    ):
         path = folder / f"shard-{len(shards):05d}.safetensors"
         source.check_unchanged()
         with replace_file(path) as new:
@@ -371,7 +373,7 @@ def _make_shards(
         while first < len(ends):
             behind = int(np.searchsorted(ends, before + shard_tokens - size)) + 1
             behind = min(behind, len(ends))
-            parts.append(shard.part(first, behind))
+            parts.append(shard.select_documents(first, behind))
             size += int(ends[behind - 1]) - before
             first, before, position = behind, int(ends[behind - 1]), positions[behind - 1]
             if size >= shard_tokens:

@@ -460,7 +460,7 @@ def attention(
     """
     layer = _check_layer(model, layer, head)
     inputs, middle = _make_inputs(model, first, second)
-    given = model.backbone_inputs(inputs)
+    given = model.make_backbone_inputs(inputs)
     probabilities = model.backbone.attention_probabilities(given)  # (1, layers, H, L, L)
     weights = keras.ops.convert_to_numpy(probabilities)[0, layer].astype("float32")  # (H, L, L)
     token = model.preprocessor.tokenizer.id_to_token

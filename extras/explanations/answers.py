@@ -37,17 +37,19 @@ def explain_answers(
 ) -> list[AnswerExplanation]:
     """Explain the answers to questions. See `SpanQA.explain` for the arguments."""
     preprocessor = model.preprocessor
-    marks = model.batch_maker.cached("word_marks", lambda: mark_word_tokens(preprocessor.tokenizer))
+    marks = model.batch_maker.get_graph(
+        "word_marks", lambda: mark_word_tokens(preprocessor.tokenizer)
+    )
     asked, told = (
         tokenize_texts(preprocessor.tokenizer, array_ops.constant(texts, array_ops.string), marks)
         for texts in ([question.strip() for question in questions], contexts)
     )
-    encoded = preprocessor.contexts(asked.texts, told.texts)
-    examples = preprocessor.examples(encoded)
+    encoded = preprocessor.tokenize_contexts(asked.texts, told.texts)
+    examples = preprocessor.make_examples(encoded)
     columns = Columns(
-        preprocessor.question_column(examples).numpy(),
-        preprocessor.context_column(examples).numpy(),
-        preprocessor.null_column(examples).numpy(),
+        preprocessor.find_question_start(examples).numpy(),
+        preprocessor.find_context_start(examples).numpy(),
+        preprocessor.find_null_position(examples).numpy(),
     )
     windows = Windows(*(field.numpy() for field in encoded.windows))
     bounds = np.searchsorted(windows.example, np.arange(len(answers) + 1))

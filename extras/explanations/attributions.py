@@ -282,7 +282,7 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
         name: ops.repeat(ops.convert_to_tensor(values), count, axis=0)
         for name, values in inputs.items()
     }
-    encoded = task.backbone._encode_embedded(vectors, task.backbone_inputs(inputs))
+    encoded = task.backbone._encode_embedded(vectors, task.make_backbone_inputs(inputs))
     outputs = ops.cast(task.logits_of(encoded, inputs, training=False), "float32")
     outputs = outputs * ops.convert_to_tensor(weights)
     return ops.sum(ops.reshape(outputs, (count, -1)), axis=1)

@@ -32,9 +32,9 @@ def explain_entities(
 ) -> list[list[EntityExplanation]]:
     """Explain entities in texts. See `TokenClassifier.explain` for the arguments."""
     entities = tagger.extract_entities(texts, strategy, batch_size)
-    tokens = tagger.preprocessor.tokens(texts, tagger.split_symbols)
-    windows = tagger.preprocessor.windows(tokens)
-    examples = tagger.preprocessor.examples(tokens, windows)
+    tokens = tagger.preprocessor.tokenize(texts, tagger.split_symbols)
+    windows = tagger.preprocessor.split_into_windows(tokens)
+    examples = tagger.preprocessor.make_examples(tokens, windows)
     windows = Windows(*(field.numpy() for field in windows))
     first_tokens = windows.example * ROW_STRIDE + windows.begin + windows.owned_from  # (W,)
     begins = tokens.ids.with_flat_values(mark_word_starts(tokens))

@@ -68,7 +68,7 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
     """Encode one or two text columns. Return tokens, windows and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
-    marks = classifier.batch_maker.cached("word_marks", lambda: mark_word_tokens(tokenizer))
+    marks = classifier.batch_maker.get_graph("word_marks", lambda: mark_word_tokens(tokenizer))
     tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.read_texts(texts)]
     ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
     if preprocessor.pools_windows:
@@ -119,4 +119,4 @@ def _get_score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -
     """Compute a class probability, or the predicted value for regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])
-    return float(classifier._class_answers.probabilities(logits)[index])
+    return float(classifier._class_answers.compute_probabilities(logits)[index])

@@ -104,7 +104,7 @@ class KerasHubCheckpoint(Checkpoint):
         self._kernels: set[str] = set()
         self.weight_files = frozenset({WEIGHTS, TASK_WEIGHTS})
         self.shapes = {}
-        file = Hdf5File(files.file(WEIGHTS))
+        file = Hdf5File(files.open_file(WEIGHTS))
         kinds = self._names.blocks.items()
         blocks = {ours: range(file.count(theirs)) for ours, theirs in kinds}
         groups = number_block_names(self._names.groups, blocks)
@@ -120,7 +120,7 @@ class KerasHubCheckpoint(Checkpoint):
             hidden = self.shapes[f"{names[_POSITIONS]}.weight"][1]
             self.shapes[f"{names[_SEGMENTS]}.weight"] = (self.config[keys["num_segments"]], hidden)
 
-    def tensor(self, name: str) -> np.ndarray:
+    def read_tensor(self, name: str) -> np.ndarray:
         shape = self.shapes[name]
         if name not in self._tensors:
             return np.zeros(shape, "float32")
@@ -132,7 +132,7 @@ class KerasHubCheckpoint(Checkpoint):
             return value.reshape(shape[::-1]).T
         return value.reshape(shape)
 
-    def stored_tokenizer(self) -> StoredTokenizer | None:
+    def read_tokenizer(self) -> StoredTokenizer | None:
         return read_stored_tokenizer(self.files, self.family)
 
     def _read_head(self) -> None:
@@ -141,7 +141,7 @@ class KerasHubCheckpoint(Checkpoint):
         description = self.files.read_json(TASK)
         head = _look_up(heads, description.get("class_name"), path)
         record, names = self._names.heads[head], self.family.heads[head].tensors
-        self._add(Hdf5File(self.files.file(TASK_WEIGHTS)), record.groups, names)
+        self._add(Hdf5File(self.files.open_file(TASK_WEIGHTS)), record.groups, names)
         output = self.family.heads[head].output
         rows = self.shapes.get(f"{output}.weight", (0,))[0]  # tied outputs have no weight
         stored = _read_head(self.settings, self.folder / MANIFEST)

@@ -130,7 +130,7 @@ class Tf1Checkpoint(Checkpoint):
         copies = files.keep(tempfile.TemporaryDirectory())
         for name in (f"{stem}.index", *parts):
             with open(pathlib.Path(copies) / name, "wb") as copy:
-                shutil.copyfileobj(files.file(name), copy)
+                shutil.copyfileobj(files.open_file(name), copy)
         try:
             self._reader = tf.train.load_checkpoint(str(pathlib.Path(copies) / stem))
         except Exception as error:  # TensorFlow raises many error types
@@ -138,7 +138,7 @@ class Tf1Checkpoint(Checkpoint):
             raise ValueError(
                 f"TensorFlow cannot open {index}: {error}. Download the checkpoint again."
             ) from None
-        shapes = self._read_shapes(sum(get_size(files.file(name)) for name in parts))
+        shapes = self._read_shapes(sum(get_size(files.open_file(name)) for name in parts))
         self._names = {
             _translate(name, family): name for name in shapes if not _TRAINING.search(name)
         }
@@ -163,7 +163,7 @@ class Tf1Checkpoint(Checkpoint):
         check_stored(self.folder, declared, size)
         return shapes
 
-    def tensor(self, name: str) -> np.ndarray:
+    def read_tensor(self, name: str) -> np.ndarray:
         theirs = self._names[name]
         check_floats(np.dtype(self._dtypes[theirs].as_numpy_dtype), self.folder, theirs)
         try:

@@ -105,7 +105,7 @@ class Service:
             content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
         return Response(content, media_type="application/json")
 
-    def endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def make_endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Create a function to handle requests for a route."""
 
         async def respond(request: Request) -> Response:
@@ -113,7 +113,7 @@ class Service:
             try:
                 response = await self.answer(route, request)
             except Refusal as refusal:
-                response = JSONResponse(refusal.as_json(), refusal.status)
+                response = JSONResponse(refusal.make_body(), refusal.status)
             except QueueFull:
                 response = refuse_for_now(429, "The queue is full. Try again later.")
             except Stopping:
@@ -123,7 +123,7 @@ class Service:
             except Exception:
                 logger.exception("A request for %s failed.", route.paths[0])
                 message = "The model failed to answer. See the log of the service for the reason."
-                response = JSONResponse(Refusal(500, message).as_json(), 500)
+                response = JSONResponse(Refusal(500, message).make_body(), 500)
             seconds = time.perf_counter() - start
             self.metrics.add_request(route.paths[0], response.status_code, seconds)
             return response
@@ -137,7 +137,7 @@ class Service:
     async def report_metrics(self, request: Request) -> Response:
         """Handle a request for `/metrics`."""
         content_type = prometheus_client.CONTENT_TYPE_LATEST
-        return Response(self.metrics.as_text(), headers={"Content-Type": content_type})
+        return Response(self.metrics.format_text(), headers={"Content-Type": content_type})
 
     async def list_models(self, request: Request) -> Response:
         """Handle a request for `/v1/models`. The response names all models and indexes."""
@@ -200,7 +200,7 @@ def create_app(
     ]
     for route in ROUTES:
         if route.method in service.served:
-            endpoint = service.endpoint(route)
+            endpoint = service.make_endpoint(route)
             paths += [Path(path, endpoint, methods=["POST"]) for path in route.paths]
     handlers = {HTTPException: refuse_path}
     return Starlette(routes=paths, lifespan=service.lifespan, exception_handlers=handlers)
@@ -282,7 +282,7 @@ def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
 
 def refuse_for_now(status: int, message: str) -> Response:
     """Create a response to ask the client to try again later."""
-    return JSONResponse(Refusal(status, message).as_json(), status, headers={"Retry-After": "1"})
+    return JSONResponse(Refusal(status, message).make_body(), status, headers={"Retry-After": "1"})
 
 
 async def refuse_path(request: Request, error: Exception) -> Response:
@@ -290,7 +290,7 @@ async def refuse_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = {404: "Unknown route.", 405: "This route requires a POST request."}.get(status)
     refusal = Refusal(status, message or "The request is not valid.")
-    return JSONResponse(refusal.as_json(), status, headers=getattr(error, "headers", None))
+    return JSONResponse(refusal.make_body(), status, headers=getattr(error, "headers", None))
 
 
 def write_json(body: Any) -> bytes:

@@ -64,6 +64,6 @@ class Metrics:
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)
 
-    def as_text(self) -> bytes:
+    def format_text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return prometheus_client.generate_latest(self._registry)

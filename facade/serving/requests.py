@@ -26,7 +26,7 @@ class Refusal(Exception):
         super().__init__(message)
         self.status, self.field, self.code = status, field, code
 
-    def as_json(self) -> dict:
+    def make_body(self) -> dict:
         """Convert the error to a response body in the OpenAI API format."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": str(self), "type": kind, "param": self.field, "code": self.code}

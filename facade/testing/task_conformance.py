@@ -45,7 +45,7 @@ def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> No
     named = [weight for _, weight, _ in list_named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
     inside = {id(weight) for part in parts for weight in part.weights}
-    inside |= {id(weight) for weight in task.record.folder.weights(task)}
+    inside |= {id(weight) for weight in task.record.folder.list_weights(task)}
     own = [weight for weight in task.trainable_weights if id(weight) not in inside]
     absent = [w.path for w in own if id(w) not in {id(n) for n in named}]
     assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"
@@ -162,7 +162,7 @@ def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> No
     """Check that the preprocessor of another task is not accepted. The error names the class."""
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
-    backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
+    backbone = tiny.backbone(family, pooler=cls.get_family_head(family).pooled)
     with assert_refused(f"Expected {cls.record.preprocessor_class.__name__}"):
         cls(backbone, preprocessor, **cls.tiny_data().arguments)
 

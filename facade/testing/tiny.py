@@ -200,7 +200,7 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
         cls: The task class.
         **arguments: Keyword arguments for the backbone, to use instead of the defaults.
     """
-    arguments = {"pooler": cls.head_of(family).pooled, **arguments}
+    arguments = {"pooler": cls.get_family_head(family).pooled, **arguments}
     preprocessor = cls.record.preprocessor_class(tokenizer(family))
     own = cls.tiny_data().arguments
     return randomize_weights(cls(backbone(family, **arguments), preprocessor, **own))

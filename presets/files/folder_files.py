@@ -64,7 +64,7 @@ class FolderFiles:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
+    def open_file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
         """Open a binary file, and close it when the folder is closed.
 
         Args:
@@ -102,7 +102,7 @@ class FolderFiles:
         """Read a JSON object. The result is cached and must not be modified.
 
         Raises:
-            ValueError: If the file is too large or invalid. See `file` and `parse_object`.
+            ValueError: If the file is too large or invalid. See `open_file` and `parse_object`.
         """
         inner = f"{inside}/{name}" if inside else name
         if inner not in self._parsed:
@@ -115,7 +115,7 @@ class FolderFiles:
         """Read a JSON array.
 
         Raises:
-            ValueError: If the file is too large or invalid. See `file` and `parse_array`.
+            ValueError: If the file is too large or invalid. See `open_file` and `parse_array`.
         """
         return parse_array(self._read(name, SETTINGS.content, ""), self.path / name)
 
@@ -123,7 +123,7 @@ class FolderFiles:
         """Read a text file with UTF-8 encoding.
 
         Raises:
-            ValueError: If the file is too large or not encoded as UTF-8. See also `file`.
+            ValueError: If the file is too large or not encoded as UTF-8. See also `open_file`.
         """
         return decode_text(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
 
@@ -131,7 +131,7 @@ class FolderFiles:
         """Read a file as bytes.
 
         Raises:
-            ValueError: If the file is too large. See also `file`.
+            ValueError: If the file is too large. See also `open_file`.
         """
         return self._read(name, TEXT_BYTES, inside)
 
@@ -149,7 +149,7 @@ class FolderFiles:
         raise NotImplementedError
 
     def _read(self, name: str, most: int, inside: str) -> bytes:
-        file = self.file(name, inside=inside)
+        file = self.open_file(name, inside=inside)
         size = get_size(file)
         if size > most:
             raise ValueError(f"{file.name} has {size} bytes. Expected at most {most} bytes.")
@@ -177,9 +177,9 @@ class Subfolder(FolderFiles):
     def __contains__(self, name: str) -> bool:
         return f"{self._name}/{name}" in self._whole
 
-    def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
+    def open_file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
         inner = f"{self._name}/{inside}" if inside else self._name
-        return self._whole.file(name, named_in, inner)
+        return self._whole.open_file(name, named_in, inner)
 
     def close(self) -> None:
         self._whole.close()

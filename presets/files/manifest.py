@@ -74,7 +74,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
             found = _SUBFOLDER.match(name)
             inside, start = (found[1], found.end()) if found else ("", 0)
-            _check(files.file(name[start:], f"{path}: files", inside), entry)
+            _check(files.open_file(name[start:], f"{path}: files", inside), entry)
     return manifest
 
 

@@ -82,9 +82,9 @@ class PickleStream:
         start = self.position
         if start + count > self._end:
             self.source.check_size(start + count)
-            raise self.error("ends too early")
+            raise self.make_error("ends too early")
         if start + count > self._limit:
-            raise self.error(f"has more than {_MAX_BYTES} bytes")
+            raise self.make_error(f"has more than {_MAX_BYTES} bytes")
         end = min(self._end, start + max(count, _BLOCK_BYTES))
         self._block = self.source.read(start, end - start)
         self._block_start, self._used = start, 0
@@ -95,10 +95,10 @@ class PickleStream:
         while (sign := self.take(1)) != b"\n":
             line += sign
             if len(line) > _NAME_BYTES:
-                raise self.error(f"has a name of more than {_NAME_BYTES} bytes")
+                raise self.make_error(f"has a name of more than {_NAME_BYTES} bytes")
         return line.decode("ascii", "backslashreplace")
 
-    def error(self, what: str, *advice: str) -> ValueError:
+    def make_error(self, what: str, *advice: str) -> ValueError:
         """Create a ValueError whose message starts with the file name and the part name."""
         return self.source.make_error(f"{self.name} {what}", *advice)
 
@@ -161,7 +161,7 @@ class PickleInterpreter:
         raise self._refuse(f"has more than {_INSTRUCTIONS} instructions")
 
     def _refuse(self, what: str) -> ValueError:
-        return self._stream.error(what, NOTHING_RUNS)
+        return self._stream.make_error(what, NOTHING_RUNS)
 
     def _number(self, layout: str) -> Any:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
@@ -169,14 +169,14 @@ class PickleInterpreter:
     def _pop(self, count: int) -> list:
         """Pop the top values from the stack. All values must be above the last mark."""
         if len(self._stack) < count:
-            raise self._stream.error("takes a value from an empty stack")
+            raise self._stream.make_error("takes a value from an empty stack")
         values = self._stack[len(self._stack) - count :]
         del self._stack[len(self._stack) - count :]
         return values
 
     def _pop_mark(self) -> list:
         if not self._below:
-            raise self._stream.error("uses a mark that does not exist")
+            raise self._stream.make_error("uses a mark that does not exist")
         values, self._stack = self._stack, self._below.pop()
         return values
 
@@ -188,7 +188,7 @@ class PickleInterpreter:
     def _stop(self) -> object:
         (value,) = self._pop(1)
         if self._stack or self._below:
-            raise self._stream.error("ends with values on its stack")
+            raise self._stream.make_error("ends with values on its stack")
         return value
 
     def _check_protocol(self) -> None:
@@ -197,7 +197,7 @@ class PickleInterpreter:
 
     def _mark(self) -> None:
         if len(self._below) >= _MARKS:
-            raise self._stream.error(f"is nested more than {_MARKS} deep")
+            raise self._stream.make_error(f"is nested more than {_MARKS} deep")
         self._below.append(self._stack)
         self._stack = []
 
@@ -210,7 +210,7 @@ class PickleInterpreter:
         try:
             self._stack.append(content.decode("utf-8"))
         except UnicodeDecodeError:
-            raise self._stream.error(f"has text that is not UTF-8: {quote(content)}") from None
+            raise self._stream.make_error(f"has text that is not UTF-8: {quote(content)}") from None
 
     def _push_tuple(self, values: list) -> None:
         self._stack.append(tuple(values))
@@ -230,12 +230,12 @@ class PickleInterpreter:
     def _memorize(self, index: int) -> None:
         # Memoized values have consecutive indices.
         if index != len(self._memo) or not self._stack:
-            raise self._stream.error(f"has the memo index {index}. Expected {len(self._memo)}")
+            raise self._stream.make_error(f"has the memo index {index}. Expected {len(self._memo)}")
         self._memo.append(self._stack[-1])
 
     def _push_memo(self, index: int) -> None:
         if index >= len(self._memo):
-            raise self._stream.error(
+            raise self._stream.make_error(
                 f"refers to the memo index {index}, but only has {len(self._memo)} memoized values"
             )
         self._stack.append(self._memo[index])
@@ -246,13 +246,13 @@ class PickleInterpreter:
     def _set_items(self, values: list) -> None:
         target = self._get_top(dict, "a dictionary")
         if len(values) % 2:
-            raise self._stream.error("sets a key without a value")
+            raise self._stream.make_error("sets a key without a value")
         for key, value in zip(values[::2], values[1::2], strict=True):
             # With larger numbers, an attacker could choose keys that all have the same hash.
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
                 raise self._refuse("has a key that is neither a string nor a small number")
             if key in target:
-                raise self._stream.error(f"sets the key {quote(key)} twice")
+                raise self._stream.make_error(f"sets the key {quote(key)} twice")
             target[key] = value
 
     def _reduce(self) -> None:

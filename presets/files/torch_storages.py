@@ -74,7 +74,7 @@ class ZipStorages:
         stream = PickleStream(source, start, start + size, "data.pkl")
         self.value = pickle.load(stream)
         if stream.position != start + size:
-            raise stream.error("has extra bytes after the pickled object")
+            raise stream.make_error("has extra bytes after the pickled object")
         self._check_byte_order()
         for storage in pickle.storages.values():
             self._check_size(storage)

@@ -87,10 +87,10 @@ class Checkpoint(ABC):
         return self.files.path
 
     @abstractmethod
-    def tensor(self, name: str) -> np.ndarray:
+    def read_tensor(self, name: str) -> np.ndarray:
         """Read a tensor by name."""
 
-    def stored_tokenizer(self) -> StoredTokenizer | None:
+    def read_tokenizer(self) -> StoredTokenizer | None:
         """Read the tokenizer in the folder. Some formats return None for a missing tokenizer."""
         return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
@@ -110,7 +110,7 @@ class Checkpoint(ABC):
                 f"{self.folder}: the head has {classes} classes. Expected at most {MAX_CLASSES} "
                 "classes."
             )
-        self.config["architectures"] = [self.family.class_name(name)]
+        self.config["architectures"] = [self.family.get_class_name(name)]
         labels = labels or make_default_labels(classes)
         if labels:
             self.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -144,8 +144,8 @@ class TokenizerPreset:
         """Folder path for error messages."""
         return self.files.path
 
-    def stored_tokenizer(self) -> StoredTokenizer | None:
-        """Return the stored tokenizer. See `Checkpoint.stored_tokenizer`."""
+    def read_tokenizer(self) -> StoredTokenizer | None:
+        """Return the stored tokenizer. See `Checkpoint.read_tokenizer`."""
         return self.stored
 
 
@@ -177,12 +177,12 @@ class ChangedCheckpoint(Checkpoint):
         self.config = {**checkpoint.config, **config}
         self.shapes = {**checkpoint.shapes, **shapes}
 
-    def tensor(self, name: str) -> np.ndarray:
-        value = self._checkpoint.tensor(name)
+    def read_tensor(self, name: str) -> np.ndarray:
+        value = self._checkpoint.read_tensor(name)
         return self._change(name, value) if name in self._changed else value
 
-    def stored_tokenizer(self) -> StoredTokenizer | None:
-        return self._checkpoint.stored_tokenizer()
+    def read_tokenizer(self) -> StoredTokenizer | None:
+        return self._checkpoint.read_tokenizer()
 
 
 def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoint:
@@ -371,7 +371,7 @@ def copy(
     """
     advice = "Pass allow_nonfinite=True to load the weights anyway."
     for name, (weight, transposed) in matched.items():
-        value = convert_to_float32(checkpoint.tensor(name))
+        value = convert_to_float32(checkpoint.read_tensor(name))
         if not allow_nonfinite:
             check_weights(value, f"{checkpoint.folder}: {name}", advice)
         weight.assign(value.T if transposed else value)
@@ -424,5 +424,5 @@ def _is_copy(checkpoint: Checkpoint, name: str) -> bool:
     """Return whether a tensor is a copy of the tensor to which it is tied."""
     twin = checkpoint.family.tied.get(name)
     return twin in checkpoint.shapes and np.array_equal(
-        checkpoint.tensor(name), checkpoint.tensor(twin)
+        checkpoint.read_tensor(name), checkpoint.read_tensor(twin)
     )

@@ -63,7 +63,7 @@ class CrossEncoderFolder(FolderFormat):
 
     opened_by = "CrossEncoder"
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         if "activation" not in given:
             _check_modules(checkpoint)
         [architecture, *_] = checkpoint.config.get("architectures") or [""]
@@ -100,10 +100,10 @@ class CrossEncoderFolder(FolderFormat):
             )
         return {"max_length": read_length(preset.files)}
 
-    def config_fields(self, task: keras.Model) -> dict[str, object]:
+    def make_config_fields(self, task: keras.Model) -> dict[str, object]:
         return make_cross_encoder_config(task.activation)
 
-    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         if task.preprocessor is None:
             return {}
         config = json.loads(task.preprocessor.tokenizer.to_files()[_TOKENIZER])

@@ -51,7 +51,9 @@ class EmbeddingFolder(FolderFormat):
     settings = ("pooling", "dense", "normalize", "dim", "similarity_function")
     settings += ("max_length", "prompts", "default_prompt", "include_prompt")
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
+    def read_arguments(
+        self, checkpoint: Checkpoint, given: Mapping[str, object]
+    ) -> dict[str, object]:
         files = checkpoint.files.root
         names = ("pooling", "normalize")
         listed = {n: v for n, v in checkpoint.listed_settings.items() if n in names}
@@ -86,7 +88,7 @@ class EmbeddingFolder(FolderFormat):
     ) -> dict[str, object]:
         files, root = preset.files, preset.files.root
         if isinstance(preset, StaticCheckpoint):
-            return {"max_length": preset.length(), **theirs.read_prompts(root)}
+            return {"max_length": preset.read_length(), **theirs.read_prompts(root)}
         theirs.check_case(files, tokenizer)
         names = ("prompts", "default_prompt")
         arguments = {n: v for n, v in preset.listed_settings.items() if n in names}
@@ -114,10 +116,10 @@ class EmbeddingFolder(FolderFormat):
             load_dense(layer, files, module, allow_nonfinite)
         return set()
 
-    def weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
         return [weight for layer in task.dense_layers for weight in layer.weights]
 
-    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         from encoder_zoo.encoders.families.token_table import TokenTable  # needs Keras
 
         is_static = isinstance(task.backbone, TokenTable)

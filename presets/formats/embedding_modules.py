@@ -267,7 +267,7 @@ class ModuleCheckpoint(Checkpoint):
         self._tensors = {name: file for file in weights for name in file.shapes}
         self.shapes = {name: file.shapes[name] for name, file in self._tensors.items()}
 
-    def tensor(self, name: str) -> np.ndarray:
+    def read_tensor(self, name: str) -> np.ndarray:
         file = self._tensors[name]
         check_floats(file.dtype(name), file.path, name)
         return file.read(name)
@@ -397,7 +397,7 @@ class LinearFile(Checkpoint):
 
     def __init__(self, files: FolderFiles, name: str):
         self.files, self._name = files, name
-        self._file = PyTorchFile(files.file(name))
+        self._file = PyTorchFile(files.open_file(name))
         found = self._file.shapes
         units, width = weight if len(weight := found.get("weight", ())) == 2 else (0, 0)
         biases = {"bias": (units,)} if "bias" in found else {}
@@ -414,7 +414,7 @@ class LinearFile(Checkpoint):
         """File path for error messages."""
         return self.files.path / self._name
 
-    def tensor(self, name: str) -> np.ndarray:
+    def read_tensor(self, name: str) -> np.ndarray:
         name = name.removeprefix("linear.")
         check_floats(self._file.dtype(name), self._file.path, name)
         return self._file.read(name)

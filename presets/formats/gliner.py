@@ -221,7 +221,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
             rows = self.shapes[embedding][0]
             self.config[self.family.config_keys["vocabulary_size"]] = rows
 
-    def stored_tokenizer(self) -> StoredTokenizer:
+    def read_tokenizer(self) -> StoredTokenizer:
         return self._stored
 
 
@@ -232,7 +232,7 @@ class GlinerFolder(FolderFormat):
     settings = ("max_words", "label_marker", "separator")
     encoder_prefix = ENCODER
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         if not isinstance(checkpoint, GlinerCheckpoint):
             return {}
         config, path = checkpoint.gliner, checkpoint.config_file
@@ -284,7 +284,7 @@ class GlinerFolder(FolderFormat):
             "separator": config["sep_token"],
         }
 
-    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         from encoder_zoo.presets.formats.config import make_backbone_config  # needs Keras
 
         prepares = task.preprocessor

@@ -104,7 +104,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         self._read_alias()
         self.shapes = {name: stored.shape for name, stored in self._tensors.items()}
 
-    def tensor(self, name: str) -> np.ndarray:
+    def read_tensor(self, name: str) -> np.ndarray:
         return self._tensors[name].read()
 
     def _read_alias(self) -> None:
@@ -131,7 +131,7 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
     for weights in WEIGHT_FORMATS:
         read = _READERS[weights]
         if weights.file in files:
-            return [read(files.file(weights.file))]
+            return [read(files.open_file(weights.file))]
         if weights.index in files:
             return [read(file) for file in _open_shards(files, weights.index)]
     raise ValueError(describe_missing_weights(files.path, files.listed))
@@ -144,7 +144,7 @@ def _open_shards(files: FolderFiles, index: str) -> list[BinaryIO]:
     if not isinstance(names, dict) or not names:
         raise invalid(field, names, "an object that maps tensor names to file names")
     shards = {str(name): name for name in names.values()}
-    return [files.file(shards[name], field) for name in sorted(shards)]
+    return [files.open_file(shards[name], field) for name in sorted(shards)]
 
 
 def describe_missing_weights(source: object, names: Iterable[str]) -> str:

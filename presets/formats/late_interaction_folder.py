@@ -101,7 +101,9 @@ class LateInteractionFolder(FolderFormat):
         found = _read_settings(preset, tokenizer)
         return {n: None if n in MARKERS and v not in known else v for n, v in found.items()}
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
+    def read_arguments(
+        self, checkpoint: Checkpoint, given: Mapping[str, object]
+    ) -> dict[str, object]:
         form = _find_layout(checkpoint)
         similarity = _read_similarity(checkpoint.files.root, form)
         projections, normalize = [], True
@@ -155,10 +157,10 @@ class LateInteractionFolder(FolderFormat):
             load_dense(layer, files, module, allow_nonfinite)
         return set()
 
-    def weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
         return [weight for layer in task.projection_layers for weight in layer.weights]
 
-    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         if not task.normalize:
             raise ValueError(
                 "A model with normalize=False cannot be saved, because PyLate always normalizes "
@@ -299,11 +301,11 @@ def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
             )
     settings = {
         "prompts": dict(preprocessor.prompts),
-        "query_length": preprocessor.longest("query"),
-        "document_length": preprocessor.longest("document"),
+        "query_length": preprocessor.get_max_length("query"),
+        "document_length": preprocessor.get_max_length("document"),
         "similarity_fn_name": task.similarity_function,
     }
-    length = max(preprocessor.longest("query"), preprocessor.longest("document"))
+    length = max(preprocessor.get_max_length("query"), preprocessor.get_max_length("document"))
     files = {MODEL_SETTINGS: settings, TRANSFORMER_SETTINGS[0]: theirs.make_length_json(length)}
     return encode_json_files({**files, COLBERT_LINEAR: encode_linear_file(first, dtype)})
 
@@ -326,7 +328,7 @@ def _make_pylate_settings(task: keras.Model) -> dict[str, object]:
         "attend_to_expansion_tokens": preprocessor.attend_to_expansion,
         "skiplist_words": list(preprocessor.skiplist),
     }
-    if 0 < preprocessor.expanded_length < preprocessor.longest("query"):
+    if 0 < preprocessor.expanded_length < preprocessor.get_max_length("query"):
         # Only sentence-transformers reads this field. PyLate always expands to the full length.
         settings["query_expansion"] = {
             "strategy": "min",

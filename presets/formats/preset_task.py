@@ -35,7 +35,7 @@ class FolderFormat:
     settings: tuple[str, ...] = ()
     encoder_prefix: str | None = None
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         """Get the task arguments that are stored in the files.
 
         Args:
@@ -83,7 +83,7 @@ class FolderFormat:
         """Load the weights of task layers that do not belong to `Family.heads`.
 
         Args:
-            task: Task created with `arguments`.
+            task: Task created with `read_arguments`.
             checkpoint: An open `Checkpoint` to load from.
             given: Dict of arguments from the caller.
             allow_nonfinite: Boolean. See `presets.opening.Safeguards`.
@@ -94,11 +94,11 @@ class FolderFormat:
         """
         return set()
 
-    def weights(self, task: PresetTask) -> list[keras.Variable]:
-        """List all weights that are stored in `files` or only used during training."""
+    def list_weights(self, task: PresetTask) -> list[keras.Variable]:
+        """List all weights that are stored in `make_files` or only used during training."""
         return []
 
-    def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
+    def make_files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
         """Create the additional preset files.
 
         Args:
@@ -112,7 +112,7 @@ class FolderFormat:
         """
         return {}
 
-    def config_fields(self, task: PresetTask) -> dict[str, object]:
+    def make_config_fields(self, task: PresetTask) -> dict[str, object]:
         """Create the config.json fields for the head settings.
 
         Raises:
@@ -264,7 +264,7 @@ class PresetTask(Protocol):
     last_evaluation: Mapping[str, float]
 
     @classmethod
-    def head_of(cls, family: Family) -> Head:
+    def get_family_head(cls, family: Family) -> Head:
         """Return the head for this task in a family."""
 
     @classmethod

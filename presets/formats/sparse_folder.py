@@ -79,11 +79,11 @@ class SparseFolder(FolderFormat):
     def __init__(self, load_table_class: Callable[[], type], read_tokenizer: Callable):
         self._load_table_class, self._read_tokenizer = load_table_class, read_tokenizer
 
-    def config_fields(self, task: keras.Model) -> dict[str, object]:
+    def make_config_fields(self, task: keras.Model) -> dict[str, object]:
         task.check_savable()
         return {}
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = self._read_own_arguments(checkpoint)
         if given.get("pooling") == TOKEN_WEIGHTS:
             arguments.pop("activation", None)  # applies to logits, which token weights do not use
@@ -145,12 +145,12 @@ class SparseFolder(FolderFormat):
             )
         return set()
 
-    def weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
         of_queries = task.query_encoder.weights if task.query_encoder is not None else []
         own = task.head.weights if task.pooling == TOKEN_WEIGHTS else []
         return [*of_queries, *own, task.schedule]
 
-    def files(self, task: keras.Model, dtype: object = None) -> dict[str, object]:
+    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, object]:
         preprocessor = task.preprocessor
         length = (preprocessor or task.backbone).max_sequence_length
         files: dict[str, object] = {
@@ -282,7 +282,7 @@ def _restore_query_table(
         found = weights.shapes.get("weight")
         if found not in ((tokenizer.vocabulary_size,), tuple(weight.shape)):
             raise invalid(path, found, f"{tuple(weight.shape)}, one weight per term")
-        values = convert_to_float32(weights.tensor("weight"))
+        values = convert_to_float32(weights.read_tensor("weight"))
     if not allow_nonfinite:
         check_weights(values, path, "Pass allow_nonfinite=True to load the weights anyway.")
     # Embeddings can have additional rows without tokens, which do not occur in queries.

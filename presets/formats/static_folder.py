@@ -69,7 +69,7 @@ class StoredFile(NamedTuple):
         """Return the tokenizer class."""
         return FileTokenizer
 
-    def arguments(self, family: object) -> dict:
+    def read_arguments(self, family: object) -> dict:
         """Return additional arguments for the tokenizer."""
         return {}
 
@@ -151,7 +151,7 @@ class StaticCheckpoint(Checkpoint):
         self.shapes = {THEIRS: (count, table[1])}
         self.weight_files = frozenset([SAFETENSORS.file])
 
-    def tensor(self, name: str) -> np.ndarray:
+    def read_tensor(self, name: str) -> np.ndarray:
         """Return the table of shape (V, D) as float32, with one row per token."""
         if self._file.dtype(self._table) != np.int8:  # quantized tables of model2vec
             check_floats(self._file.dtype(self._table), self._file.path, self._table)
@@ -169,7 +169,7 @@ class StaticCheckpoint(Checkpoint):
             table = table * np.asarray(self._file.read(STATIC_WEIGHTS)).astype("float32")[:, None]
         return table
 
-    def stored_tokenizer(self) -> StoredFile:
+    def read_tokenizer(self) -> StoredFile:
         # model2vec skips unknown words. sentence-transformers has a vector for them.
         keeps = bool(self.own.get("keeps_unknown", self._table == THEIRS))
         text = self.files.read_text(TOKENIZER)
@@ -182,7 +182,7 @@ class StaticCheckpoint(Checkpoint):
         check_argument(f"{self.config_file}: normalize", self.own["normalize"], JSON_FLAG)
         return {"normalize": self.own["normalize"]}
 
-    def length(self) -> int | None:
+    def read_length(self) -> int | None:
         """Return the maximum number of tokens per text, or None for no limit."""
         default = MAX_LENGTH if self._table == MODEL2VEC else None
         length = self.own.get("max_length", default)
@@ -197,7 +197,7 @@ def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
         task: The `TextEmbedder` to save.
         dtype: Stored table dtype. If None, float32 is used.
     """
-    table = task.backbone.table()
+    table = task.backbone.get_table()
     tokenizer, preprocessor = None, task.preprocessor
     if preprocessor is not None:
         tokenizer = preprocessor.tokenizer

@@ -41,7 +41,7 @@ class StoredTokenizer(NamedTuple):
     files: TokenizerFiles
     added: tuple[str, ...] = ()
 
-    def arguments(self, family: Family | None) -> dict[str, object]:
+    def read_arguments(self, family: Family | None) -> dict[str, object]:
         """Get constructor arguments from the files, for example the padding side.
 
         Missing arguments use the class defaults. Segment ids are disabled for families
@@ -54,7 +54,7 @@ class StoredTokenizer(NamedTuple):
             ValueError: If a field value is invalid, or if the start token is on the wrong
                 side.
         """
-        template = self.files.template() or self.kind
+        template = self.files.get_template() or self.kind
         if template.first_column != self.kind.first_column:
             last, first = "after the texts", "before the texts"
             puts, expected = (last, first) if self.kind.first_column else (first, last)
@@ -124,7 +124,7 @@ def _read_sides(files: TokenizerFiles) -> dict[str, str]:
     found = {}
     for name in ("truncation_side", "padding_side"):
         block = name.removesuffix("_side")
-        direction = files.part(block).get("direction")
+        direction = files.get_part(block).get("direction")
         for path, field, value in (
             (files.folder / "tokenizer_config.json", name, config.get(name)),
             (files.json_path, f"{block}.direction", direction),
@@ -193,7 +193,7 @@ def _fix_pair_template(stored: StoredTokenizer) -> StoredTokenizer:
     These models do not use text pairs, so the outputs are not affected.
     """
     contents = stored.files.contents
-    template = stored.files.part("post_processor")
+    template = stored.files.get_part("post_processor")
     single = template.get("single")
     if template.get("type") != "TemplateProcessing" or not isinstance(single, list):
         return stored

@@ -106,7 +106,7 @@ class Answers:
     preprocessor: Preprocessor
     runner: Runner
 
-    def with_model(self) -> Answers:
+    def copy_with_model(self) -> Answers:
         """Return a copy for exports, which contain no other parts of the task than the model."""
         return self
 

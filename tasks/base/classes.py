@@ -233,8 +233,8 @@ def weigh_by_class(
 ) -> Source:
     """Multiply the sample weights in the data by class weights. See `Objective.weigh_classes`."""
     classes = objective.labels, objective.num_classes
-    return data.weighted(
-        apply_class_weights, compute_class_weights(class_weight, *classes, data.one_pass())
+    return data.change_weights(
+        apply_class_weights, compute_class_weights(class_weight, *classes, data.read_one_pass())
     )
 
 

@@ -52,7 +52,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
         source = make_source(given, plan=plan, maker=maker)
         with raise_own_errors(source):
-            return _predict_batches(source.in_order(), predict)
+            return _predict_batches(source.read_in_order(), predict)
     if given.kind == "arrays":
         x = check_arrays(task, x)
         if _is_quiet(predict) and 0 < len(x["token_ids"]) <= batch_size:
@@ -62,7 +62,9 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
     if given.is_read_in_batches:
         check_has_elements(x)
         is_stream = given.kind == "stream"
-        batches = x.batch(batch_size) if is_stream else task.preprocessor.batched(x, batch_size)
+        batches = (
+            x.batch(batch_size) if is_stream else task.preprocessor.batch_examples(x, batch_size)
+        )
         batches = map(get_inputs, batches)
         return [row for b in batches for row in task._predict_texts(b, batch_size, predict)]
     return task._predict_texts(x, batch_size, predict)
@@ -121,8 +123,8 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     # Only the last batch is padded to divide it over the devices, so padding rows are at the end.
     batch_size = round_up(batch_size, count_data_parallel_devices())
     maker = task.batch_maker
-    batcher = maker.batcher(examples, batch_size, maker.compiles)
-    batches = batcher.ordered(examples, batch_size)
+    batcher = maker.make_batcher(examples, batch_size, maker.compiles)
+    batches = batcher.make_ordered_batches(examples, batch_size)
     index = np.argsort(batches.order)[:count]
     with get_weights_lock(task).shared():
         outputs = predict(batches.dataset)
@@ -167,7 +169,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
     def inputs(arguments):
         return get_inputs(maker.collate()(take_examples(*arguments)))
 
-    make = maker.cached("chosen", lambda: ShapePolymorphicFunction(inputs))
+    make = maker.get_graph("chosen", lambda: ShapePolymorphicFunction(inputs))
     return _compute_outputs(task, make((examples, indices)))
 
 

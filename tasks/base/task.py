@@ -191,16 +191,16 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         )
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
-    def encoded(self, inputs: dict, training: bool | None = None) -> dict:
+    def encode_inputs(self, inputs: dict, training: bool | None = None) -> dict:
         """Compute the backbone outputs. Inputs that it does not use are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
-            return {"predictions": self.backbone.predictions(inputs, training)}
-        given = self.backbone_inputs(inputs)
+            return {"predictions": self.backbone.compute_query_stream(inputs, training)}
+        given = self.make_backbone_inputs(inputs)
         if PACKED_TOKENS in inputs:
             return encode_packed(self.backbone, given, inputs[PACKED_TOKENS], training)
         return self.backbone(given, training=training)
 
-    def backbone_inputs(self, inputs: Mapping) -> Mapping:
+    def make_backbone_inputs(self, inputs: Mapping) -> Mapping:
         """Select the backbone inputs, and add inputs that depend on the head."""
         return self.backbone.add_head_inputs(select_backbone_inputs(inputs), self.head_record)
 
@@ -209,14 +209,14 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     def _compute_outputs(self, inputs: dict, training: bool | None = None):
         """Compute the task's outputs. A copy made by `for_cpu` uses its engine."""
-        return self.logits_of(self.encoded(inputs, training), inputs, training)
+        return self.logits_of(self.encode_inputs(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
         """Compute the task's outputs from the backbone outputs."""
         raise NotImplementedError
 
     @classmethod
-    def head_of(cls, family: Family) -> Head:
+    def get_family_head(cls, family: Family) -> Head:
         """Return the `Head` of a family for this task.
 
         Raises:
@@ -225,7 +225,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         record = cls.record
         if record.default_head is not None and record.head not in family.heads:
             return record.default_head
-        return family.head(record.head)
+        return family.get_head(record.head)
 
     @classmethod
     def supports(cls, family: Family) -> bool:
@@ -238,10 +238,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     @property
     def head_record(self) -> Head:
         """Return the `Head` for this task from the family of the backbone."""
-        return self.head_of(self.backbone.family)
+        return self.get_family_head(self.backbone.family)
 
     @classmethod
-    def least_weights(cls, config: dict) -> int:
+    def count_min_weights(cls, config: dict) -> int:
         """Return a lower bound for the number of parameters in the head, given a config."""
         hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
         widths = [hidden, *(layer["units"] for layer in layers)]
@@ -263,7 +263,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     @classmethod
     def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Return the constructor arguments: values from config.json, and the given arguments."""
-        field = cls.head_of(checkpoint.family).dropout
+        field = cls.get_family_head(checkpoint.family).dropout
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}
 
@@ -364,7 +364,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 f"{self.record.instead_of_predict}, or evaluate(texts)."
             )
 
-    def _before_training(self, given: Given, data: Source) -> bool:
+    def _prepare_training(self, given: Given, data: Source) -> bool:
         settings = self.record.tuned_settings
         changed = [name for name, (value, _) in settings.items() if getattr(self, name) != value]
         for name in changed:
@@ -604,7 +604,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """
         return self.backbone.input_ranges(length)
 
-    def prepared_inputs(self) -> list[str]:
+    def list_input_names(self) -> list[str]:
         """Return the names of the model inputs. In exports, they are int32 with shape (B, ...)."""
         segments = ["segment_ids"] if self.backbone.family.uses_segments else []
         return ["token_ids", "padding_mask", *segments]

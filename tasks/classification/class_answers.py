@@ -121,7 +121,7 @@ class ClassAnswers(Answers):
                 "`predict_proba` requires classes, but this classifier predicts numbers. Use "
                 "`predict`."
             )
-        return self.probabilities(self.predict_texts(texts, batch_size))
+        return self.compute_probabilities(self.predict_texts(texts, batch_size))
 
     @overload
     def classify(
@@ -222,7 +222,7 @@ class ClassAnswers(Answers):
         if top_k is not None:
             order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
             return sort_labels(self.class_names, scores, order)
-        answered = self.answered(scores, threshold)
+        answered = self.mask_answered_classes(scores, threshold)
         if self.is_multi_label:
             order = np.argsort(-scores, axis=-1, kind="stable")
             order = select_answered(order, answered)
@@ -265,22 +265,22 @@ class ClassAnswers(Answers):
         """True if a text can have several classes."""
         return self.problem_type == "multi_label_classification"
 
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+    def compute_probabilities(self, logits: np.ndarray) -> np.ndarray:
         """Compute class probabilities from logits (..., C)."""
         logits = logits / np.float32(self.temperature)
         return compute_sigmoid(logits) if self.is_multi_label else compute_softmax(logits)
 
-    def answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
+    def mask_answered_classes(self, scores: np.ndarray, threshold=None) -> np.ndarray:
         """Return a boolean mask (N, C) of the classes in the answer for each text."""
         given = self.thresholds if threshold is None else threshold
         if self.is_multi_label:
-            return scores >= self.least_scores(given)
+            return scores >= self.get_min_scores(given)
         if given is None:
             return mask_best_classes(scores)
-        second = scores[:, 1] >= self.least_scores(given)
+        second = scores[:, 1] >= self.get_min_scores(given)
         return np.stack([~second, second], axis=1)
 
-    def least_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
+    def get_min_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
         """Return the minimum score of each label, or of the second label if there are two."""
         count = len(self.class_names)
         if not self.is_multi_label and (count != 2 or self.is_regression):

@@ -103,7 +103,7 @@ def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
         preprocessor: Preprocessor that batches the dataset, or None if the batches contain
             preprocessed inputs.
     """
-    batches = dataset if preprocessor is None else preprocessor.batched(dataset, 1024)
+    batches = dataset if preprocessor is None else preprocessor.batch_examples(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
     labels = np.concatenate(parts)
     check_given_in_dataset(labels, single=batches is not dataset)

@@ -216,7 +216,7 @@ class ScoresClasses:
         """
         scores, true = self._compute_scores_and_classes("evaluate_classes", x, y, batch_size)
         answers = self._class_answers
-        answered, several = answers.answered(scores), answers.is_multi_label
+        answered, several = answers.mask_answered_classes(scores), answers.is_multi_label
         return class_report(answers.class_names, answered, true, several)
 
     @validate_arguments

@@ -145,8 +145,8 @@ def weigh_by_label(
             "`class_weight` with loss='auto'. Use loss='auto' or `sample_weight`."
         )
     labels = objective.labels, objective.num_classes
-    weights = compute_label_weights(class_weight, *labels, data.one_pass())
-    return data.weighted(apply_label_weights, weights)
+    weights = compute_label_weights(class_weight, *labels, data.read_one_pass())
+    return data.change_weights(apply_label_weights, weights)
 
 
 OBJECTIVES = {
@@ -298,7 +298,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 "'multi_label_classification' for a single class (yes or no), or 'regression'."
             )
         if thresholds is not None and self.num_classes is not None:
-            self._answers.least_scores(thresholds)
+            self._answers.get_min_scores(thresholds)
 
     @classmethod
     def from_preset(
@@ -386,7 +386,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         x, y = self._check_held_out(method, x, y)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
         true = targets > 0.5 if self._is_multi_label() else mask_best_classes(targets)
-        return self._answers.probabilities(logits), true
+        return self._answers.compute_probabilities(logits), true
 
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
@@ -402,9 +402,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     def _score_examples(self, x, y, batch_size) -> ScoredLabels:
         answers = self._answers
-        least = answers.least_scores(self.thresholds)
+        least = answers.get_min_scores(self.thresholds)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        scores = answers.probabilities(logits)[:, -len(least) :]
+        scores = answers.compute_probabilities(logits)[:, -len(least) :]
         right = targets[:, -len(least) :] > 0.5
         names = list(self.class_names)[-len(least) :]
         return ScoredLabels(names, scores.T, right.T, right.sum(axis=0), least)

@@ -260,7 +260,7 @@ class Distillation(TextModel):
         """Compute the backbone outputs of a model and, if `answers` is True, the logits."""
         is_task = isinstance(model, Task)
         encoded = get_backbone(model)(
-            model.backbone_inputs(inputs) if is_task else select_backbone_inputs(inputs),
+            model.make_backbone_inputs(inputs) if is_task else select_backbone_inputs(inputs),
             training=training,
             return_hidden_states="hidden_states" in self.objectives,
             return_projections="relations" in self.objectives,
@@ -299,14 +299,14 @@ class Distillation(TextModel):
                 "'soft_labels', or remove y."
             )
 
-    def _before_training(self, given, data) -> bool:
+    def _prepare_training(self, given, data) -> bool:
         learns = given.element[1] is not None and given.kind != "arrays"
         learns = learns and isinstance(self.student, Task)
-        return learns and self.student._before_training(given, data)
+        return learns and self.student._prepare_training(given, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Compute the total loss: the means of all objectives, and the weighted loss on labels."""
-        loss = self.penalties(y_pred)
+        loss = self.sum_penalties(y_pred)
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._compute_weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)

@@ -386,8 +386,8 @@ class DistillationPreprocessor(Preprocessor):
     def separate(self, x, y) -> tuple:
         return self.student.separate(x, y)
 
-    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        return self.student.batched(dataset, batch_size)
+    def batch_examples(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        return self.student.batch_examples(dataset, batch_size)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is None:

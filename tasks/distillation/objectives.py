@@ -115,7 +115,7 @@ def compare_relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
     Source: Wang et al. 2020, MiniLM, sections 3.1 and 3.2. The number of parts: Wang et al. 2021,
     MiniLMv2, section 3.1.
     """
-    allowed = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts")).matrix()
+    allowed = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts")).make_matrix()
     total = 0.0
     for first, second in ((0, 1), (2, 2)):  # queries and keys, values and values
         true, found = (

@@ -179,9 +179,9 @@ class Embedder(Task, Searchable[IndexKind]):
         """Return the shape of the output for a single text."""
         return (self.embedding_dim,)
 
-    def prepared_inputs(self) -> list[str]:
+    def list_input_names(self) -> list[str]:
         whole = self.preprocessor is None or self.preprocessor.include_prompt
-        return [*super().prepared_inputs(), *([] if whole else ["pooling_mask"])]
+        return [*super().list_input_names(), *([] if whole else ["pooling_mask"])]
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         ranges = {**super().input_ranges(length), self.vector_mask: (0, 1)}
@@ -366,7 +366,7 @@ class Embedder(Task, Searchable[IndexKind]):
         store = make_store(self, found[1])
 
         def search(some: list[int], k: int):
-            return zip(*store.nearest(take(found[0], some), min(k, len(store))), strict=True)
+            return zip(*store.find_nearest(take(found[0], some), min(k, len(store))), strict=True)
 
         metrics = search_metrics(search, texts.relevant, cutoffs, len(store))
         return metrics | (_count_terms(*found) if isinstance(store, Postings) else {})
@@ -407,7 +407,7 @@ class Embedder(Task, Searchable[IndexKind]):
             >>> embedder.evaluate_similarity(pairs, [5.0, 4.0, 0.5])["spearman"]
             1.0
         """
-        columns = [np.asarray(column) for column in PAIR_COLUMNS.read(pairs)]
+        columns = [np.asarray(column) for column in PAIR_COLUMNS.convert(pairs)]
         if len(columns) != 2:
             raise ValueError(
                 f"`pairs` has {len(columns)} columns of texts. Expected two columns of texts."
@@ -516,7 +516,7 @@ class Embedder(Task, Searchable[IndexKind]):
 
         return mine_hard_negatives(
             texts,
-            search=lambda k: store.nearest(
+            search=lambda k: store.find_nearest(
                 scale_queries(a, self.similarity_function), min(k, len(store))
             ),
             score=score,

@@ -193,8 +193,8 @@ SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 class FewShotFolder(EmbeddingFolder):
     """SentenceTransformer folder with a subfolder for the classification head."""
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
-        arguments = super().arguments(checkpoint, given)
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        arguments = super().read_arguments(checkpoint, given)
         if not _should_load_head(checkpoint, given):
             return {**arguments, "thresholds": None, "abstain_below": None}
         names = read_labels(checkpoint.config)
@@ -216,12 +216,12 @@ class FewShotFolder(EmbeddingFolder):
         copy(weights, matched, allow_nonfinite)
         return used
 
-    def weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
         head = task.head.weights if task.head is not None else []
-        return [*super().weights(task), *head]
+        return [*super().list_weights(task), *head]
 
-    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-        files = super().files(task, dtype)
+    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+        files = super().make_files(task, dtype)
         if task.head is None:
             return files
         arrays = {
@@ -583,7 +583,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         texts, labels = self._check_labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
         right = self._hot(len(scores), labels, self.labels, self.num_classes) > 0
-        least = self._class_answers.least_scores(self.thresholds)
+        least = self._class_answers.get_min_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 
     def _compute_scores_and_classes(self, method, x, y, batch_size):

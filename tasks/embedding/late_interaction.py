@@ -177,7 +177,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     def default_losses(self) -> dict[str, Callable[[], keras.losses.Loss]]:
         """Return a dict mapping data formats to functions to create the default loss."""
         prepares, mean = self.preprocessor, self.similarity_function == "meanmaxsim"
-        length = prepares and prepares.sequence_length is None and prepares.longest("query")
+        length = prepares and prepares.sequence_length is None and prepares.get_max_length("query")
         scale = MEAN_SCALE if mean else 1.0
         return {
             PAIRS: lambda: losses.MaxSimInfoNCE(scale, length or None, mean=mean),
@@ -210,11 +210,11 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         lengths = [inputs[name].shape[-1] for name in names if name in inputs]
         return None if None in lengths else max(lengths), self.embedding_dim
 
-    def prepared_inputs(self) -> list[str]:
+    def list_input_names(self) -> list[str]:
         prepares = self.preprocessor
         expands = prepares and prepares.expand_queries and not prepares.attend_to_expansion
         own = ["scored_mask", *(["attended_mask"] if expands else [])]
-        return [*Task.prepared_inputs(self), *own]
+        return [*Task.list_input_names(self), *own]
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
         def answer(text, prompt):
             examples = preprocessor.encode(text, prompt=prompt)
-            kept = array_ops.cast(preprocessor.scored(examples), array_ops.int64)
+            kept = array_ops.cast(preprocessor.mask_scored_tokens(examples), array_ops.int64)
             kept = examples["token_ids"].with_flat_values(kept)
             lengths = array_ops.reduce_sum(kept, axis=1)
             vectors = map_graph_batches(vectors_of, examples, lengths, width)

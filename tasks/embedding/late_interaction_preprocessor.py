@@ -131,7 +131,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             _check_role(role, "prompts")
 
     @staticmethod
-    def folder_format() -> FolderFormat:
+    def get_folder_format() -> FolderFormat:
         """Return the folder format used to save and load presets."""
         from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 
@@ -165,7 +165,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             return self.sequence_length or max(self.query_length, self.document_length)
         return self.sequence_length
 
-    def longest(self, kind: str) -> int:
+    def get_max_length(self, kind: str) -> int:
         """Return the maximum number of tokens for a "query" or a "document"."""
         length = self.query_length if kind == QUERY else self.document_length
         return min(length or self.max_sequence_length, self.max_sequence_length)
@@ -174,19 +174,24 @@ class LateInteractionPreprocessor(SeparateTexts):
     def document_room(self) -> int:
         """Return the maximum number of tokens per document, excluding the marker and prompt."""
         [prompt] = self.tokenizer.tokenize([self.prompts.get(DOCUMENT, "")]).row_lengths()
-        return self.longest(DOCUMENT) - 2 - (self._marker_ids[DOCUMENT] is not None) - int(prompt)
+        return (
+            self.get_max_length(DOCUMENT)
+            - 2
+            - (self._marker_ids[DOCUMENT] is not None)
+            - int(prompt)
+        )
 
     @property
     def expanded_length(self) -> int:
         """Return the length to expand queries to, or 0 if expansion is disabled."""
         if not self.expand_queries:
             return 0
-        longest = self.longest(QUERY)
+        longest = self.get_max_length(QUERY)
         return min(self.expansion_length or longest, longest)
 
     def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         role = get_role(prompt)
-        text, longest = self.prompts.get(role, ""), self.longest(role)
+        text, longest = self.prompts.get(role, ""), self.get_max_length(role)
         room = longest - 2 - (self._marker_ids[role] is not None)
         texts = array_ops.strings.join([text, texts]) if text else texts
         # Keep an extra token to be able to count truncated texts.
@@ -215,12 +220,12 @@ class LateInteractionPreprocessor(SeparateTexts):
         marker, start, end = own if filler is None else (filler,) * 3
         if own[0] is not None:
             # Keep the marker when truncating on the left.
-            room = self.longest(role) - 3
+            room = self.get_max_length(role) - 3
             tokens = truncate_tokens(tokens, room, self.tokenizer.truncation_side)
             column = array_ops.fill(array_ops.stack([tokens.nrows(), 1]), marker)
             tokens = array_ops.concat([array_ops.RaggedTensor.from_tensor(column), tokens], axis=1)
         where = self.tokenizer.first_column, self.tokenizer.truncation_side
-        return pack([tokens], start, end, 1, self.longest(role), *where)[0]
+        return pack([tokens], start, end, 1, self.get_max_length(role), *where)[0]
 
     def _expand_queries(
         self, packed: array_ops.RaggedTensor, filler: int
@@ -257,7 +262,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             ids[..., None] == array_ops.constant(self._skipped_ids, array_ops.int32), axis=-1
         )
 
-    def scored(self, examples: dict) -> array_ops.Tensor:
+    def mask_scored_tokens(self, examples: dict) -> array_ops.Tensor:
         """Return a flat mask for the tokens with vectors in all encoded examples."""
         ids = examples["token_ids"]
         kept = array_ops.ones_like(ids.flat_values, "bool")
@@ -268,7 +273,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             kept &= array_ops.range(array_ops.shape(firsts, firsts.dtype)[0]) > firsts
         return kept
 
-    def spans(self, texts: array_ops.Tensor, prompt: str | None) -> list[np.ndarray]:
+    def find_token_spans(self, texts: array_ops.Tensor, prompt: str | None) -> list[np.ndarray]:
         """Return the character offsets for each token in the examples.
 
         Args:

@@ -35,7 +35,7 @@ def read_only_column(texts) -> array_ops.Tensor:
             "The chunks were created with late=True, which is only supported by TextEmbedder. "
             "Create them with late=False."
         )
-    return TEXT_COLUMNS.read(texts.texts if isinstance(texts, Documents) else texts)[0]
+    return TEXT_COLUMNS.convert(texts.texts if isinstance(texts, Documents) else texts)[0]
 
 
 TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
@@ -74,7 +74,7 @@ class SeparateTexts(Preprocessor):
     def separate(self, x, y) -> tuple:
         if hasattr(x, "element_spec") or is_prepared(x):
             return x, y
-        return self._make_training_inputs(PAIR_COLUMNS.read(x), y)
+        return self._make_training_inputs(PAIR_COLUMNS.convert(x), y)
 
     def _make_training_inputs(self, columns: tuple, y) -> tuple:
         """Return inputs and labels for `fit`. Single texts are paired with themselves."""

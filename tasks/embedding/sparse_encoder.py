@@ -164,7 +164,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         head="ForMaskedLM",
         text_method="embed",
         compile_settings=("chunk_size", "query_learning_rate"),
-        folder=SparseEncoderPreprocessor.folder_format(),
+        folder=SparseEncoderPreprocessor.get_folder_format(),
     )
     index_class = SparseIndex
     query_learning_rate: float | None = None
@@ -393,8 +393,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         """Compute the loss. During training, the regularization in `SPLADE` increases over time."""
         batch_loss = None
         if training and isinstance(self.loss, losses.SPLADE):
-            batch_loss = self.objective.batch_loss(
-                self.loss.scaled(self._get_regularization_share())
+            batch_loss = self.objective.make_batch_loss(
+                self.loss.scale_weights(self._get_regularization_share())
             )
         return super().compute_loss(x, y, y_pred, sample_weight, training, batch_loss)
 
@@ -404,9 +404,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)
 
-    def _before_training(self, given, data) -> bool:
+    def _prepare_training(self, given, data) -> bool:
         self.schedule.assign([0, data.total_steps // RISING])
-        return super()._before_training(given, data)
+        return super()._prepare_training(given, data)
 
     @property
     def _answers(self) -> TermAnswers:

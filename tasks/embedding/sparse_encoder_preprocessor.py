@@ -49,7 +49,7 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     _of_queries = None  # `TermTable` or `SparseEncoder` that embeds the queries
 
     @staticmethod
-    def folder_format() -> FolderFormat:
+    def get_folder_format() -> FolderFormat:
         """Return the folder format used to save and load presets."""
         from encoder_zoo.presets.formats.sparse_folder import SparseFolder
 
@@ -67,7 +67,7 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         if not self.is_query(prompt):
             return super().encode_texts(texts, prompt)
-        text = self.prompt_text(prompt)
+        text = self.get_prompt_text(prompt)
         texts = array_ops.strings.join([text, texts]) if text else texts
         examples = self._of_queries.encode_queries(texts)
         if self.sequence_length:

@@ -101,7 +101,7 @@ class TermAnswers(EmbeddingAnswers):
             return sparse.csr_array((0, self.embedding_dim), dtype="float32")
         is_query = self.preprocessor.is_query(prompt)
         if is_query and self.query_rows is not None:
-            text = self.preprocessor.prompt_text(prompt)
+            text = self.preprocessor.get_prompt_text(prompt)
             rows = self.query_rows(array_ops.strings.join([text, column]) if text else column)
             return rows if most is None else convert_to_sparse_rows(rows.toarray(), most)
         runner = self.query_runner if is_query and self.query_runner else self.runner

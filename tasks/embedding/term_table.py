@@ -88,7 +88,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         self.built = True
 
     @classmethod
-    def least_weights(cls, config: dict) -> int:
+    def count_min_weights(cls, config: dict) -> int:
         """Return the number of weights of a table with this configuration."""
         return config["vocabulary_size"]
 
@@ -148,9 +148,9 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         texts = [texts] if isinstance(texts, str | bytes) else texts
         with use_numpy():  # for a few texts, tracing a graph would take longer
             column = make_array(np.asarray(read_only_column(texts)))
-            return self.rows_of(self.encode_queries(column)["token_ids"])
+            return self.look_up_rows(self.encode_queries(column)["token_ids"])
 
-    def rows_of(self, ids: array_ops.RaggedTensor) -> csr_array:
+    def look_up_rows(self, ids: array_ops.RaggedTensor) -> csr_array:
         """Look up the term weights (N, V) for tokens (N, None)."""
         rows, columns = np.asarray(ids.value_rowids()), np.asarray(ids.flat_values)
         places = np.unique(rows.astype("int64") * self.vocabulary_size + columns)

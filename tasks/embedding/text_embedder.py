@@ -204,7 +204,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         if not self._adds_rows:
             return VectorAnswers(*settings)
         with get_weights_lock(self).shared():
-            table = self.backbone.table()
+            table = self.backbone.get_table()
         return StaticAnswers(*settings, table=table, project=self._project)
 
     @property

@@ -167,7 +167,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         return 'Use embed(texts, windows="mean") to read the whole text.'
 
     @staticmethod
-    def folder_format() -> FolderFormat:
+    def get_folder_format() -> FolderFormat:
         """Return the folder format used to save and load presets."""
         from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 
@@ -176,10 +176,10 @@ class TextEmbedderPreprocessor(SeparateTexts):
     @property
     def document_room(self) -> int:
         """Return the maximum number of tokens per document, excluding the prompt."""
-        [prompt] = self.tokenizer.tokenize([self.prompt_text("document")]).row_lengths()
+        [prompt] = self.tokenizer.tokenize([self.get_prompt_text("document")]).row_lengths()
         return self.max_sequence_length - 2 - int(prompt)
 
-    def prompt_text(self, prompt: str | None) -> str:
+    def get_prompt_text(self, prompt: str | None) -> str:
         """Look up the prompt text for a name. See also `TextEmbedder.embed`."""
         return find_prompt_text(self.prompts, prompt, self.default_prompt)
 
@@ -220,7 +220,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             Tuple with the token ids for all texts in a single array, and the number of token ids
             per text (N,).
         """
-        before, given = self.prompt_text(prompt), list_texts(texts)
+        before, given = self.get_prompt_text(prompt), list_texts(texts)
         given, most = [before + text for text in given], self.max_sequence_length
         ids, lengths, longer = self.tokenizer.compute_ids(given, None if whole else most)
         count_truncated(
@@ -231,14 +231,14 @@ class TextEmbedderPreprocessor(SeparateTexts):
     def _tokenize_texts(
         self, texts: array_ops.Tensor, prompt: str | None, first: int | None
     ) -> array_ops.RaggedTensor:
-        text = self.prompt_text(prompt)
+        text = self.get_prompt_text(prompt)
         return self.tokenizer.tokenize(
             array_ops.strings.join([text, texts]) if text else texts, first
         )
 
     def _count_prompt_tokens(self, prompt: str | None) -> int:
         """Return the number of tokens to exclude from pooling (the prompt and [CLS])."""
-        text = self.prompt_text(prompt)
+        text = self.get_prompt_text(prompt)
         return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
 
     def encode_windows(self, texts, prompt: str | None = None) -> dict:
@@ -253,7 +253,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             Examples in the same format as `encode`, with one example per window. The additional
             "text_index" (W,) int64 maps each window to the index of the corresponding text.
         """
-        [texts] = PAIR_COLUMNS.read(texts)
+        [texts] = PAIR_COLUMNS.convert(texts)
         tokens = self._tokenize_texts(texts, prompt, None)
         windows = make_windows(tokens.row_lengths(), self.max_sequence_length - 2, 0)
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
@@ -275,7 +275,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
             contexts: Contexts for N chunks.
             prompt: Prompt to use for the texts. See `encode` for details.
         """
-        before = self.prompt_text(prompt)
+        before = self.get_prompt_text(prompt)
         given = [before + text for text in contexts.texts]
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(given)
         splits = np.asarray(ids.row_splits)[1:-1]

@@ -42,7 +42,7 @@ class TokenAnswers(EmbeddingAnswers):
     @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
         """Compute the vectors for texts, or scores (K,) for queries with several texts."""
-        first, *others = PAIR_COLUMNS.read(x)
+        first, *others = PAIR_COLUMNS.convert(x)
         if not others:
             return self.embed(first, batch_size=batch_size)
         queries = self.embed(first, QUERY, batch_size)
@@ -149,7 +149,7 @@ class TokenAnswers(EmbeddingAnswers):
         column = read_only_column(texts)
         examples = self.preprocessor.encode(column, prompt=prompt)
         kept = self.mask_scored_tokens(examples)
-        spans = self.preprocessor.spans(column, prompt) if kept else []
+        spans = self.preprocessor.find_token_spans(column, prompt) if kept else []
         vectors = self._embed_examples(examples, batch_size)
         return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
 
@@ -164,5 +164,8 @@ class TokenAnswers(EmbeddingAnswers):
 
     def mask_scored_tokens(self, examples: dict) -> list[np.ndarray]:
         """Return a boolean mask (tokens,) for the tokens with vectors in each example."""
-        ids, kept = examples["token_ids"], np.asarray(self.preprocessor.scored(examples))
+        ids, kept = (
+            examples["token_ids"],
+            np.asarray(self.preprocessor.mask_scored_tokens(examples)),
+        )
         return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []

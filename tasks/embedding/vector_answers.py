@@ -110,7 +110,7 @@ class StaticAnswers(VectorAnswers):
     table: np.ndarray = dataclasses.field(kw_only=True)
     project: Callable[[np.ndarray], np.ndarray] = dataclasses.field(kw_only=True)
 
-    def with_model(self) -> VectorAnswers:
+    def copy_with_model(self) -> VectorAnswers:
         names = [field.name for field in dataclasses.fields(VectorAnswers)]
         return VectorAnswers(**{name: getattr(self, name) for name in names})
 

@@ -290,7 +290,7 @@ class BatchLoss:
             return self._reduce_by_loss(y_true, y_pred, sample_weight)
         weights = [] if sample_weight is None else [sample_weight]
         masks = [m for m in (rows, find_counted(self.loss, y_true)) if m is not None]
-        values = self.values(y_true, y_pred, rows, sample_weight)
+        values = self.compute_values(y_true, y_pred, rows, sample_weight)
         if len(values.shape) == 0:
             return self._reduce_single_value(values, y_pred, weights + masks)
         if self.of_examples and len(values.shape) > 1:
@@ -308,7 +308,7 @@ class BatchLoss:
             size = self._count(values, weights + masks if self.is_weighted_mean else masks)
         return _scale_to_batch(total, size)
 
-    def values(self, y_true, y_pred, rows=None, tokens=None):
+    def compute_values(self, y_true, y_pred, rows=None, tokens=None):
         """Compute the loss of each example, token or label, shape (B, ...).
 
         Args:

@@ -59,7 +59,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
         y_true = reshape_scores(self, y_true, y_pred)  # (B, K)
-        scores = self.scale * self.similarities(y_pred)
+        scores = self.scale * self.compute_row_similarities(y_pred)
         if rows is not None:
             # Padding rows are not compared, because comparisons with NaN are false.
             y_true = ops.where(rows[:, None], y_true, float("nan"))
@@ -70,7 +70,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         terms = ops.concatenate([ops.zeros((1,), counted.dtype), ops.reshape(counted, (-1,))])
         return ops.logsumexp(terms) * ops.ones_like(y_pred[:, 0, 0])
 
-    def similarities(self, y_pred: keras.KerasTensor) -> keras.KerasTensor:
+    def compute_row_similarities(self, y_pred: keras.KerasTensor) -> keras.KerasTensor:
         """Compute the similarities (B, K) from vectors (B, 1 + K, D)."""
         return compute_similarities(y_pred, "cosine")
 
@@ -98,7 +98,7 @@ class AnglE(CoSENT):
     def __init__(self, scale: PositiveFloat = 20.0, **kwargs):
         super().__init__(scale, **{"name": "angle", **kwargs})
 
-    def similarities(self, y_pred):
+    def compute_row_similarities(self, y_pred):
         if y_pred.shape[-1] % 2:
             y_pred = ops.pad(y_pred, [[0, 0], [0, 0], [0, 1]])
         x = normalize_vectors(y_pred)

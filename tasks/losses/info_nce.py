@@ -81,7 +81,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
-        _check_numbers(self, y_true, y_pred)
+        _check_text_ids(self, y_true, y_pred)
         x = normalize_for_similarity(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
         candidates, positives = concatenate_columns(all_x[:, 1:]), mask_positives(y_true, all_texts)
@@ -168,7 +168,7 @@ def _select_own_score(scores, own):
     return ops.sum(ops.where(own, scores, 0.0), axis=-1, keepdims=True)
 
 
-def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
+def _check_text_ids(loss: keras.losses.Loss, y_true, y_pred) -> None:
     if len(y_true.shape) != 2 or are_different(y_true.shape[1], y_pred.shape[1]):
         raise ValueError(
             f"{type(loss).__name__}: y_true has the shape {tuple(y_true.shape)}. Expected "

@@ -64,7 +64,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         0.44
     """
 
-    _share = 1.0  # factor for both weights, see `scaled`
+    _share = 1.0  # factor for both weights, see `scale_weights`
 
     @validate_arguments
     def __init__(
@@ -90,7 +90,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         values = compute_loss_values(self.loss, y_true, y_pred, rows)
         return values + self._share * (of_queries + of_documents)
 
-    def scaled(self, share) -> SPLADE:
+    def scale_weights(self, share) -> SPLADE:
         """Return a copy of the loss whose weights are multiplied by `share`."""
         loss = copy.copy(self)
         loss._share = share

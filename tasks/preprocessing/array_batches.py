@@ -36,7 +36,7 @@ class ArrayBatches(keras.utils.PyDataset):
         """Return the number of batches, or None to make Keras treat the dataset as infinite."""
         return len(self) if self._counted else None
 
-    def uncounted(self) -> ArrayBatches:
+    def make_endless(self) -> ArrayBatches:
         """Return an infinite dataset, which repeats the batches in the same order."""
         batches = copy.copy(self)
         batches._counted = False

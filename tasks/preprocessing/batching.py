@@ -211,7 +211,7 @@ def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
 # Number of batches to pad in advance.
 BATCHES_AHEAD = 4
 # Number of examples per batch inside an exported graph.
-GRAPH_BATCH = 32
+GRAPH_BATCH_SIZE = 32
 BATCH_SIZE = 32  # the default
 
 
@@ -291,7 +291,7 @@ class LengthGroupedBatcher:
             for order in ((True, True), (True, False), (False, False))
         }
 
-    def ordered(self, examples: dict, batch_size: int) -> Batches:
+    def make_ordered_batches(self, examples: dict, batch_size: int) -> Batches:
         """Create batches for one pass over the examples, starting with the longest examples.
 
         If a batch is too large for the memory, the first batch fails. With packing, each batch has
@@ -312,7 +312,7 @@ class LengthGroupedBatcher:
             return Batches(make_array_batches(collate, examples, order, batch_size), order)
         return Batches(self._ordered(examples, order, np.int64(batch_size)), order)
 
-    def training(
+    def make_training_batches(
         self, examples: dict, plan: Plan, capacity: int | None = None
     ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
         """Create one dataset with the batches of several epochs. Each epoch has its own order.
@@ -483,8 +483,8 @@ def map_graph_batches(
 ) -> array_ops.RaggedTensor:
     """Apply a function to all examples in batches inside `tf.function`, longest examples first.
 
-    This is similar to calling `LengthGroupedBatcher.ordered` and then `predict`. Batches need
-    little padding, and the memory usage does not depend on the number of examples.
+    This is similar to calling `LengthGroupedBatcher.make_ordered_batches` and then `predict`.
+    Batches need little padding, and the memory usage does not depend on the number of examples.
 
     Args:
         function: Function that computes the values of a batch of examples, concatenated to float32
@@ -499,12 +499,12 @@ def map_graph_batches(
     order = array_ops.argsort(
         examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True
     )
-    steps = -(-array_ops.size(order) // GRAPH_BATCH)
+    steps = -(-array_ops.size(order) // GRAPH_BATCH_SIZE)
     shape = array_ops.TensorShape([None, width])
     parts = array_ops.TensorArray(array_ops.float32, steps, element_shape=shape, infer_shape=False)
 
     def step(i, parts):
-        chosen = order[i * GRAPH_BATCH : (i + 1) * GRAPH_BATCH]
+        chosen = order[i * GRAPH_BATCH_SIZE : (i + 1) * GRAPH_BATCH_SIZE]
         values = function(take_examples(examples, chosen))
         return i + 1, parts.write(i, values)
 

@@ -45,7 +45,7 @@ class LabelValues(Protocol):
     def name(self) -> str: ...
     @property
     def expected(self) -> str: ...
-    def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor: ...
+    def convert(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor: ...
 
 
 class Labels(NamedTuple):
@@ -62,7 +62,7 @@ class Labels(NamedTuple):
     none_is_answer: bool = False
     are_in: Callable[[object], bool] = lambda x: False
 
-    def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
+    def convert(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
         """Convert labels to a tensor without changing their values."""
         return array_ops.convert_to_tensor(y)
 
@@ -76,7 +76,7 @@ class Numbers(NamedTuple):
         finite: Boolean. Whether to reject infinite numbers.
 
     Example:
-        >>> Numbers().read([0.5, float("inf")])
+        >>> Numbers().convert([0.5, float("inf")])
         Traceback (most recent call last):
         ValueError: Row 1 has the label inf. Expected a finite number.
     """
@@ -89,7 +89,7 @@ class Numbers(NamedTuple):
     def expected(self) -> str:
         return f"one {self.name} per {self.of}, as a number"
 
-    def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
+    def convert(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
         """Check numbers, and convert them to float32 (N,).
 
         Args:
@@ -122,7 +122,7 @@ class CandidateIndex(NamedTuple):
 
     Example:
         >>> import tensorflow as tf
-        >>> CandidateIndex("choice", "question").read([0, 2], tf.constant([2, 2], tf.int64))
+        >>> CandidateIndex("choice", "question").convert([0, 2], tf.constant([2, 2], tf.int64))
         Traceback (most recent call last):
         ValueError: Row 1 has the label 2, but 2 choices. Labels must be indices, starting from 0.
     """
@@ -135,7 +135,7 @@ class CandidateIndex(NamedTuple):
     def expected(self) -> str:
         return f"the index of the right {self.among} of each {self.of}"
 
-    def read(self, y, counts: array_ops.Tensor) -> array_ops.Tensor:
+    def convert(self, y, counts: array_ops.Tensor) -> array_ops.Tensor:
         """Check indices, and convert them to int32 (N,).
 
         Args:

@@ -56,7 +56,7 @@ class Text:
         """Return the plural name, for error messages."""
         return self.name
 
-    def read(self, values, name: str, owner: str) -> array_ops.Tensor:
+    def convert(self, values, name: str, owner: str) -> array_ops.Tensor:
         """Check a column and return its texts (N,).
 
         Args:
@@ -77,7 +77,7 @@ class Texts(Text):
     def plural(self) -> str:
         return f"lists of {self.name}"
 
-    def read(self, values, name: str, owner: str) -> array_ops.RaggedTensor:
+    def convert(self, values, name: str, owner: str) -> array_ops.RaggedTensor:
         return convert_text_lists(values, name, owner)
 
 
@@ -85,10 +85,10 @@ class Texts(Text):
 class TextOrTexts(Text):
     """Column with one text per example, or with a list of texts per example."""
 
-    def read(self, values, name: str, owner: str) -> array_ops.Tensor | array_ops.RaggedTensor:
+    def convert(self, values, name: str, owner: str) -> array_ops.Tensor | array_ops.RaggedTensor:
         if has_text_lists(values):
             return convert_text_lists(values, name, owner)
-        return super().read(values, name, owner)
+        return super().convert(values, name, owner)
 
 
 class Inputs:
@@ -105,10 +105,10 @@ class Inputs:
         >>> inputs = Inputs(Text("queries", "query"), TextOrTexts("texts", "text", filled=True))
         >>> inputs
         (queries, texts)
-        >>> queries, texts = inputs.read([("q", "a"), ("r", "b")])
+        >>> queries, texts = inputs.convert([("q", "a"), ("r", "b")])
         >>> texts.numpy().tolist()
         [b'a', b'b']
-        >>> queries, texts = inputs.read([{"text": ["a", "b"], "query": "q"}])
+        >>> queries, texts = inputs.convert([{"text": ["a", "b"], "query": "q"}])
         >>> texts.to_list()
         [[b'a', b'b']]
     """
@@ -128,14 +128,14 @@ class Inputs:
             forms[-1].append("...")
         return " or ".join(f"({', '.join(form)})" if form[1:] else form[0] for form in forms)
 
-    def read(self, x, names: Sequence[str] | None = None) -> tuple:
+    def convert(self, x, names: Sequence[str] | None = None) -> tuple:
         """Check an input, and convert its columns to string tensors.
 
         Args:
             x: Tuple of columns, list of rows or dicts, or table. If a single column is required,
                 this column can be passed directly.
             names: Optional list of strings. Table column names, in the declared order.
-                Defaults to None (see `columns`).
+                Defaults to None (see `get_columns`).
 
         Returns:
             Tuple with one tensor per column: strings (N,), or ragged strings (N, None) for lists of
@@ -143,15 +143,15 @@ class Inputs:
 
         Raises:
             ValueError: If a text is empty, if the columns have different numbers of rows, or if
-                `columns` raises an error.
+                `get_columns` raises an error.
         """
         found = self._match_columns(x, names)
         owner = self._columns[0].one or self._columns[0].name
-        read = tuple(column.read(values, name, owner) for column, name, values in found)
-        counts = [values.shape[0] for values in read]
+        converted = tuple(column.convert(values, name, owner) for column, name, values in found)
+        counts = [values.shape[0] for values in converted]
         if None not in counts and len(set(counts)) > 1:
             kinds = [column.name for column, _, _ in found]
-            for i, values in enumerate(read):
+            for i, values in enumerate(converted):
                 if isinstance(values, array_ops.RaggedTensor):
                     kinds[i] = f"lists of {kinds[i]}"
             given = ", ".join(f"{n} {kind}" for n, kind in zip(counts, kinds, strict=True))
@@ -159,16 +159,16 @@ class Inputs:
                 f"x contains {given}. Expected the same number of {', '.join(kinds[:-1])} and "
                 f"{kinds[-1]}."
             )
-        return read
+        return converted
 
-    def columns(self, x, names: Sequence[str] | None = None) -> tuple:
+    def get_columns(self, x, names: Sequence[str] | None = None) -> tuple:
         """Select the columns of an input, without converting them.
 
         In a table, the columns are selected by name if all required names exist. Otherwise, they
         are selected by position. For the `element_spec` of a dataset, the specs are returned.
 
         Args:
-            x, names: See `read`.
+            x, names: See `convert`.
 
         Raises:
             ValueError: If a column is missing, cannot be found by name, or does not contain texts,
@@ -183,7 +183,7 @@ class Inputs:
 
         Args:
             table: List of strings. Column names in the table.
-            names: See `read`. Defaults to None.
+            names: See `convert`. Defaults to None.
 
         Returns:
             Dict from table columns to names of declared columns, in the declared order.

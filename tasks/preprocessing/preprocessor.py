@@ -115,7 +115,7 @@ class Preprocessor(ConfigFromSignature):
         return loading.load_preprocessor(cls, source, **arguments)
 
     @staticmethod
-    def folder_format() -> FolderFormat:
+    def get_folder_format() -> FolderFormat:
         """Return the folder format of presets. It is imported when a preset is loaded."""
         from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER
 
@@ -166,7 +166,7 @@ class Preprocessor(ConfigFromSignature):
         return self.collate(self.encode(x, y, sample_weight))
 
     @validate_arguments
-    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Batch a dataset of single raw inputs. A dataset of batches is returned unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = len(keras.tree.flatten(x)[0].shape) == 0
@@ -200,7 +200,7 @@ class Preprocessor(ConfigFromSignature):
 
     def read_texts(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
         """Check an input, and return the columns of texts that are declared in `inputs`."""
-        return self.inputs.read(x, self.text_columns)
+        return self.inputs.convert(x, self.text_columns)
 
     def add_labels(self, examples: dict, y, sample_weight) -> dict:
         """Check labels and weights, and add them to the examples. Both are optional."""
@@ -249,7 +249,7 @@ class Preprocessor(ConfigFromSignature):
     def encode_labels(self, y) -> array_ops.Tensor:
         """Convert labels to numbers. Subclasses declare the kind of labels in `label_values`."""
         if self.label_values is not None:
-            return self.label_values.read(y)
+            return self.label_values.convert(y)
         return array_ops.convert_to_tensor(y)
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):

@@ -54,7 +54,7 @@ class TokenFiles:
         self.sizes: list[int] | None = found["sizes"]
         self._checksums: list[int] | None = found["checksums"]
 
-    def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
+    def read_examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
         """Read a chunk's examples. If the file is missing, encode the examples and write it.
 
         Args:

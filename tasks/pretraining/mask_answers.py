@@ -289,7 +289,7 @@ class MaskAnswers(Answers):
         tokenizer = self.preprocessor.tokenizer
         tokens = tokenizer.get_vocabulary()
         words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
-        spelled = [t.encode() if isinstance(t, str) else t for t in tokenizer.spelling()]
+        spelled = [t.encode() if isinstance(t, str) else t for t in tokenizer.list_spellings()]
         begins = [  # residues are words without spaces
             b" " in text and (tokenizer.starts_word(token) or tokenizer.ends_word(token))
             for token, text in zip(tokens, spelled, strict=True)

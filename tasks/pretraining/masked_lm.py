@@ -207,7 +207,7 @@ def make_token_metrics() -> list[keras.metrics.Metric]:
 class _MaskedLMFolder(FolderFormat):
     """Folder layout used by transformers, for supported heads."""
 
-    def config_fields(self, task: MaskedLM) -> dict[str, object]:
+    def make_config_fields(self, task: MaskedLM) -> dict[str, object]:
         check_head_representable(task)
         return {}
 
@@ -357,7 +357,7 @@ class MaskedLM(Task):
     def _answers(self) -> MaskAnswers:
         # The object is cached, because it contains the texts of all tokens.
         make = functools.partial(MaskAnswers, self.preprocessor, self)
-        return self.batch_maker.cached("answers", make)
+        return self.batch_maker.get_graph("answers", make)
 
     @property
     def served_tokenizers(self) -> list[Tokenizer]:
@@ -392,9 +392,9 @@ class MaskedLM(Task):
         ranges = {**super().input_ranges(length), "mask_positions": (0, length - 1)}
         return ranges | ({"prediction_order": (0, length)} if self._in_order else {})
 
-    def prepared_inputs(self) -> list[str]:
+    def list_input_names(self) -> list[str]:
         order = ["prediction_order"] if self._in_order else []
-        return [*super().prepared_inputs(), "mask_positions", *order]
+        return [*super().list_input_names(), "mask_positions", *order]
 
     @property
     def _in_order(self) -> bool:

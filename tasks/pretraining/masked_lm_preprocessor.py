@@ -230,10 +230,10 @@ class MaskedLMPreprocessor(Preprocessor):
         kind = array_ops.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
         which = array_ops.gather(draws[..., 2], positions, batch_dims=1)
         kept = array_ops.gather(token_ids, positions, batch_dims=1)
-        new = array_ops.where(selected, self.replacements(kept, kind, which), kept)
+        new = array_ops.where(selected, self.choose_replacements(kept, kind, which), kept)
         return replace_tokens(token_ids, positions, new)
 
-    def replacements(
+    def choose_replacements(
         self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
     ) -> array_ops.Tensor:
         """Return the replacements (B, M) of the selected tokens.

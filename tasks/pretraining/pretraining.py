@@ -291,7 +291,7 @@ class Pretraining(Task):
         return super().from_preset(source, **arguments)
 
     def call(self, inputs, training=None):
-        outputs = self.encoded(inputs, training)
+        outputs = self.encode_inputs(inputs, training)
         x, positions = outputs["sequence_output"], inputs.get("mask_positions")
         return {
             "masked_lm": compute_token_logits(self.backbone, self.head, x, positions),

@@ -54,7 +54,7 @@ class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
 class _Folder(FolderFormat):
     """Folder layout used by transformers. The generator is only used for training and not saved."""
 
-    def weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
+    def list_weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
         return task.generator.weights
 
 
@@ -178,7 +178,7 @@ class ReplacedTokenDetection(Task):
 
     def _detect(self, inputs, training):
         """Compute the detection logits (B, L)."""
-        x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
+        x = self.encode_inputs(inputs, training)["sequence_output"]  # (B, L, D)
         first = None
         if self.head.first_norm is not None:
             first = select_first_tokens(x, inputs.get("text_starts"))
@@ -257,7 +257,7 @@ class ReplacedTokenDetection(Task):
     def _answers(self) -> DetectionAnswers:
         # The object is cached, because it contains the names of all tokens.
         make = functools.partial(DetectionAnswers, self.preprocessor, self)
-        return self.batch_maker.cached("answers", make)
+        return self.batch_maker.get_graph("answers", make)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the export signature for running `detect` on "text".

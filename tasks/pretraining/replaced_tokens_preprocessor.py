@@ -56,7 +56,7 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
         masked = super()._weigh_masks(weights, given, positions, token_ids)
         return {"generator": masked, "detection": repeat_text_weights(given, token_ids)}
 
-    def replacements(
+    def choose_replacements(
         self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
     ) -> array_ops.Tensor:
         return array_ops.fill(array_ops.shape(kept), self.tokenizer.mask_token_id)

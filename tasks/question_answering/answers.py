@@ -172,10 +172,10 @@ def split_inputs(x, y) -> tuple:
         Questions and contexts as string tensors of shape (N,), and the answers or None.
 
     Raises:
-        ValueError: If a row has no answers. See `Inputs.read` for other errors.
+        ValueError: If a row has no answers. See `Inputs.convert` for other errors.
     """
     x, y = convert_to_plain(x), y if isinstance(y, list) else convert_to_plain(y)
-    texts = INPUTS.read(x)
+    texts = INPUTS.convert(x)
     if y is None and isinstance(x, dict):
         y = x.get("answers")
     elif y is None and has_answers(x):

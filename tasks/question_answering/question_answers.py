@@ -219,8 +219,8 @@ class QuestionAnswers(Answers):
 
         def answer(question, context):
             context = replace_invalid_text(context)
-            contexts = self.preprocessor.contexts(question, context, allow_empty=True)
-            examples = self.preprocessor.examples(contexts)
+            contexts = self.preprocessor.tokenize_contexts(question, context, allow_empty=True)
+            examples = self.preprocessor.make_examples(contexts)
             columns = self._find_context_columns(contexts, examples)
             found = self._find_candidates(run(examples), columns, max_answer_length, 1)
             found = answer_ranking.find_best_answers(found, contexts, columns.first, 1)
@@ -249,8 +249,8 @@ class QuestionAnswers(Answers):
             max_answer_length: Positive integer. Maximum number of tokens per span.
             batch_size: Positive integer. Defaults to 32.
         """
-        contexts = self.preprocessor.contexts(questions, texts)
-        examples = self.preprocessor.examples(contexts)
+        contexts = self.preprocessor.tokenize_contexts(questions, texts)
+        examples = self.preprocessor.make_examples(contexts)
         columns, order, parts = self._find_context_columns(contexts, examples), [], []
         wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
         for numbers, outputs in self.runner.run_examples(examples, batch_size):
@@ -276,8 +276,8 @@ class QuestionAnswers(Answers):
 
     def _find_context_columns(self, contexts: QuestionContexts, examples: dict) -> ContextColumns:
         tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-        first = self.preprocessor.context_column(examples)
-        return ContextColumns(first, tokens, self.preprocessor.null_column(examples))
+        first = self.preprocessor.find_context_start(examples)
+        return ContextColumns(first, tokens, self.preprocessor.find_null_position(examples))
 
     def _find_candidates(
         self, outputs, columns: ContextColumns, max_answer_length: int, n_best: int

@@ -67,13 +67,13 @@ class SpanQAPresetArguments(TaskPresetArguments, total=False):
 class SpanQAFolder(FolderFormat):
     """The folder layout of transformers, with the sizes of the beam in config.json."""
 
-    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
-        record, config = SpanQA.head_of(checkpoint.family).beam, checkpoint.config
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        record, config = SpanQA.get_family_head(checkpoint.family).beam, checkpoint.config
         if record is None or f"{record.output}.weight" not in checkpoint.shapes:
             return {}
         return {"beam": (config.get("start_n_top", 5), config.get("end_n_top", 5))}
 
-    def config_fields(self, task: SpanQA) -> dict[str, object]:
+    def make_config_fields(self, task: SpanQA) -> dict[str, object]:
         return dict(zip(("start_n_top", "end_n_top"), task.beam or (), strict=False))
 
 
@@ -224,8 +224,8 @@ class SpanQA(Task):
         own = {"answer_mask": (0, 1), "answer_start": (0, length - 1)}
         return {**ranges, **own} if self.beam else ranges
 
-    def prepared_inputs(self) -> list[str]:
-        return [*super().prepared_inputs(), *(["answer_mask"] if self.beam else [])]
+    def list_input_names(self) -> list[str]:
+        return [*super().list_input_names(), *(["answer_mask"] if self.beam else [])]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if y is None:

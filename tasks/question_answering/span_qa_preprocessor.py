@@ -153,7 +153,7 @@ class SpanQAPreprocessor(Preprocessor):
             check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)
 
     @validate_arguments
-    def contexts(
+    def tokenize_contexts(
         self, questions: array_ops.Tensor, contexts: array_ops.Tensor, allow_empty: bool = False
     ) -> QuestionContexts:
         """Tokenize questions (N,) and contexts (N,), and split the contexts into windows.
@@ -185,18 +185,18 @@ class SpanQAPreprocessor(Preprocessor):
     def _longest_question(self) -> int:
         return self.max_sequence_length - self._specials - MIN_CONTEXT
 
-    def examples(self, contexts: QuestionContexts) -> dict:
+    def make_examples(self, contexts: QuestionContexts) -> dict:
         """Create an example per window, with the question and a part of the context."""
         windows = contexts.windows
         texts = [array_ops.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
         examples = self.pack(texts[::-1] if self.context_first else texts)
         return {**examples, "text_index": windows.example}
 
-    def context_column(self, examples: dict) -> array_ops.Tensor:
+    def find_context_start(self, examples: dict) -> array_ops.Tensor:
         """Return the position of the first context token, int32 (W,)."""
         return self._find_text_columns(examples)[0 if self.context_first else 1]
 
-    def question_column(self, examples: dict) -> array_ops.Tensor:
+    def find_question_start(self, examples: dict) -> array_ops.Tensor:
         """Return the position of the first question token, int32 (W,)."""
         return self._find_text_columns(examples)[1 if self.context_first else 0]
 
@@ -206,15 +206,15 @@ class SpanQAPreprocessor(Preprocessor):
         first = array_ops.zeros_like(lengths) + self.tokenizer.first_column
         return first, lengths + self.tokenizer.pair_separators - 1
 
-    def null_column(self, examples: dict) -> array_ops.Tensor:
+    def find_null_position(self, examples: dict) -> array_ops.Tensor:
         """Return the position of the start token (used for "no answer"), int32 (W,)."""
         lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)
         return array_ops.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_inputs(x, y)
-        contexts = self.contexts(questions, texts)
-        examples = self.examples(contexts)
+        contexts = self.tokenize_contexts(questions, texts)
+        examples = self.make_examples(contexts)
         if y is None:
             return examples
         examples["labels"] = self._find_labels(contexts, examples, *check_answers(y, texts))
@@ -239,16 +239,16 @@ class SpanQAPreprocessor(Preprocessor):
             & (first >= begin)
             & (last < begin + array_ops.cast(windows.length, array_ops.int32))
         )
-        shift = self.context_column(examples) - begin
+        shift = self.find_context_start(examples) - begin
         columns = array_ops.stack([first + shift, last + shift], axis=1)
-        return array_ops.where(inside[:, None], columns, self.null_column(examples)[:, None])
+        return array_ops.where(inside[:, None], columns, self.find_null_position(examples)[:, None])
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         inputs = super().pad(examples, bucketed)
         if self.marks_answers:
             columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
-            null = self.null_column(examples)[:, None]
+            null = self.find_null_position(examples)[:, None]
             inputs["answer_mask"] = (columns < examples["first_length"][:, None] - 1) | (
                 columns == null
             )  # (B, L)
@@ -262,7 +262,7 @@ class SpanQAPreprocessor(Preprocessor):
         return ({**inputs, "answer_start": examples["labels"][:, :1]}, *labels)
 
     @validate_arguments
-    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Batch single examples. Questions with several answers should be passed as a vector."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]

@@ -227,10 +227,10 @@ class SpanMetric(HigherIsBetter, keras.metrics.Mean):
         found_end = ops.cast(ops.argmax(ops.where(behind, last, -float("inf")), axis=1), "int32")
         if sample_weight is not None:
             sample_weight = ops.reshape(sample_weight, (-1,))
-        values = self.agreement(start, end, found, found_end)
+        values = self.compute_agreement(start, end, found, found_end)
         return super().update_state(ops.cast(values, self.dtype), sample_weight)
 
-    def agreement(self, start, end, found, found_end):
+    def compute_agreement(self, start, end, found, found_end):
         """Return the agreement (B,) of spans, from 0 to 1."""
         raise NotImplementedError
 
@@ -252,7 +252,7 @@ class SpanExactMatch(SpanMetric):
     def __init__(self, name: str = "exact_match", **kwargs):
         super().__init__(name=name, **kwargs)
 
-    def agreement(self, start, end, found, found_end):
+    def compute_agreement(self, start, end, found, found_end):
         return (start == found) & (end == found_end)
 
 
@@ -275,7 +275,7 @@ class AnswerF1(SpanMetric):
     def __init__(self, name: str = "f1", **kwargs):
         super().__init__(name=name, **kwargs)
 
-    def agreement(self, start, end, found, found_end):
+    def compute_agreement(self, start, end, found, found_end):
         shared = ops.maximum(ops.minimum(end, found_end) - ops.maximum(start, found) + 1, 0)
         return 2 * shared / (end - start + 1 + found_end - found + 1)
 

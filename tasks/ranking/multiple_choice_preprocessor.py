@@ -140,10 +140,10 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         self.text_columns = text_columns
 
     @validate_arguments
-    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Batch a dataset of single questions. Choices become ragged tensors."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        single = self.inputs.columns(x, self.text_columns)[0].shape.rank == 0
+        single = self.inputs.get_columns(x, self.text_columns)[0].shape.rank == 0
         return dataset.ragged_batch(batch_size) if single else dataset
 
     separate = Preprocessor.separate
@@ -176,7 +176,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         examples = combine_candidates(windows, firsts, others)
         index = array_ops.cast(choice - array_ops.gather(first_choice, row), array_ops.int32)
         examples[CHOICE_INDEX] = number.with_values(index)
-        labels = None if y is None else self.label_values.read(y, counts)
+        labels = None if y is None else self.label_values.convert(y, counts)
         return self.add_labels(examples, labels, sample_weight)
 
     def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:

@@ -101,7 +101,7 @@ class RankAnswers(Answers):
             (2,)
         """
         given = queries if texts is None else (queries, texts)
-        queries, texts = self.preprocessor.inputs.columns(given)
+        queries, texts = self.preprocessor.inputs.get_columns(given)
         if isinstance(texts, str | bytes):
             return self.score([queries], [texts], batch_size)[0]
         return self._activate(self.find_logits(queries, texts, batch_size))

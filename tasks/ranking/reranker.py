@@ -369,7 +369,7 @@ class Reranker(ListScores):
             >>> reranker.evaluate_ranking(["Who?"], [["Yes.", "She."]], [[1, 1]])["mrr@10"]
             1.0
         """
-        queries, texts = self.record.preprocessor_class.inputs.read((queries, texts))
+        queries, texts = self.record.preprocessor_class.inputs.convert((queries, texts))
         if not isinstance(texts, array_ops.RaggedTensor):
             raise ValueError(
                 "`texts` contains one text per query. Expected a list of texts for each query."

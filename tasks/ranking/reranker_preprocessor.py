@@ -51,7 +51,7 @@ def convert_pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
-    return _check_scores(Numbers("score", "pair", finite=False).read(y), probabilities)
+    return _check_scores(Numbers("score", "pair", finite=False).convert(y), probabilities)
 
 
 def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:
@@ -180,7 +180,7 @@ class RerankerPreprocessor(Preprocessor):
         self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
 
     @staticmethod
-    def folder_format() -> FolderFormat:
+    def get_folder_format() -> FolderFormat:
         """The folder format of presets."""
         from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 
@@ -191,13 +191,13 @@ class RerankerPreprocessor(Preprocessor):
         self.expected_scores = task.expected_scores
 
     @validate_arguments
-    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Batch a dataset of single examples. Lists become ragged tensors."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        queries, texts = self.inputs.columns(x)
+        queries, texts = self.inputs.get_columns(x)
         if queries.shape.rank == 0 and texts.shape.rank == 1:
             return dataset.ragged_batch(batch_size)
-        return super().batched(dataset, batch_size)
+        return super().batch_examples(dataset, batch_size)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         """Convert inputs to token ids without padding.
@@ -256,6 +256,6 @@ def is_list_input(x) -> bool:
         >>> is_list_input((["q"], [["a", "b"]])), is_list_input([("q", "a")])
         (True, False)
     """
-    queries, texts = RerankerPreprocessor.inputs.columns(x)
+    queries, texts = RerankerPreprocessor.inputs.get_columns(x)
     single = getattr(queries, "shape", None) is not None and not len(queries.shape)
     return (len(texts.shape) == 1) if single else has_text_lists(texts)

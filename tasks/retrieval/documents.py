@@ -141,7 +141,7 @@ class Documents:
         >>> documents = Documents.create(["a", "b", "c"], ids=["x", "y", "z"], metadata=years)
         >>> documents.where({"year": [2023, 2024]}).tolist(), documents.find_indices(["z"])
         ([1], [2])
-        >>> documents.described(1)
+        >>> documents.describe_document(1)
         {'id': 'y', 'text': 'b', 'metadata': {'year': 2024}}
     """
 
@@ -150,7 +150,7 @@ class Documents:
     metadata: list[dict[str, Any]] | None = None
     contexts: Contexts | None = None
 
-    def checked(self) -> Documents:
+    def convert_fields(self) -> Documents:
         """Check the ids and fields, and convert them to plain Python values.
 
         Raises:
@@ -243,7 +243,7 @@ class Documents:
                 raise ValueError(
                     f"Received {len(values)} {column} for {count} {name}. Expected the same number."
                 )
-        return cls(texts, ids, metadata).checked()
+        return cls(texts, ids, metadata).convert_fields()
 
     def __len__(self) -> int:
         return next((len(column) for column in self._parts if column is not None), 0)
@@ -252,7 +252,7 @@ class Documents:
     def _parts(self) -> tuple[list | None, ...]:
         return self.texts, self.ids, self.metadata
 
-    def described(self, index: int) -> dict[str, Any]:
+    def describe_document(self, index: int) -> dict[str, Any]:
         """Return a document as a dict with "text" and, if available, "id" and "metadata"."""
         found = {} if self.ids is None else {"id": self.ids[index]}
         found["text"] = None if self.texts is None else self.texts[index]
@@ -297,7 +297,7 @@ class Documents:
         indices = list(indices)
         return Documents(*(None if c is None else [c[i] for i in indices] for c in self._parts))
 
-    def replaced(self, indices: Sequence[int], others: Documents) -> Documents:
+    def replace_documents(self, indices: Sequence[int], others: Documents) -> Documents:
         """Replace documents by index. The fields are kept if `others` has no metadata."""
         texts = None if self.texts is None else list(self.texts)
         metadata = None if self.metadata is None else list(self.metadata)
@@ -464,7 +464,7 @@ class Documents:
             if rows
         }
 
-    def groups(self, field: str, among: np.ndarray | None = None) -> list:
+    def get_group_values(self, field: str, among: np.ndarray | None = None) -> list:
         """Return a field's value for each document, for `group_by`.
 
         Args:
@@ -483,7 +483,7 @@ class Documents:
 
     def find_group_starts(self, field: str) -> dict[Any, int]:
         """Map each value of a field to the index of its first document."""
-        values = self.groups(field)
+        values = self.get_group_values(field)
         return dict(zip(reversed(values), reversed(range(len(values))), strict=True))
 
     def find_group_indices(self, field: str, values: object) -> list[int]:
@@ -580,7 +580,7 @@ class Documents:
 
     # -- files ---------------------------------------------------------------------------------
 
-    def lines(self) -> list[str] | None:
+    def make_json_lines(self) -> list[str] | None:
         """Return a JSON line per document, or None if there are neither ids nor fields."""
         columns = {"id": self.ids, "metadata": self.metadata}
         columns = {name: column for name, column in columns.items() if column is not None}
@@ -595,7 +595,7 @@ class Documents:
         """Create documents from a file's lines.
 
         Args:
-            lines: Optional list of strings, as returned by `lines`.
+            lines: Optional list of strings, as returned by `make_json_lines`.
             texts: Optional list of N strings.
             path: Path of the file, for error messages.
 
@@ -622,7 +622,7 @@ class Documents:
             raise ValueError(f"{path} is empty. Expected one document per line.")
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         try:
-            return cls(texts, columns.get("id"), columns.get("metadata")).checked()
+            return cls(texts, columns.get("id"), columns.get("metadata")).convert_fields()
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

@@ -114,11 +114,11 @@ class FaissVectors(Float32Vectors):
     def rows(self, indices) -> np.ndarray:
         return np.array(self.vectors[indices])
 
-    def candidates(
+    def find_candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         if among is not None:
-            return super().candidates(queries, k, among)
+            return super().find_candidates(queries, k, among)
         count = min(k + SPARE_RESULTS, len(self))
         distances, columns = self._index.search(np.ascontiguousarray(queries), count)
         rows, columns = np.repeat(np.arange(len(queries)), count), columns.ravel()
@@ -131,7 +131,7 @@ class FaissVectors(Float32Vectors):
         close = np.flatnonzero(np.abs(last - kth) <= 2 * rounding)
         if count == len(self) or not len(close):
             return rows, columns
-        return replace_pairs(rows, columns, close, super().candidates(queries[close], k))
+        return replace_pairs(rows, columns, close, super().find_candidates(queries[close], k))
 
 
 class GraphVectors(Float32Vectors):
@@ -225,7 +225,7 @@ class GraphVectors(Float32Vectors):
     def rows(self, indices) -> np.ndarray:
         return np.array(self.base.rows(indices))
 
-    def candidates(
+    def find_candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         count = len(self) if among is None else len(among)
@@ -233,7 +233,7 @@ class GraphVectors(Float32Vectors):
         # Only a fraction of the vectors passes the filter, so more candidates are needed.
         breadth = max(BREADTH, 2 * wanted) * len(self) // count
         if 2 * LINKS * breadth >= count:
-            return self.base.candidates(queries, k, among)
+            return self.base.find_candidates(queries, k, among)
         options: dict[str, Any] = {"efSearch": breadth}
         if among is not None:
             chosen = np.zeros(len(self), bool)
@@ -245,7 +245,7 @@ class GraphVectors(Float32Vectors):
         short = np.flatnonzero(columns[:, -1] < 0)  # the graph did not return enough results
         if not len(short):
             return rows, columns.ravel()
-        others = self.base.candidates(queries[short], k, among)
+        others = self.base.find_candidates(queries[short], k, among)
         return replace_pairs(rows, columns.ravel(), short, others)
 
 

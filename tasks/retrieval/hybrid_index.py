@@ -216,12 +216,12 @@ class HybridIndex(Index):
         stores = [index._store for index in self.indexes]
         asked = [index._embed_queries(queries, **options) for index in self.indexes]
         most = min(depth, len(self) if among is None else len(among))
-        best = [s.nearest(q, most, among)[0] for s, q in zip(stores, asked, strict=True)]
+        best = [s.find_nearest(q, most, among)[0] for s, q in zip(stores, asked, strict=True)]
         for i, rankings in enumerate(zip(*best, strict=True)):
             candidates = np.unique(np.concatenate(rankings)).astype("int64")
             scores = np.zeros(len(candidates))
             for weight, store, vectors in zip(self.weights, stores, asked, strict=True):
-                own, values = store.nearest(vectors[i : i + 1], len(candidates), candidates)
+                own, values = store.find_nearest(vectors[i : i + 1], len(candidates), candidates)
                 scores[np.searchsorted(candidates, own[0])] += weight * np.asarray(values[0])
             order = np.argsort(-scores, kind="stable")[:top_k]
             yield candidates[order], scores[order]

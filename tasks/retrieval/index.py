@@ -73,7 +73,7 @@ class Store(Protocol):
         """Return a store with only the documents at the given indices, in this order."""
         ...
 
-    def nearest(
+    def find_nearest(
         self, queries: Any, k: int, among: np.ndarray | None = None
     ) -> tuple[Sequence, Sequence]:
         """Find the `k` nearest documents for each query.
@@ -375,7 +375,7 @@ class Index:
             return [
                 self._make_hits(*one) for one in self._find(texts, min(wanted, count), **options)
             ]
-        groups, depth = self.documents.groups(group_by, among), wanted
+        groups, depth = self.documents.get_group_values(group_by, among), wanted
         while True:  # search for more documents until there are enough groups
             depth = min(GROUPED * depth, count)
             found = [self._make_hits(*one) for one in self._find(texts, depth, **options)]
@@ -428,11 +428,11 @@ class Index:
             **options: Options of `embed`.
         """
         vectors = self._embed_queries(queries, **options) if vectors is None else vectors
-        return zip(*self._store.nearest(vectors, top_k, among), strict=True)
+        return zip(*self._store.find_nearest(vectors, top_k, among), strict=True)
 
     def _make_hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
         pairs = zip(np.asarray(indices).tolist(), np.asarray(scores).tolist(), strict=True)
-        return [{"index": i, "score": s, **self.documents.described(i)} for i, s in pairs]
+        return [{"index": i, "score": s, **self.documents.describe_document(i)} for i, s in pairs]
 
     @validate_arguments
     @lock_weights
@@ -482,7 +482,7 @@ class Index:
             relevant = [self._find_relevant(entry, group_by) for entry in relevant]
         if group_by is not None:
             firsts = self.documents.find_group_starts(group_by)
-            names = [str(firsts[value]) for value in self.documents.groups(group_by)]
+            names = [str(firsts[value]) for value in self.documents.get_group_values(group_by)]
         else:
             names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = merge_judgements(queries, names, relevant)
@@ -539,7 +539,7 @@ class Index:
         raise NotImplementedError
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Any:
-        """Embed queries, check the vectors, and convert them for `Store.nearest`."""
+        """Embed queries, check the vectors, and convert them for `Store.find_nearest`."""
         options = {"prompt": "query", **options}
         return self._embed(self.embedder, queries, "The vectors of `queries`", **options)
 
@@ -678,7 +678,7 @@ class Index:
                     at = indices if self.ids is None else self.documents.find_indices(new.ids)
                     order = np.arange(len(self))
                     order[at] = len(self) + behind
-                    documents = self.documents.replaced(at, new)
+                    documents = self.documents.replace_documents(at, new)
                     store = self._store.join(vectors).take(order)
                 self._store, self.documents = store, documents
 

@@ -54,7 +54,7 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
             "MultiVectorIndex or SparseIndex."
         )
     _check_exportable(model)
-    variables, scores_of = making(store, model.similarity_function)
+    variables, compute_scores = making(store, model.similarity_function)
     options = {"dim": store.width} if isinstance(store, Float32Vectors) else {}
     embed = model.signatures(**options)["query"]
     k = min(top_k, len(index))
@@ -65,7 +65,7 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
         columns["id"] = _make_variable(_convert_ids(index.ids), "ids")
 
     def search(query):
-        score, found = scores_of(embed(query), k)
+        score, found = compute_scores(embed(query), k)
         answer = {"index": found, "score": score}
         for name, column in columns.items():
             answer[name] = tf.gather(column.read_value(), found)
@@ -190,7 +190,7 @@ def _make_term_search(store: Postings, function: str) -> tuple[list[tf.Variable]
     documents = _make_variable(postings.indices.astype("int32"), "documents")  # (P,)
     starts = _make_variable(postings.indptr.astype("int64"), "starts")  # (V + 1,)
 
-    def scores_of(terms, values):
+    def compute_scores(terms, values):
         """Compute the scores (Q, N). Documents that share no term with the query have the score 0.
 
         Args:
@@ -212,6 +212,6 @@ def _make_term_search(store: Postings, function: str) -> tuple[list[tf.Variable]
         values = answer["weight"]
         if function == "cosine":
             values = tf.math.l2_normalize(values, axis=1)
-        return tf.math.top_k(scores_of(answer["index"], values), k)
+        return tf.math.top_k(compute_scores(answer["index"], values), k)
 
     return [weights, documents, starts], nearest

@@ -81,7 +81,7 @@ def write_index(
         if documents.texts is not None:
             lines = (json.dumps(text, ensure_ascii=False) for text in documents.texts)
             write_lines(new / TEXTS_FILE, lines)
-        if (lines := documents.lines()) is not None:
+        if (lines := documents.make_json_lines()) is not None:
             write_lines(new / DOCUMENTS, lines)
         write_manifest(new, {"task": kind, **settings})
 
@@ -141,7 +141,7 @@ def read_index(
     with OpenFolder(folder, [MANIFEST_NAME, VECTORS_FILE, TEXTS_FILE, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
         manifest = check_manifest(files, kind, verify, rules)
-        file, types_of_file = files.file(VECTORS_FILE), types[manifest.get("precision")]
+        file, types_of_file = files.open_file(VECTORS_FILE), types[manifest.get("precision")]
         required = {**types_of_file, **FINGERPRINT}
         arrays = _read_arrays(SafetensorsFile(file), required, optional_types)
         return IndexFiles(pathlib.Path(file.name), arrays, read_documents(files), manifest)
@@ -193,7 +193,7 @@ def read_documents(files: OpenFolder) -> Documents:
         ValueError: If a line is not a valid document, or if the files differ in their number of
             lines.
     """
-    texts, lines = read_texts(files), files.file(DOCUMENTS) if DOCUMENTS in files else None
+    texts, lines = read_texts(files), files.open_file(DOCUMENTS) if DOCUMENTS in files else None
     documents = Documents.from_lines(lines, texts, DOCUMENTS if lines is None else lines.name)
     counts = {len(c) for c in (texts, documents.ids, documents.metadata) if c is not None}
     if len(counts) > 1:
@@ -208,7 +208,7 @@ def read_texts(files: OpenFolder) -> list[str] | None:
     """Read a file with one JSON string per line, or return None if the file does not exist."""
     if TEXTS_FILE not in files:
         return None
-    texts, file = [], files.file(TEXTS_FILE)
+    texts, file = [], files.open_file(TEXTS_FILE)
     for number, line in enumerate(file, 1):
         try:
             text = json.loads(line) if line.startswith(b'"') else None

@@ -479,7 +479,7 @@ class MultiVectorIndex(EmbeddedIndex):
 
         The vectors are pooled, and rounded if the precision is lower than float32.
         """
-        return [self._store.document(i) for i in range(len(self))]
+        return [self._store.get_document_vectors(i) for i in range(len(self))]
 
     @staticmethod
     def _embed(embedder, texts, name, pool_factor=1, **options) -> list[np.ndarray]:

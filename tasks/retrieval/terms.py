@@ -107,7 +107,7 @@ class Postings:
     Example:
         >>> from scipy.sparse import csr_array
         >>> postings = Postings(csr_array(np.array([[0.0, 2.0], [3.0, 1.0]])))
-        >>> [part[0].tolist() for part in postings.nearest(csr_array([[0.0, 1.0]]), k=2)]
+        >>> [part[0].tolist() for part in postings.find_nearest(csr_array([[0.0, 1.0]]), k=2)]
         [[0, 1], [3.0, 1.0]]
     """
 
@@ -197,7 +197,7 @@ class Postings:
         """Return an inverted index with only the documents at the given indices, in this order."""
         return Postings.create(self.vectors[indices])
 
-    def nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
+    def find_nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
         """Return the indices and scores of the nearest documents of each query.
 
         Args:
@@ -267,7 +267,7 @@ class WordCounts:
         """Return a store with only the texts at the given indices. Words are counted again."""
         return WordCounts([self._texts[i] for i in indices])
 
-    def nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
+    def find_nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
         """Return the indices and scores of the best texts of each query.
 
         Args:

@@ -92,7 +92,7 @@ class Int8Residuals(Float32Vectors):
         return empty.join(vectors)
 
     @classmethod
-    def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    def get_expected_shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         count, (centroids, width) = found["vectors"][0], found["centroids"]
         return {
             "vectors": (count, cls._get_packed_width(width)),
@@ -129,7 +129,7 @@ class Int8Residuals(Float32Vectors):
         found += self.centroids[self.codes[indices]]
         return found
 
-    def coarse(self, queries: np.ndarray) -> Callable[[slice], np.ndarray]:
+    def make_coarse_scorer(self, queries: np.ndarray) -> Callable[[slice], np.ndarray]:
         """Return a function that computes dot products of queries with the centroids of vectors.
 
         Args:
@@ -257,9 +257,9 @@ class TokenVectors:
     Example:
         >>> documents = [np.eye(2, dtype="float32"), np.array([[0.6, 0.8]], "float32")]
         >>> tokens = TokenVectors.create(documents, "float32")
-        >>> len(tokens), tokens.document(1).round(1).tolist()
+        >>> len(tokens), tokens.get_document_vectors(1).round(1).tolist()
         (2, [[0.6000000238418579, 0.800000011920929]])
-        >>> indices, scores = tokens.nearest([np.eye(2, dtype="float32")], k=2)
+        >>> indices, scores = tokens.find_nearest([np.eye(2, dtype="float32")], k=2)
         >>> indices.tolist(), scores.round(1).tolist()
         ([[0, 1]], [[2.0, 1.399999976158142]])
     """
@@ -337,11 +337,11 @@ class TokenVectors:
         starts = np.cumsum(lengths) - lengths
         return np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
 
-    def document(self, index: int) -> np.ndarray:
+    def get_document_vectors(self, index: int) -> np.ndarray:
         """Return the token vectors of a document, float32 (tokens, D)."""
         return self.store.rows(slice(self._begins[index], self.ends[index]))
 
-    def nearest(
+    def find_nearest(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the `k` best documents of each query. Documents with equal scores keep their order.
@@ -368,7 +368,7 @@ class TokenVectors:
         """Find the pairs (query, document) that can be among the `k` best pairs of the query."""
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
-            products = self.store.coarse(of_queries)
+            products = self.store.make_coarse_scorer(of_queries)
             count = len(self) if among is None else len(among)
             k = min(count, max(OVERSAMPLED_TOKENS * k, MIN_TOKEN_CANDIDATES))
         else:
@@ -386,7 +386,7 @@ class TokenVectors:
             list(threads.map(score, parts))
         best = BestPairs(len(queries), k)
         best.add(scores if among is None else scores[:, among], start=0)
-        rows, columns = best.pairs()
+        rows, columns = best.get_pairs()
         return rows, columns if among is None else among[columns]
 
     def _split_into_blocks(self, made: int) -> np.ndarray:
@@ -412,7 +412,7 @@ class TokenVectors:
         if len(documents) > 2 * k:
             best = BestPairs(1, k)
             best.add(self._compute_scores(query, documents, "float32")[None], start=0)
-            documents = documents[np.sort(best.pairs()[1])]
+            documents = documents[np.sort(best.get_pairs()[1])]
         scores = self._compute_scores(query, documents, "float64").astype("float32")
         order = np.lexsort((documents, -scores))[:k]
         return documents[order], scores[order]

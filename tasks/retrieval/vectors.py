@@ -63,7 +63,7 @@ class BestPairs:
         >>> best = BestPairs(queries=2, k=1)
         >>> best.add(np.array([[1.0, 3.0], [5.0, 4.0]], "float32"), start=0)
         >>> best.add(np.array([[2.0], [6.0]], "float32"), start=2)
-        >>> [part.tolist() for part in best.pairs()]
+        >>> [part.tolist() for part in best.get_pairs()]
         [[0, 1], [1, 2]]
     """
 
@@ -89,7 +89,7 @@ class BestPairs:
         if len(self._rows) > self._limit:
             self._drop()
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+    def get_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the query indices (P,) and vector indices (P,) of all pairs, sorted by query."""
         self._drop()
         return self._rows, self._columns
@@ -172,7 +172,7 @@ def scan(
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
         >>> best = scan(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)
-        >>> [part.tolist() for part in best.pairs()]
+        >>> [part.tolist() for part in best.get_pairs()]
         [[0, 0], [1, 2]]
     """
     best = BestPairs(queries, k, rounding)
@@ -181,7 +181,7 @@ def scan(
     blocks = _iterate_ahead(lambda start: scores(start, min(start + step, count)), starts)
     for start, block in zip(starts, blocks, strict=True):
         best.add(block, start)
-    best.pairs()
+    best.get_pairs()
     return best
 
 
@@ -207,7 +207,7 @@ class Float32Vectors:
     Args:
         vectors: Float32 array of shape (N, D). For "cosine", the vectors must be normalized to unit
             length.
-        function: String. Similarity function of `nearest`. Defaults to "dot".
+        function: String. Similarity function of `find_nearest`. Defaults to "dot".
 
     Example:
         >>> store = Float32Vectors.create(np.eye(3, 2, dtype="float32"))
@@ -249,14 +249,16 @@ class Float32Vectors:
         for name, array in own.items():
             if not array.size:
                 raise invalid(f"{path}: {name}.shape", array.shape, "no empty axis")
-        for name, shape in cls.shapes({name: array.shape for name, array in own.items()}).items():
+        for name, shape in cls.get_expected_shapes(
+            {name: array.shape for name, array in own.items()}
+        ).items():
             check_shape(path, name, own[name].shape, shape)
         store = cls(*own.values(), **settings)
         store.check(path)
         return store
 
     @classmethod
-    def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    def get_expected_shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Return the expected shapes of all arrays, from the shapes in a file."""
         return {"vectors": found["vectors"]}
 
@@ -303,7 +305,7 @@ class Float32Vectors:
         """Return the vectors at `indices` (an array or a slice) in float32."""
         return np.asarray(self.vectors[indices])
 
-    def nearest(
+    def find_nearest(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the `k` nearest vectors of each query, sorted from nearest to farthest.
@@ -325,7 +327,7 @@ class Float32Vectors:
         Example:
             >>> vectors = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 2.0]], "float32")
             >>> store = Float32Vectors.create(vectors)
-            >>> indices, scores = store.nearest(np.array([[1.0, 3.0]], "float32"), k=3)
+            >>> indices, scores = store.find_nearest(np.array([[1.0, 3.0]], "float32"), k=3)
             >>> indices.tolist(), scores.tolist()
             ([[1, 2, 0]], [[6.0, 6.0, 1.0]])
         """
@@ -337,7 +339,7 @@ class Float32Vectors:
     def _find_nearest(
         self, queries: np.ndarray, k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        rows, columns = self.candidates(queries, k, among)
+        rows, columns = self.find_candidates(queries, k, among)
         scores = np.empty(len(rows), "float64")
         step = max(1, VECTOR_BLOCK // self.width)
         for i in range(0, len(rows), step):
@@ -348,7 +350,7 @@ class Float32Vectors:
         order = order[compute_ranks_in_groups(rows) < k]  # `rows` are sorted, before and after
         return columns[order].reshape(-1, k), scores[order].astype("float32").reshape(-1, k)
 
-    def candidates(
+    def find_candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find pairs (query, vector) that include the `k` nearest vectors of each query.
@@ -367,14 +369,14 @@ class Float32Vectors:
         rounding = self._compute_rounding(queries)
         made = self._count_products()
         best = self._scan(scores(queries, "float32"), len(queries), made, k, among, rounding)
-        rows, columns = best.pairs()
+        rows, columns = best.get_pairs()
         if best.crowded.any() and rounding is not None:
             # Many vectors are so similar that float32 cannot tell which vectors are nearest.
             close = np.flatnonzero(best.crowded)
             wide = scores(queries[close].astype("float64"), "float64")
             rounding = rounding[close] * (np.finfo("float64").eps / np.finfo("float32").eps)
             again = self._scan(wide, len(close), self.width, k, among, rounding)
-            rows, columns = replace_pairs(rows, columns, close, again.pairs())
+            rows, columns = replace_pairs(rows, columns, close, again.get_pairs())
         return rows, columns if among is None else among[columns]
 
     def _scan(
@@ -454,8 +456,8 @@ class Int8Vectors(Float32Vectors):
         return cls(quantize(vectors, ranges), ranges, function=function)
 
     @classmethod
-    def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        return {**super().shapes(found), "ranges": (2, found["vectors"][1])}
+    def get_expected_shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        return {**super().get_expected_shapes(found), "ranges": (2, found["vectors"][1])}
 
     def check(self, path: str | os.PathLike) -> None:
         super().check(path)
@@ -526,9 +528,9 @@ class BinaryVectors(Int8Vectors):
         return cls(coarse.vectors, coarse.ranges, pack_signs(vectors), function=function)
 
     @classmethod
-    def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    def get_expected_shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         count, width = found["vectors"]
-        return {**super().shapes(found), "signs": (-(-width // 64), count)}
+        return {**super().get_expected_shapes(found), "signs": (-(-width // 64), count)}
 
     def join(self, vectors: np.ndarray) -> Self:
         signs = np.concatenate([self.signs, pack_signs(vectors)], axis=1)
@@ -537,7 +539,7 @@ class BinaryVectors(Int8Vectors):
     def take(self, indices: np.ndarray) -> Self:
         return super().take(indices)._replace(signs=np.ascontiguousarray(self.signs[:, indices]))
 
-    def candidates(
+    def find_candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         words = pack_signs(queries).T  # (Q, W)
@@ -558,7 +560,7 @@ class BinaryVectors(Int8Vectors):
             signs = self.signs[:, part if among is None else among[part]]
             return -np.stack([count_differences(signs, query) for query in words])
 
-        rows, columns = self._scan(scores, len(words), 1, k, among).pairs()
+        rows, columns = self._scan(scores, len(words), 1, k, among).get_pairs()
         return rows, columns if among is None else among[columns]
 
 

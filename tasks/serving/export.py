@@ -345,7 +345,7 @@ def _make_id_function(
             inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}
 
-    specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
+    specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.list_input_names()}
     return tf.function(logits, autograph=False).get_concrete_function(**specs)
 
 

@@ -149,7 +149,7 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     if task.record.text_method is None:
         raise _make_refusal(task, "it has no method for predictions on texts")
     backbone, preprocessor = task.backbone, task.preprocessor
-    answers = task._answers.with_model()
+    answers = task._answers.copy_with_model()
     name = type(answers).__name__
     if name not in ANSWERS:
         raise _make_refusal(
@@ -247,7 +247,7 @@ def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[
         similarities of the outputs for each text.
     """
     runner = EngineRunner(open_session(path, format), task.preprocessor)
-    answers = dataclasses.replace(task._answers.with_model(), runner=runner)
+    answers = dataclasses.replace(task._answers.copy_with_model(), runner=runner)
     pairs = zip(answers.predict_texts(texts), task.predict(texts, verbose=0), strict=True)
     cosines = [_compute_cosine(found, expected) for found, expected in pairs]
     agreement = {

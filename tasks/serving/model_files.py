@@ -166,7 +166,7 @@ def _get_fixed_length(task: Task) -> int | None:
 
 def _make_specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
     """Create the input specs for the Keras exporters. Dynamic sizes are None."""
-    names = task.prepared_inputs()
+    names = task.list_input_names()
     return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
 
 
@@ -193,7 +193,7 @@ def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> Non
     import torch
 
     _teach_torch()
-    names = task.prepared_inputs()
+    names = task.list_input_names()
 
     class Positional(torch.nn.Module):
         def __init__(self):
@@ -271,7 +271,8 @@ def _write_litert_from_torch(task: Task, path: pathlib.Path, options: dict) -> N
     shape, device = (1, _get_fixed_length(task)), task.weights[0].value.device
     # Each input needs its own tensor. A shared tensor would become a single input.
     samples = {
-        name: torch.ones(shape, dtype=torch.int32, device=device) for name in task.prepared_inputs()
+        name: torch.ones(shape, dtype=torch.int32, device=device)
+        for name in task.list_input_names()
     }
     with _freeze_weights(task), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
         litert_torch.convert(Named().eval(), (), samples, **options).export(str(path))
@@ -339,7 +340,7 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
 
     module = tf.Module()
     module.weights = [variable.value for variable in task.variables]
-    specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
+    specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.list_input_names()}
     with use_context(is_long=False), silence_messages():
         function = tf.function(logits, autograph=False).get_concrete_function(**specs)
         tf.saved_model.save(module, str(folder), {"serving_default": function})
@@ -538,7 +539,7 @@ def _rename(graph: GraphProto, old: str, new: str) -> None:
 
 def _name_axes(value, task: Task) -> None:
     """Name the dynamic axes of an input or output."""
-    of_masks = {"mask_positions", "logits"} if "mask_positions" in task.prepared_inputs() else {}
+    of_masks = {"mask_positions", "logits"} if "mask_positions" in task.list_input_names() else {}
     for i, axis in enumerate(value.type.tensor_type.shape.dim):
         if axis.dim_param:
             axis.dim_param = ("masks" if value.name in of_masks else "length") if i else "batch"

@@ -406,7 +406,7 @@ def _open_model(files: FolderFiles, format: str, engine: str, spinning: bool) ->
     options = {"spinning": spinning} if engine == "onnx" else {}
     session = open_session(files.path / names[0], engine, **options)
     for name in names:
-        checked = os.fstat(files.file(name).fileno())
+        checked = os.fstat(files.open_file(name).fileno())
         if not os.path.samestat(os.stat(files.path / name), checked):
             raise ValueError(f"{files.path} was replaced while it was opened. Open it again.")
     return session

@@ -333,7 +333,7 @@ class ScoredSpans(NamedTuple):
         """Return the spans selected by the boolean mask `kept` (P,)."""
         return ScoredSpans(*(array_ops.boolean_mask(field, kept) for field in self))
 
-    def ordered(self, order: array_ops.Tensor) -> ScoredSpans:
+    def reorder(self, order: array_ops.Tensor) -> ScoredSpans:
         """Return the spans at the given indices, in the given order."""
         return ScoredSpans(*(array_ops.gather(field, order) for field in self))
 

@@ -140,7 +140,7 @@ class EntityAnswers(Answers):
         if isinstance(threshold, Mapping):  # thresholds of the given labels
             known = dict.fromkeys(np.asarray(names.flat_values).tolist())
             expand_thresholds(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
-        least = self.least_scores(threshold, names)
+        least = self.get_min_scores(threshold, names)
         words, read, examples = self._encode(texts, prompts)
         lowest = np.min(least.flat_values)
         with np.errstate(divide="ignore"):  # thresholds of 0 and 1 have infinite logits
@@ -166,7 +166,7 @@ class EntityAnswers(Answers):
             times = array_ops.where(names.nrows() == 1, count, 1)
             rows = array_ops.repeat(array_ops.range(names.nrows()), times)
             names = array_ops.gather(names, rows)
-            least = self.least_scores(threshold, names)
+            least = self.get_min_scores(threshold, names)
             words, read, examples = self._encode(text, names)
             lowest = array_ops.reduce_min(least.flat_values)
             found = self._find_candidates_in_graph(run, examples, lowest)
@@ -194,7 +194,7 @@ class EntityAnswers(Answers):
             outputs[row][start, end - start, label] = score
         return outputs
 
-    def least_scores(
+    def get_min_scores(
         self, given: float | Mapping[str, float] | None, names: array_ops.RaggedTensor
     ) -> array_ops.RaggedTensor:
         """Return the threshold of each label of each text, float32, ragged (N, None).
@@ -214,8 +214,10 @@ class EntityAnswers(Answers):
 
     def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
         """Split texts into words and windows, and encode the windows."""
-        words = self.preprocessor.words(texts)
-        examples, read = self.preprocessor.examples(words, self.preprocessor.prompts(labels))
+        words = self.preprocessor.tokenize_words(texts)
+        examples, read = self.preprocessor.make_examples(
+            words, self.preprocessor.make_prompts(labels)
+        )
         return words, read, examples
 
     def _find_candidates(self, examples: dict, batch_size, least: float) -> ScoredSpans:

@@ -282,8 +282,8 @@ class EntityExtractor(Task):
         labels = inputs["label_positions"].shape[1] if "label_positions" in inputs else 1
         return keras.KerasTensor((batch, words, self.max_width, labels), "float32")
 
-    def prepared_inputs(self) -> list[str]:
-        return [*super().prepared_inputs(), *SpanInputs._fields]
+    def list_input_names(self) -> list[str]:
+        return [*super().list_input_names(), *SpanInputs._fields]
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         own = {"word_index": (0, length), "word_mask": (0, 1), "label_positions": (-1, length - 1)}
@@ -421,7 +421,7 @@ class EntityExtractor(Task):
         # Spans are selected by score, so the spans of a threshold are the selected spans above it.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
         names, _ = make_label_sets(labels, None, len(x))
-        least = self._answers.least_scores(None, names)
+        least = self._answers.get_min_scores(None, names)
         pairs = zip(
             *(np.asarray(rows.flat_values).tolist() for rows in (names, least)), strict=True
         )

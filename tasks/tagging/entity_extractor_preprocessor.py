@@ -190,7 +190,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             raise invalid("label_marker", self.label_marker, expected)
 
     @staticmethod
-    def folder_format() -> FolderFormat:
+    def get_folder_format() -> FolderFormat:
         """The folder format of presets."""
         return gliner.GlinerFolder()
 
@@ -203,7 +203,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     # -- texts and labels ----------------------------------------------------------------------
 
-    def words(self, texts: array_ops.Tensor) -> WordsOfTexts:
+    def tokenize_words(self, texts: array_ops.Tensor) -> WordsOfTexts:
         """Split texts (N,) into words, and tokenize the words."""
         words, starts, ends = split_words(texts, self._kinds)
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
@@ -217,7 +217,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         tokens = words.with_values(ids).merge_dims(1, 2)
         return WordsOfTexts(*kept, counts, tokens, tokens.with_values(numbers), absent)
 
-    def prompts(self, labels: array_ops.RaggedTensor) -> Prompts:
+    def make_prompts(self, labels: array_ops.RaggedTensor) -> Prompts:
         """Create the prompt tokens to add before each text.
 
         Args:
@@ -238,7 +238,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         ends = array_ops.ones([ids.nrows(), 1], array_ops.int32) * self._separator_ids
         return Prompts(array_ops.concat([ids, ends], axis=1), labels.with_values(begins + shift))
 
-    def examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
+    def make_examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
         """Create an example for each window."""
         lengths = words.ids.row_lengths()
         room = self.max_sequence_length - 2 - prompts.ids.row_lengths()  # (N,)
@@ -341,10 +341,12 @@ class EntityExtractorPreprocessor(Preprocessor):
             sets = array_ops.RaggedTensor.from_tensor(every)
         if y is not None:
             sets = shuffle_rows(sets)
-        words = self.words(texts)
+        words = self.tokenize_words(texts)
         texts_of_labels = array_ops.constant(names, array_ops.string)
-        prompts = self.prompts(sets.with_values(array_ops.gather(texts_of_labels, sets.values)))
-        examples, found = self.examples(words, prompts)
+        prompts = self.make_prompts(
+            sets.with_values(array_ops.gather(texts_of_labels, sets.values))
+        )
+        examples, found = self.make_examples(words, prompts)
         if y is not None:
             examples |= self._make_targets(texts, words, found, sets, y, names)
         if sample_weight is not None:

@@ -101,7 +101,7 @@ def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
             last[row, start] = max(end, last.get((row, start), end))
             first[row, end] = min(start, first.get((row, end), start))
     chosen.sort(key=lambda i: spans[i][:2])
-    return found.ordered(array_ops.constant(np.array(chosen, "int64")))
+    return found.reorder(array_ops.constant(np.array(chosen, "int64")))
 
 
 def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
@@ -112,7 +112,7 @@ def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> Scor
     group.
     """
     order = array_ops.argsort(found.score, direction="DESCENDING", stable=True)
-    found = found.ordered(order)
+    found = found.reorder(order)
     row, start, end = (array_ops.cast(field, array_ops.int64) for field in found[:3])
     # indices over all texts, with gaps between texts. The last indices are for windows that are too
     # long.
@@ -166,7 +166,7 @@ def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> Scor
     found = found.keep(kept)
     key = array_ops.cast(found.row, array_ops.int64) * ROW_STRIDE
     key += array_ops.cast(found.start, array_ops.int64)
-    return found.ordered(array_ops.argsort(key, stable=True))
+    return found.reorder(array_ops.argsort(key, stable=True))
 
 
 def _divide_into_steps(

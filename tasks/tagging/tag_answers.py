@@ -169,7 +169,7 @@ class TagAnswers(Answers):
         strategy = strategy or self.best_strategy
 
         def find(text):
-            tokens = self.preprocessor.tokens(replace_invalid_text(text), self.split_symbols)
+            tokens = self.preprocessor.tokenize(replace_invalid_text(text), self.split_symbols)
             scores = array_ops.nn.softmax(self._merge(tokens, run) / self.temperature)
             return pad_columns(self._find(scores, tokens, strategy, threshold))
 
@@ -179,8 +179,8 @@ class TagAnswers(Answers):
         """Find entities from scores (P, C), and convert them to columns."""
         transitions = self.get_transitions()
         found = entities.find_entities(scores, tokens, self.tags, strategy, transitions)
-        found = entities.select_above(found, self.least_scores(threshold, strategy))
-        names = array_ops.constant(self.entity_names(strategy), array_ops.string)
+        found = entities.select_above(found, self.get_min_scores(threshold, strategy))
+        names = array_ops.constant(self.get_entity_names(strategy), array_ops.string)
         return entities.make_entity_columns(found, tokens.texts, names)
 
     @validate_arguments
@@ -223,7 +223,7 @@ class TagAnswers(Answers):
 
     def find_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
         """Tokenize texts, and compute the logits (P, C) of their tokens."""
-        tokens = self.preprocessor.tokens(x, self.split_symbols)
+        tokens = self.preprocessor.tokenize(x, self.split_symbols)
         if not int(tokens.ids.nrows()):
             return tokens, np.zeros((0, len(self.tag_names)), "float32")
 
@@ -236,8 +236,8 @@ class TagAnswers(Answers):
 
     def _merge(self, tokens: TokenizedTexts, run: Callable) -> array_ops.Tensor:
         """Run the model on windows, and merge the outputs into logits (P, C) for all tokens."""
-        windows = self.preprocessor.windows(tokens)
-        outputs = run(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
+        windows = self.preprocessor.split_into_windows(tokens)
+        outputs = run(self.preprocessor.make_examples(tokens, windows))  # ragged (W, None, C)
         column = self.preprocessor.tokenizer.first_column
         return merge(outputs[:, column : column - 2], windows)
 
@@ -256,12 +256,12 @@ class TagAnswers(Answers):
         """The strategy for counting entities: `best_strategy`, or "simple" in place of "none"."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
-    def entity_names(self, strategy: str) -> list[str]:
+    def get_entity_names(self, strategy: str) -> list[str]:
         """The label names. `find_entities` returns indices in this list."""
         return list(self.tag_names if strategy == "none" else self.tags.type_names)
 
-    def least_scores(self, given, strategy: str) -> np.ndarray | None:
-        """Return the minimum score of each label in `entity_names`, or None without thresholds."""
+    def get_min_scores(self, given, strategy: str) -> np.ndarray | None:
+        """Return the minimum score of each entity name, or None without thresholds."""
         given = self.thresholds if given is None else given
         if given is None:
             return None

@@ -61,7 +61,7 @@ class Notation(NamedTuple):
             letter = letter.upper() if letter.islower() else ""
         return (letter, kind) if kind and letter in LETTERS else ("", tag)
 
-    def outside(self, tags: Iterable[str]) -> set[str]:
+    def get_outside_tags(self, tags: Iterable[str]) -> set[str]:
         """Return the tags of words outside spans."""
         return {"O", "o"} & set(tags) if self.is_lower else {"O"}
 
@@ -95,7 +95,7 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
             parts[tag] = "", tag
     if not any(letter for letter, _ in parts.values()):
         for notation in OTHERS:
-            found = {tag: notation.split(tag) for tag in known - notation.outside(known)}
+            found = {tag: notation.split(tag) for tag in known - notation.get_outside_tags(known)}
             if found and _is_notation(found.values(), notation, "o" in known - {*found}):
                 return notation, found
     return DEFAULT, parts

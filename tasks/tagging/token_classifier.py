@@ -309,39 +309,39 @@ class TokenClassifier(LabelledTask):
             logger.warning(line)
             self._logged_notation = line
 
-    def _before_training(self, given, data) -> bool:
-        super()._before_training(given, data)
+    def _prepare_training(self, given, data) -> bool:
+        super()._prepare_training(given, data)
         if self.preprocessor is None or given.kind == "arrays":
             return False
         labelled_all = self.preprocessor.label_all_tokens
         of_spans = has_spans(given)
         self.split_symbols = True if of_spans else "outer"
-        self._set_resolution(self._measure_cut_spans(given) if of_spans else 0.0)
+        self._adapt_to_cut_spans(self._measure_cut_spans(given) if of_spans else 0.0)
         if self.valid_tags is None:
             self.valid_tags = of_spans or self._is_valid(given.x, given.y)
         return self.preprocessor.label_all_tokens != labelled_all
 
-    def _set_resolution(self, share: float) -> None:
+    def _adapt_to_cut_spans(self, cut_share: float) -> None:
         """Set `label_all_tokens` and the strategy, so that answers can match the spans.
 
         Args:
-            share: Float. Fraction of spans that cut a word.
+            cut_share: Float. Fraction of spans that cut a word.
         """
         prepares = self.preprocessor
-        if share >= MANY_CUT and self.strategy in (None, "simple", "none"):
+        if cut_share >= MANY_CUT and self.strategy in (None, "simple", "none"):
             if self.strategy is None or not prepares.label_all_tokens:
                 logger.warning(
                     "%.3g%% of the spans begin or end inside a word of the tokenizer. All "
                     "tokens are labelled, and answers consist of tokens (strategy='simple').",
-                    100 * share,
+                    100 * cut_share,
                 )
             self.strategy, prepares.label_all_tokens = self.strategy or "simple", True
-        elif share and self.strategy != "simple":
+        elif cut_share and self.strategy != "simple":
             logger.warning(
                 "%.3g%% of the spans begin or end inside a word of the tokenizer. Answers "
                 "consist of whole words and cannot match these spans. Use from_preset(..., "
                 "strategy='simple', label_all_tokens=True) for answers that consist of tokens.",
-                100 * share,
+                100 * cut_share,
             )
         if self.strategy is None:
             self.strategy = "average" if prepares.label_all_tokens else "first"
@@ -355,7 +355,7 @@ class TokenClassifier(LabelledTask):
         """Return the fraction of spans in the first batches of a dataset that cut a word."""
         if not given.is_read_in_batches:
             return self.preprocessor.measure_cut_spans(given.x, given.y)
-        seen = self.preprocessor.batched(given.x, BATCH_SIZE).take(FIRST_BATCHES)
+        seen = self.preprocessor.batch_examples(given.x, BATCH_SIZE).take(FIRST_BATCHES)
         parts = (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in seen)
         shares = [self.preprocessor.measure_cut_spans(*part) for part in parts]
         return float(np.mean(shares)) if shares else 0.0
@@ -513,7 +513,7 @@ class TokenClassifier(LabelledTask):
         check_weights_finite(self)
         answers = self._answers
         found = self.extract_entities(x, answers.joining_strategy, batch_size, threshold=0.0)
-        names, least = answers.entity_names("simple"), answers.least_scores(None, "simple")
+        names, least = answers.get_entity_names("simple"), answers.get_min_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least
         return entity_metrics.score_by_type(self._collect_true_entities(x, y), found, names, least)
 

@@ -110,7 +110,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         check_stride(self.doc_stride or 0, self.max_sequence_length - 3)
 
     @validate_arguments
-    def tokens(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
+    def tokenize(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
         """Tokenize texts or sentences split into words. See `TokenClassifier` for `split_symbols`.
 
         The offsets of a token include the combining marks after it, which many tokenizers drop.
@@ -127,13 +127,13 @@ class TokenClassifierPreprocessor(Preprocessor):
             return tokens
         return split_words_at_symbols(tokens, self._symbols, inside=split_symbols != "outer")
 
-    def windows(self, tokens: TokenizedTexts) -> Windows:
+    def split_into_windows(self, tokens: TokenizedTexts) -> Windows:
         """Divide the tokens into windows."""
         capacity = self.max_sequence_length - 2
         doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 
-    def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
+    def make_examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
         """Create an example with token ids for every window."""
         return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
 
@@ -142,9 +142,9 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         x, y = self.separate(x, y)
-        tokens = self.tokens(x)
-        windows = self.windows(tokens)
-        examples = self.examples(tokens, windows)
+        tokens = self.tokenize(x)
+        windows = self.split_into_windows(tokens)
+        examples = self.make_examples(tokens, windows)
         if y is None:
             return examples
         labels, labelled, marks = self.align_labels(x, tokens, y)
@@ -156,12 +156,12 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
         x = convert_to_plain(x)
-        tokens = self.tokens(x)
-        windows = self.windows(tokens)
+        tokens = self.tokenize(x)
+        windows = self.split_into_windows(tokens)
         units = tokens if is_words(x) else split_words_at_symbols(tokens, self._symbols)
         labelled = mark_word_starts(units) | self.label_all_tokens
         weights = self._compute_label_weights(tokens, windows, labelled, sample_weight)
-        return {**self.examples(tokens, windows), "label_weights": weights}
+        return {**self.make_examples(tokens, windows), "label_weights": weights}
 
     def _compute_label_weights(
         self, tokens: TokenizedTexts, windows: Windows, labelled: array_ops.Tensor, sample_weight
@@ -201,7 +201,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             y: Spans of the texts.
         """
         spans = token_labels.check_labels(x, y, self.labels, self._most_classes)
-        cut = mark_cut_words(self.tokens(x, split_symbols=True), spans)
+        cut = mark_cut_words(self.tokenize(x, split_symbols=True), spans)
         return float(np.mean(cut)) if len(cut) else 0.0
 
     @functools.cached_property
@@ -233,7 +233,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**inputs, **padded}, y, weights
 
     @validate_arguments
-    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Batch a dataset of single examples: scalar texts, or vectors of words and of tags.
 
         A vector without tags is a batch of texts, unless its specification is ragged.

@@ -186,7 +186,7 @@ class Backup:
         self.window_sizes: list = training.get("window_sizes", [])
 
     @contextlib.contextmanager
-    def arrays(self) -> Iterator[SafetensorsFile]:
+    def open_arrays(self) -> Iterator[SafetensorsFile]:
         """Open the file with the arrays. Raise a ValueError if another run has replaced it."""
         with OpenFolder(self.path, [MANIFEST, STATE]) as files:
             if read_manifest(files, verify=False) != self._manifest:
@@ -194,18 +194,18 @@ class Backup:
                     f"Another run replaced {self.path} while it was being restored. Use a separate "
                     "backup_dir for each run."
                 )
-            yield SafetensorsFile(files.file(STATE))
+            yield SafetensorsFile(files.open_file(STATE))
 
-    def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
+    def read_shapes(self, group: str) -> dict[str, tuple[int, ...]]:
         """Return a dict from names to shapes for a group of variables, such as "optimizer"."""
-        with self.arrays() as file:
+        with self.open_arrays() as file:
             shapes = file.shapes
         return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
 
     def read(self, group: str) -> list[np.ndarray]:
         """Read the stored values of a group of variables from the backup."""
-        names = self.shapes(group)
-        with self.arrays() as file:
+        names = self.read_shapes(group)
+        with self.open_arrays() as file:
             return [file.read(f"{group}.{i}") for i in range(len(names))]
 
     def restore(self, group: str, variables: list) -> None:
@@ -216,14 +216,14 @@ class Backup:
         """
         now = {f"{group}.{i}": variable for i, variable in enumerate(variables)}
         shapes = {name: tuple(variable.shape) for name, variable in now.items()}
-        stored = self.shapes(group)
+        stored = self.read_shapes(group)
         for name in sorted({*shapes, *stored}):
             if shapes.get(name) != stored.get(name):
                 raise self._make_run_error(
                     f"variable {name} has the shape {stored.get(name)} in the backup, but "
                     f"{shapes.get(name)} now"
                 )
-        with self.arrays() as file:
+        with self.open_arrays() as file:
             for name, variable in now.items():
                 saved, own = file.dtype(name).name, _get_backup_dtype(variable)
                 if saved != own:
@@ -284,7 +284,7 @@ class BackupFolder:
                     "or a folder that only contains backups."
                 )
 
-    def newest(self) -> Backup | None:
+    def find_newest(self) -> Backup | None:
         """Return the newest complete backup, or None if the folder is empty or missing.
 
         Raises:
@@ -459,7 +459,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         """
         self._folder.check()
         self._run, self._model, self._window_sizes = flatten_settings(run), task, window_sizes
-        self._continued, position = self._folder.newest(), start
+        self._continued, position = self._folder.find_newest(), start
         self._kept = self._continued and self._continued.path
         self._at_first_step = self._continued is not None
         if self._continued:
@@ -500,7 +500,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             batches: Dataset of training batches. Its first batch is used to build the metrics.
         """
         model = self.model
-        if len(model.metrics_variables) < len(self._continued.shapes("metrics")):
+        if len(model.metrics_variables) < len(self._continued.read_shapes("metrics")):
             # The TensorFlow trainer of Keras only builds the metrics in its first step.
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(next(iter(batches)))
             y_pred = model(x, training=False)
@@ -698,7 +698,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
         position = backup.resume_position(task, run, position, data.window_sizes)
     # Keras reads one more batch after the last epoch.
     done = (position.epoch - epochs.start) * steps + position.step
-    batches = data.batches(position.seed, done if position.epoch < epochs.stop else 0)
+    batches = data.make_batches(position.seed, done if position.epoch < epochs.stop else 0)
     options = {"epochs": epochs.stop, "verbose": verbose}
     if position.step:
         params = {**options, "steps": steps, "model": task, "add_progbar": verbose != 0}

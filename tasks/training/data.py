@@ -145,7 +145,7 @@ class BatchMaker:
     worker: tuple[int, int]
     dtype: str
 
-    def cached(self, name, make: Callable):
+    def get_graph(self, name, make: Callable):
         """Return the graph for the current settings. If it is not in the cache, create it.
 
         Args:
@@ -179,7 +179,7 @@ class BatchMaker:
         bucketed = self.compiles and (lengths or self.graphs.lengths or True)
         return functools.partial(self.preprocessor.collate, bucketed=bucketed)
 
-    def batcher(self, examples: dict, batch_size: int, fills: bool) -> LengthGroupedBatcher:
+    def make_batcher(self, examples: dict, batch_size: int, fills: bool) -> LengthGroupedBatcher:
         """Create a batcher for encoded examples.
 
         Args:
@@ -190,13 +190,13 @@ class BatchMaker:
         multiple = count_data_parallel_devices() if fills else None
         if packing := self._find_packing(examples, batch_size):
             length, counts = packing
-            return self.cached(
+            return self.get_graph(
                 ("batches", multiple, packing),
                 lambda: LengthGroupedBatcher(self.collate((length,)), multiple, counts),
             )
         if self.compiles and self.lengths_vary:
             self._choose_lengths(examples)
-        return self.cached(
+        return self.get_graph(
             ("batches", multiple), lambda: LengthGroupedBatcher(self.collate(), multiple)
         )
 
@@ -330,7 +330,7 @@ class Source:
                 "dataset or stream."
             )
 
-    def batches(self, seed: int, start: int = 0) -> tf.data.Dataset:
+    def make_batches(self, seed: int, start: int = 0) -> tf.data.Dataset:
         """Return the batches of all epochs, starting at index `start`.
 
         Args:
@@ -346,11 +346,11 @@ class Source:
     def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         raise NotImplementedError
 
-    def one_pass(self) -> tf.data.Dataset:
+    def read_one_pass(self) -> tf.data.Dataset:
         """Return the batches of one pass over the data. They are used to count the labels."""
-        return self.batches(0).take(self.steps).map(drop_padding_rows)
+        return self.make_batches(0).take(self.steps).map(drop_padding_rows)
 
-    def in_order(self):
+    def read_in_order(self):
         """Return the batches of one pass in the order of the data, for `keras.Model.evaluate`."""
         raise NotImplementedError
 
@@ -367,7 +367,7 @@ class Source:
         """
         check_dataset_alone(validation_split=share)
 
-    def weighted(self, weigh: Callable, weights: np.ndarray) -> Source:
+    def change_weights(self, weigh: Callable, weights: np.ndarray) -> Source:
         """Return the same data with different sample weights.
 
         Args:
@@ -392,7 +392,7 @@ def hide_count(batches):
         batches: `tf.data.Dataset` or `ArrayBatches`. Any other object is returned unchanged.
     """
     if isinstance(batches, ArrayBatches):
-        return batches.uncounted()
+        return batches.make_endless()
     return batches.filter(lambda *_: True) if hasattr(batches, "filter") else batches
 
 

@@ -274,7 +274,7 @@ class Distribution:
                 "keras.distribution.set_distribution(None)."
             )
 
-    def agree(
+    def check_equal_batches(
         self, model: keras.Model, metrics: list[ExactMetric], *sources: Source | None
     ) -> None:
         """Raise a ValueError if `torch.distributed` processes have different numbers of batches.
@@ -326,7 +326,7 @@ class Distribution:
 
     # -- data ----------------------------------------------------------------------------------
 
-    def divided(self, dataset, steps: int | None) -> tuple:
+    def divide_dataset(self, dataset, steps: int | None) -> tuple:
         """Divide every batch of a dataset. Return the divided dataset and the number of batches.
 
         Args:
@@ -345,7 +345,7 @@ class Distribution:
         """Divide the datasets in the arguments of `keras.Model.fit`."""
         pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
         for data, steps in pairs:
-            divided = self.divided(arguments.get(data), arguments.get(steps))
+            divided = self.divide_dataset(arguments.get(data), arguments.get(steps))
             arguments = {**arguments, **dict(zip((data, steps), divided, strict=True))}
         return arguments
 

@@ -214,7 +214,7 @@ class MeanOfLoss(metrics.Mean):
     @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         batch_loss = BatchLoss(self.loss, self.activation)
-        values = batch_loss.values(y_true, y_pred)
+        values = batch_loss.compute_values(y_true, y_pred)
         if len(values.shape) == 0:
             batch_loss.check_single_value(sample_weight is not None)
             return super().update_state(values[None], ops.shape(y_pred)[:1])
@@ -479,7 +479,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         self._forget()
         return had
 
-    def columns(self, y_true, y_pred) -> tuple:
+    def make_columns(self, y_true, y_pred) -> tuple:
         """Return the labels (B, 1) or (B, C) and the outputs (B, C) that are stored."""
         return y_true, y_pred
 
@@ -489,7 +489,9 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
     @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
-        y_true, y_pred = self.columns(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
+        y_true, y_pred = self.make_columns(
+            ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        )
         y_pred = ops.cast(y_pred, self.dtype)
         y_true = ops.reshape(ops.cast(y_true, self.dtype), (ops.shape(y_pred)[0], -1))
         weight = ops.ones_like(y_pred[:, 0])
@@ -563,7 +565,7 @@ class ClassRanking(ExactMetric):
         super().__init__(capacity, **kwargs)
         self.activation = activation
 
-    def columns(self, y_true, y_pred) -> tuple:
+    def make_columns(self, y_true, y_pred) -> tuple:
         if self.activation == "sigmoid":
             return y_true, y_pred
         if len(y_true.shape) == len(y_pred.shape) and y_pred.shape[-1] > 1:

@@ -192,7 +192,7 @@ class Objective:
             return type(found).from_config({**found.get_config(), "from_logits": True})
         return found
 
-    def batch_loss(self, loss) -> BatchLoss:
+    def make_batch_loss(self, loss) -> BatchLoss:
         """Create the `BatchLoss` of a loss.
 
         Args:

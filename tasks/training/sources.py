@@ -1,7 +1,7 @@
 """Convert the inputs of `fit` and `evaluate` to a `Source`: data in memory, datasets and streams.
 
-Other kinds of data, such as a `PretrainingCorpus`, have a method `training_data(plan, maker)` that
-returns a `Source`.
+Other kinds of data, such as a `PretrainingCorpus`, have a method `make_training_data(plan, maker)`
+that returns a `Source`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Given:
         y: Labels, or None if there are no labels or if `x` contains them.
         kind: String. "texts" for raw inputs in memory, "arrays" for preprocessed inputs in memory,
             "dataset" for a `tf.data.Dataset`, "stream" for a `Stream`, or "corpus" for an object
-            with a method `training_data`.
+            with a method `make_training_data`.
 
     Example:
         >>> Given.of(["A text."], [1]).kind, Given.of({"token_ids": [[2, 3]]}).kind
@@ -74,7 +74,8 @@ class Given:
     @classmethod
     def of(cls, x, y=None) -> Given:
         """Create a `Given` from inputs and labels, and detect the kind of the inputs."""
-        if callable(getattr(x, "training_data", None)):  # a table can have a column with this name
+        # A table can have a column with the name of this method.
+        if callable(getattr(x, "make_training_data", None)):
             return cls(x, y, "corpus")
         if isinstance(x, Stream):
             return cls(x, y, "stream")
@@ -117,7 +118,9 @@ class Examples(Source):
     @functools.cached_property
     def _training(self) -> tuple[int, Callable]:
         capacity = self.maker.preprocessor.packed_length if self._is_encoded else None
-        return self._make_batcher(capacity is None).training(self.examples, self.plan, capacity)
+        return self._make_batcher(capacity is None).make_training_batches(
+            self.examples, self.plan, capacity
+        )
 
     def _make_batcher(self, may_fill: bool) -> LengthGroupedBatcher:
         maker, size = self.maker, self.plan.batch_size
@@ -125,8 +128,8 @@ class Examples(Source):
         if not fills:
             check_divisible(self.examples, size)
         if self._is_encoded:
-            return maker.batcher(self.examples, size, fills)
-        return maker.cached("prepared", lambda: LengthGroupedBatcher(make_prepared_batch))
+            return maker.make_batcher(self.examples, size, fills)
+        return maker.get_graph("prepared", lambda: LengthGroupedBatcher(make_prepared_batch))
 
     @property
     def steps(self) -> int:
@@ -142,8 +145,12 @@ class Examples(Source):
     def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         return self._training[1](seed, start)
 
-    def in_order(self) -> tf.data.Dataset:
-        return self._make_batcher(True).ordered(self.examples, self.plan.batch_size).dataset
+    def read_in_order(self) -> tf.data.Dataset:
+        return (
+            self._make_batcher(True)
+            .make_ordered_batches(self.examples, self.plan.batch_size)
+            .dataset
+        )
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
@@ -174,7 +181,7 @@ class DatasetBatches(Source):
     def _make_batches(self, batch_size: int) -> tf.data.Dataset:
         if self._is_prepared:
             return self._dataset
-        return self.maker.preprocessor.batched(self._dataset, batch_size)
+        return self.maker.preprocessor.batch_examples(self._dataset, batch_size)
 
     @property
     def _is_single(self) -> bool:
@@ -210,7 +217,7 @@ class DatasetBatches(Source):
             raw = group_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
         return self._preprocess_batches(raw, seed, start)
 
-    def in_order(self) -> tf.data.Dataset:
+    def read_in_order(self) -> tf.data.Dataset:
         return self._preprocess_batches(self._batched, NOT_RANDOM)
 
     def _preprocess_batches(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
@@ -284,21 +291,21 @@ class StreamBatches(Source):
         source, first = type(self._stream.source).__name__, self._stream.checksum[:12]
         return {"stream": source, "first_batch": first, **order}
 
-    def one_pass(self) -> Iterator:
+    def read_one_pass(self) -> Iterator:
         if self._stream.is_read_once:
             raise ValueError(
                 f"Counting the labels requires a separate pass, but {self._stream} can only be "
                 "read once. Pass class_weight={...}, or use a keras.utils.PyDataset or a "
                 "DataLoader."
             )
-        yield from super().one_pass()
+        yield from super().read_one_pass()
 
     def _make_epoch_batches(self, seed: int, start: int):
         total = self.total_steps - start
         batches = InOrder(lambda first: self._iterate_batches(first + start, seed), total)
         return self._convert_for_keras(batches, total)
 
-    def in_order(self):
+    def read_in_order(self):
         def batches(first: int = 0) -> Iterator:
             chunks = itertools.islice(self._iterate_chunks(self.plan.batch_size), first, None)
             for number, (_, examples) in enumerate(chunks, first):
@@ -354,7 +361,7 @@ class StreamBatches(Source):
         files = self._get_token_files(rows)
         if files is not None and files.sizes is not None:
             for number, size in enumerate(files.sizes):
-                yield size, functools.partial(files.examples, number)
+                yield size, functools.partial(files.read_examples, number)
             return
         chunks = self._stream.chunks(rows)
         if files is None:
@@ -380,7 +387,7 @@ class StreamBatches(Source):
             encode = functools.partial(self._encode_chunk, chunk)
 
             def examples(number=number, encode=encode, is_last=following is None and error is None):
-                found = files.examples(number, encode)
+                found = files.read_examples(number, encode)
                 if is_last:
                     files.finish(sizes)
                 return found
@@ -397,7 +404,7 @@ class StreamBatches(Source):
             checked = self.maker.check(Given.of(x))
             return keras.utils.pack_x_y_sample_weight(checked, *labels)
         with use_numpy(), log_once(self._logged):
-            x, y, weight = self._stream.separated(chunk)
+            x, y, weight = self._stream.separate_labels(chunk)
             self.maker.check_given(y, x)
             return self.maker.encode(x, y, weight)
 
@@ -516,7 +523,7 @@ def make_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMak
     y = given.y
     if given.kind == "corpus":
         check_dataset_alone(y, sample_weight)
-        return given.x.training_data(plan, maker)
+        return given.x.make_training_data(plan, maker)
     x = maker.check(given)
     if given.kind == "arrays":
         return Examples(plan, maker, make_prepared_examples(x, y, sample_weight))

@@ -120,7 +120,7 @@ class Stream:
         self.first = first
         self.is_single = _is_single(*first[:2], self._labels_tokens)
         self.element_spec = keras.utils.pack_x_y_sample_weight(
-            *self.separated(_combine_rows([first]) if self.is_single else first)
+            *self.separate_labels(_combine_rows([first]) if self.is_single else first)
         )
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class Stream:
         plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
-    def separated(self, batch: tuple) -> tuple:
+    def separate_labels(self, batch: tuple) -> tuple:
         """Separate the inputs and the labels of a batch. Return `(x, y, sample_weight)`.
 
         Raises:
@@ -183,7 +183,7 @@ class Stream:
             source = _iterate_batches(source)
         return map(functools.partial(_split_element, labels_tokens=self._labels_tokens), source)
 
-    def one_pass(self) -> Iterator[tuple]:
+    def read_one_pass(self) -> Iterator[tuple]:
         """Yield the elements of a pass, or the remaining elements of a generator."""
         return self._elements if self.is_read_once else self._read()
 
@@ -194,7 +194,7 @@ class Stream:
 
     def chunks(self, rows: int) -> Iterator[tuple]:
         """Yield the batches in one pass. Single rows are combined to batches of `rows` rows."""
-        elements = self.one_pass()
+        elements = self.read_one_pass()
         if not self.is_single:
             yield from elements
             return
@@ -214,7 +214,7 @@ class Stream:
         try:
             elements = len(self.source)
         except TypeError:
-            elements = count_to_end((1 for _ in self.one_pass()), f"x ({self})")
+            elements = count_to_end((1 for _ in self.read_one_pass()), f"x ({self})")
         if elements == sys.maxsize:  # a Grain dataset that repeats infinitely
             raise ValueError("The stream is infinite. Pass steps_per_epoch=...")
         return -(-elements // batch_size) if self.is_single else elements

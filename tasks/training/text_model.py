@@ -170,7 +170,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 Defaults to True.
         """
 
-    def _before_training(self, given: sources.Given, data: Source) -> bool:
+    def _prepare_training(self, given: sources.Given, data: Source) -> bool:
         """Update the inference settings, and reset the calibration and the thresholds.
 
         `fit` calls this method after the data is checked, so that invalid data does not change the
@@ -304,7 +304,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         jit_compile = recipe.jit_compile(self.record.goes_step_by_step, has_fixed_shapes)
         # `compute_loss` computes the loss, so Keras does not need it.
         loss = self.objective.resolve_loss(given["loss"])
-        batch_loss = self.objective.batch_loss(loss)
+        batch_loss = self.objective.make_batch_loss(loss)
         if self.distribution.strategy:
             batch_loss.check_is_summable()
         metrics = self.objective.metrics(loss, given["metrics"], given["weighted_metrics"])
@@ -485,7 +485,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             )
 
         data, held_out_data = read()
-        if self._before_training(given, data):
+        if self._prepare_training(given, data):
             data, held_out_data = read()
         if validation_split:
             self.objective.report_split(data.examples, held_out_data.examples)
@@ -530,10 +530,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             none.on_train_end()
             return self.history
         self.distribution.report_processes(self)
-        self.distribution.agree(self, self._list_exact_metrics(), data, held_out)
+        self.distribution.check_equal_batches(self, self._list_exact_metrics(), data, held_out)
         with self.distribution.running():
             arguments, done = resume(self, data, callbacks, verbose)
-            validation = held_out and held_out.in_order()
+            validation = held_out and held_out.read_in_order()
             arguments |= {**options, "validation_data": validation}
             build_metrics(self, arguments["x"])
             arguments = self.distribution.divide_arguments(arguments)
@@ -665,8 +665,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._make_ready()
         self._prepare_metrics()
         data = self._make_evaluation_source(given, sample_weight, batch_size or BATCH_SIZE, steps)
-        self.distribution.agree(self, self._list_exact_metrics(), data)
-        batches = data.in_order()
+        self.distribution.check_equal_batches(self, self._list_exact_metrics(), data)
+        batches = data.read_in_order()
         build_metrics(self, batches)
         with suppress_end_warning(x), raise_own_errors(data):
             return self._run(self._evaluate, batches, **options)
@@ -696,7 +696,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
         """Call a Keras loop over batches. With a strategy, batches are divided over replicas."""
-        x, steps = self.distribution.divided(x, steps)
+        x, steps = self.distribution.divide_dataset(x, steps)
         with self.distribution.running(), self._count_batches(steps):
             return function(x, *args, steps=steps, **kwargs)
 
@@ -744,14 +744,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             training: Boolean, as in Keras.
             batch_loss: `BatchLoss` for this step. Defaults to the loss from `compile`.
         """
-        penalties = self.penalties(y_pred)
+        penalties = self.sum_penalties(y_pred)
         loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, _get_real_rows(x))
         if training:
             self.recipe.weigh_batch(self.optimizer, size)
         self.compiled_with.weigh_next_loss(size)
         return loss * self.recipe.loss_weight + penalties
 
-    def penalties(self, y_pred):
+    def sum_penalties(self, y_pred):
         """Return the sum of the losses that layers add, such as regularization losses.
 
         Call this method before the replicas synchronize, because the losses are replaced when the
@@ -783,7 +783,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         result = super().get_metrics_result
         return self.distribution.compute_batch_metrics(self.metrics_variables, result)
 
-    def step_function(self, step: Callable) -> Callable | None:
+    def make_step_function(self, step: Callable) -> Callable | None:
         """Create a function that runs a step in one graph. Return None to use the Keras function.
 
         Keras uses two graphs: the first reads a batch from the iterator and calls the second.
@@ -876,7 +876,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def compute_batch_outputs(self, inputs):
         """Compute the outputs for a batch of any size with a single graph."""
         long, step = _is_long(inputs), self.predict_step
-        graph = self.batch_maker.cached(
+        graph = self.batch_maker.get_graph(
             ("forward", self._traced_weights, long),
             lambda: ShapePolymorphicFunction(_trace_by_length(long, step), 3),
         )

@@ -27,7 +27,7 @@ class Model(keras.Model):
     def call(self, inputs):
         return self.dense(inputs)
 
-    def step_function(self, step):
+    def make_step_function(self, step):
         self.asked.append(step.__name__)
 
 
@@ -83,7 +83,7 @@ def test_keras_asks_for_step_functions():
 
 def test_a_step_function_takes_the_place_of_keras_own():
     class Counting(Model):
-        def step_function(self, step):
+        def make_step_function(self, step):
             return lambda iterator: {**step(next(iterator)), "own": 7.0}
 
     model = Counting()
@@ -130,7 +130,7 @@ class Model(keras.Model):
     def call(self, inputs):
         return self.dense(inputs)
 
-    def step_function(self, step):
+    def make_step_function(self, step):
         return None
 
     @property

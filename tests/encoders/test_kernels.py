@@ -47,7 +47,7 @@ def formula(tokens, mask):
 def test_the_core_is_the_formula(kind, tokens):
     layer = kind(hidden_dim=8, num_heads=2)
     layer.build()
-    mask = ops.convert_to_numpy(make_attention_mask(REAL).matrix())
+    mask = ops.convert_to_numpy(make_attention_mask(REAL).make_matrix())
     heads = (np.swapaxes(t, 1, 2) for t in tokens)
     mixed, probabilities = layer.attend(*heads, mask)
     np.testing.assert_allclose(np.swapaxes(mixed, 1, 2), formula(tokens, mask), atol=1e-5)
@@ -65,7 +65,7 @@ def test_every_form_is_the_formula(layer, tokens, monkeypatch, max_distance, sta
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
     mask = make_attention_mask(REAL, starts, max_distance)
     mixed = ops.convert_to_numpy(attend_fast(layer, *tokens, mask))
-    expected = formula(tokens, ops.convert_to_numpy(mask.matrix()))
+    expected = formula(tokens, ops.convert_to_numpy(mask.make_matrix()))
     np.testing.assert_allclose(mixed[REAL], expected[REAL], atol=1e-5)
 
 
@@ -75,7 +75,7 @@ def test_texts_without_padding_need_no_mask(layer, tokens, monkeypatch, short):
     monkeypatch.setattr(long_attention, "SHORT_LENGTH", short)
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
     mask = make_attention_mask(None)
-    assert mask.matrix() is None
+    assert mask.make_matrix() is None
     expected = formula(tokens, True)
     np.testing.assert_allclose(attend_fast(layer, *tokens, mask), expected, atol=1e-5)
 
@@ -90,7 +90,7 @@ def test_no_padding_mask_means_that_all_tokens_are_real(name):
 
 
 def test_the_fused_kernel_is_the_formula(tokens):
-    mask = ops.convert_to_numpy(make_attention_mask(REAL).matrix())
+    mask = ops.convert_to_numpy(make_attention_mask(REAL).make_matrix())
     mixed = compute_fused_attention(*tokens, mask)
     np.testing.assert_allclose(mixed, formula(tokens, mask), atol=1e-5)
 
@@ -131,7 +131,7 @@ def test_a_gated_net_multiplies_its_halves():
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     kernel = ops.convert_to_numpy(block.intermediate_dense.kernel)
     expected = np.maximum(x @ kernel[:, :3], 0) * (x @ kernel[:, 3:])
-    np.testing.assert_allclose(block.intermediate(x), expected, atol=1e-6)
+    np.testing.assert_allclose(block.compute_intermediate(x), expected, atol=1e-6)
 
 
 def test_fused_projections_are_queries_keys_and_values_side_by_side(layer):

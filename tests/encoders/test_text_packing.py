@@ -57,7 +57,7 @@ def test_pairs_keep_their_segments(task):
 @pytest.mark.slow
 def test_an_epoch_of_fit_has_every_text_once(task):
     rows = task.preprocess(TEXTS)
-    steps, batches = LengthGroupedBatcher(task.preprocessor.collate).training(
+    steps, batches = LengthGroupedBatcher(task.preprocessor.collate).make_training_batches(
         rows, Plan(4), capacity=32
     )
     seen = []
@@ -77,7 +77,7 @@ def test_an_epoch_of_fit_has_every_text_once(task):
 @pytest.mark.slow
 def test_fit_learns_from_packed_sequences_with_weights(task):
     rows = task.preprocess(TEXTS, sample_weight=np.arange(len(TEXTS)) % 2)
-    _, batches = LengthGroupedBatcher(task.preprocessor.collate).training(
+    _, batches = LengthGroupedBatcher(task.preprocessor.collate).make_training_batches(
         rows, Plan(2), capacity=32
     )
     weights = np.concatenate([w.numpy().ravel() for _, _, w in batches(seed=0)])

@@ -16,7 +16,7 @@ def numbers(model, inputs) -> np.ndarray:
 
 
 def predicted(backbone, inputs) -> np.ndarray:
-    return ops.convert_to_numpy(backbone.predictions(inputs))
+    return ops.convert_to_numpy(backbone.compute_query_stream(inputs))
 
 
 # -- special tokens behind the texts -----------------------------------------------------------

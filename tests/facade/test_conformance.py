@@ -213,7 +213,7 @@ def test_a_backbone_gives_what_transformers_did(golden, family):
     ],
 )
 def test_a_checkpoints_own_settings_are_kept(golden, family, task, tmp_path):
-    head = task.head_of(family)
+    head = task.get_family_head(family)
     stored = golden(folder_of(family, task).name).folder
     shutil.copytree(stored, tmp_path / "theirs")
     config = json.loads((stored / "config.json").read_text())

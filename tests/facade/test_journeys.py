@@ -299,7 +299,7 @@ class TestClassWeight:
             ({"O": 0.5, "B-PER": 2}, [0, 2, 0.5, 0.5, 1, 0]),
             ("balanced", [0, 4 / 3, 2 / 3, 2 / 3, 4 / 3, 0]),
         ):
-            [(_, _, weights)] = stream.objective.weigh_classes(data, given, None).batches(0)
+            [(_, _, weights)] = stream.objective.weigh_classes(data, given, None).make_batches(0)
             np.testing.assert_allclose(weights.numpy(), [expected])
 
     @pytest.mark.matrix
@@ -380,7 +380,7 @@ class TestWordsInWordsOut:
         model.save_to_preset(tmp_path / "preset")
         again = ez.TokenClassifier.from_preset(tmp_path / "preset")
         with use_numpy():  # as answers prepare texts
-            pieces = model.preprocessor.tokens([self.TEXT], model.split_symbols)
+            pieces = model.preprocessor.tokenize([self.TEXT], model.split_symbols)
         logits = np.zeros((pieces.ids.flat_values.shape[0], 2), "float32")
         logits[:, 1] = [1, -2, -2, -2, -2, -2, -2, 1, -2, -2, 1, -2, -2, -2, 1, -2, -2]
         if all_pieces:

@@ -75,7 +75,7 @@ class Scorer(Task):
         return TinyData({}, super().tiny_data().x, [0.5, 1.0, -1.0, 0.0])
 
     def call(self, inputs, training=None):
-        x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
+        x = self.encode_inputs(inputs, training)["sequence_output"]  # (B, L, D)
         real = ops.cast(inputs["padding_mask"], "float32")[..., None]
         x = ops.cast(x, "float32") * real * ops.arange(1.0, self.backbone.hidden_dim + 1)
         return ops.sum(x, axis=(1, 2))[:, None] / ops.sum(real, axis=1)  # (B, 1)
@@ -104,7 +104,7 @@ class HeadedScorer(Scorer):
         self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy)
 
     def call(self, inputs, training=None):
-        x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
+        x = self.encode_inputs(inputs, training)["sequence_output"]  # (B, L, D)
         return self.head(x[:, 0], training=training)
 
 

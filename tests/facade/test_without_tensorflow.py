@@ -216,7 +216,7 @@ CASES = [
 for name, arguments, x, y in CASES:
     cls, family = getattr(ez, name), get_family("bert")
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
-    backbone = tiny.backbone(family, num_layers=1, pooler=cls.head_of(family).pooled)
+    backbone = tiny.backbone(family, num_layers=1, pooler=cls.get_family_head(family).pooled)
     try:
         cls(backbone, preprocessor, **arguments).fit(x, y, verbose=0)
         error = "none"

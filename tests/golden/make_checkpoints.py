@@ -290,7 +290,9 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     # Large weights, so that every part shows in the outputs.
     config = getattr(transformers, f"{name}Config")(**{**sizes, "initializer_range": 0.5})
     config.init_std = 0.5
-    class_name = name + family.heads[head].beam.class_suffix if beam else family.class_name(head)
+    class_name = (
+        name + family.heads[head].beam.class_suffix if beam else family.get_class_name(head)
+    )
     model = getattr(transformers, class_name)(config).eval()
     for parameter in model.parameters():  # biases and LayerNorm away from 0 and 1
         parameter.data += 0.1 * torch.randn_like(parameter)
@@ -345,7 +347,7 @@ def make(family: Family, head: str, beam: bool = False) -> None:
 if __name__ == "__main__":
     for family in map(get_family, sys.argv[1:] or FAMILIES):
         for head in {"Model", *family.heads} - {"ForPreTraining"}:
-            if hasattr(transformers, family.class_name(head)):
+            if hasattr(transformers, family.get_class_name(head)):
                 make(family, head)
             if head in family.heads and family.heads[head].beam:
                 make(family, head, beam=True)

@@ -53,7 +53,7 @@ def test_transformers_opens_what_we_saved(golden, tmp_path, family, suffix):
     stored = golden(f"{family.class_prefix}_{suffix}")
     here = TASKS[suffix].from_preset(stored.folder)
     here.save_to_preset(tmp_path)
-    cls = getattr(transformers, family.class_name(suffix))
+    cls = getattr(transformers, family.get_class_name(suffix))
     model, report = cls.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values()), report
     found, inputs = here(stored.inputs), stored.inputs

@@ -249,7 +249,7 @@ def values_of(family, key: str, config) -> list:
 
 
 def class_of(family, suffix: str):
-    return getattr(transformers, family.class_name(suffix), None)
+    return getattr(transformers, family.get_class_name(suffix), None)
 
 
 def heads_of(family) -> dict[str, type]:

@@ -134,7 +134,7 @@ def test_transformers_opens_what_we_saved(tiny, family, task, tmp_path):
 
 @pytest.mark.parametrize("family", list_families(), ids=lambda family: family.name)
 def test_transformers_tokenizes_as_the_saved_tokenizer_does(tiny, golden, family, tmp_path):
-    is_there = hasattr(transformers, family.class_name("ForMaskedLM"))
+    is_there = hasattr(transformers, family.get_class_name("ForMaskedLM"))
     folder = golden(f"{family.class_prefix}_{'ForMaskedLM' if is_there else 'Model'}").folder
     task = ez.MaskedLM.from_preset(folder)
     task.save_to_preset(tmp_path)

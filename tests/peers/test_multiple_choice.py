@@ -27,7 +27,7 @@ FAMILIES = [
 @pytest.mark.parametrize("contexts", [None, CONTEXTS], ids=["questions", "contexts"])
 def test_logits_of_texts_are_those_of_transformers(tiny, family, contexts, tmp_path):
     backbone = tiny.backbone(
-        family, pooler=ez.MultipleChoice.head_of(family).pooled, max_sequence_length=48
+        family, pooler=ez.MultipleChoice.get_family_head(family).pooled, max_sequence_length=48
     )
     preprocessor = ez.MultipleChoicePreprocessor(tiny.tokenizer(family))
     here = tiny.randomize_weights(ez.MultipleChoice(backbone, preprocessor))

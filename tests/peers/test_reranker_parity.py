@@ -27,7 +27,7 @@ PATHS = {"sigmoid": "torch.nn.modules.activation.Sigmoid", "linear": "torch.nn.I
 
 def reranker(name: str, activation: str, **arguments):
     family = get_family(name)
-    backbone = tiny.backbone(family, pooler=ez.Reranker.head_of(family).pooled)
+    backbone = tiny.backbone(family, pooler=ez.Reranker.get_family_head(family).pooled)
     preprocessor = ez.RerankerPreprocessor(tiny.tokenizer(family), **arguments)
     return tiny.randomize_weights(ez.Reranker(backbone, preprocessor, activation=activation))
 

@@ -89,7 +89,7 @@ def edited(source, folder, fields: dict, family, head: str):
     config = json.loads((folder / "config.json").read_text())
     for name, value in fields.items():
         if name == "architectures" and value:
-            prefix, suffix = family.class_prefix, family.class_name(head)
+            prefix, suffix = family.class_prefix, family.get_class_name(head)
             value = [name.format(prefix, head=suffix) for name in value]
         config.pop(name, None) if value is None else config.update({name: value})
     (folder / "config.json").write_text(json.dumps(config))

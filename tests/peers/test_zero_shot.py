@@ -36,7 +36,7 @@ CLASSES = [
 def test_scores_are_those_of_the_pipeline(tiny, family, classes, multi_label, tmp_path):
     record = get_family(family)
     preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(record))
-    pooler = ez.SequenceClassifier.head_of(record).pooled
+    pooler = ez.SequenceClassifier.get_family_head(record).pooled
     backbone = tiny.backbone(record, pooler=pooler, max_sequence_length=LENGTH)
     classifier = ez.SequenceClassifier(backbone, preprocessor, labels=classes)
     tiny.randomize_weights(classifier).save_to_preset(tmp_path)

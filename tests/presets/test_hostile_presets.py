@@ -411,7 +411,7 @@ def test_settings_of_kerashubs_tokenizer_are_applied_or_refused(tmp_path, settin
     def read() -> None:
         with OpenFolder(folder, ["*.json", "assets/tokenizer/vocabulary.txt"]) as files:
             checkpoint.files = files
-            checkpoint.stored_tokenizer()
+            checkpoint.read_tokenizer()
 
     checkpoint.family = get_family("bert")
     read()
@@ -521,4 +521,4 @@ def test_variables_of_tensorflow_are_floating_point_numbers(tmp_path, golden):
         Tf1Checkpoint(OpenFolder(folder, ["*"]), get_family("bert")) as checkpoint,
         pytest.raises(ValueError, match="word_embeddings'.*int32"),
     ):
-        checkpoint.tensor("embeddings.word_embeddings.weight")
+        checkpoint.read_tensor("embeddings.word_embeddings.weight")

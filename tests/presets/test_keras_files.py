@@ -206,10 +206,10 @@ def test_sizes_that_a_file_has_no_weights_for_are_refused_at_once(files, tmp_pat
 def test_sizes_are_not_overestimated(tmp_path, family):
     backbone = testing_tiny.backbone(family)
     config = {**backbone.get_config(), "quantized": {}}
-    assert type(backbone).least_weights(config) <= backbone.count_params()
+    assert type(backbone).count_min_weights(config) <= backbone.count_params()
     # Of sizes as real ones have, where the large matrices are nearly all.
     large = {**config, "vocabulary_size": 10**6, "intermediate_dim": 10**6}
-    assert type(backbone).least_weights(large) > 10**6 * config["hidden_dim"]
+    assert type(backbone).count_min_weights(large) > 10**6 * config["hidden_dim"]
 
 
 @pytest.mark.slow

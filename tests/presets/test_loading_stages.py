@@ -78,7 +78,7 @@ def test_the_encoder_has_the_weights_of_the_files(checkpoint):
     backbone, used, pooler_is_new = loading.restore_encoder(CLS, checkpoint, asked, Safeguards())
     [name] = [name for name in used if name.endswith("word_embeddings.weight")]
     table = backbone.embeddings.token_embedding.embeddings
-    np.testing.assert_array_equal(table, checkpoint.tensor(name))
+    np.testing.assert_array_equal(table, checkpoint.read_tensor(name))
     assert not pooler_is_new
     shared = loading.restore_encoder(CLS, checkpoint, asked, Safeguards(), backbone)
     assert shared == (backbone, set(), False)

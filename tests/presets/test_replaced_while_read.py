@@ -303,14 +303,14 @@ def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, m
     from encoder_zoo.presets.formats import huggingface
 
     [folder, *_] = save_versions(tiny, tmp_path, "safetensors")
-    read = huggingface.HuggingFaceCheckpoint.tensor
+    read = huggingface.HuggingFaceCheckpoint.read_tensor
 
     def write_meanwhile(self, name):
         with open(folder / "config.json", "a") as file:
             file.write(" ")
         return read(self, name)
 
-    monkeypatch.setattr(huggingface.HuggingFaceCheckpoint, "tensor", write_meanwhile)
+    monkeypatch.setattr(huggingface.HuggingFaceCheckpoint, "read_tensor", write_meanwhile)
     with pytest.raises(ValueError, match=r"config\.json was changed"):
         ez.SequenceClassifier.from_preset(folder)
 

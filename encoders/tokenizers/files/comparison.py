@@ -112,23 +112,23 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
         ValueError: If a step is not supported by this tokenizer class, which would change ids.
     """
     ours, parts = tokenizer.steps, ("normalizer", "pre_tokenizer")
-    theirs = [files.steps(part) for part in parts]
+    theirs = [files.get_steps(part) for part in parts]
     own = [getattr(ours, part) for part in parts]
     alike = zip(normalize_steps(*theirs), normalize_steps(*own), strict=True)
     for i, (found, expected) in enumerate(alike):
         if found != expected:
-            raise files.mismatch(
+            raise files.make_mismatch_error(
                 f"{parts[i]} is {describe_steps(theirs[i])}", describe_steps(own[i])
             )
-    model = tokenizer._model()
+    model = tokenizer._make_model()
     found, expected = (
         normalize_model(model, get_model_settings(settings, model["type"]), ours.pre_tokenizer)
-        for settings in (files.part("model"), model)
+        for settings in (files.get_part("model"), model)
     )
     for field, value in found.items():
         if value != expected[field]:
             of_token = f" for unk_token {tokenizer.unknown_token!r}" * (field == "unk_id")
-            raise files.mismatch(
+            raise files.make_mismatch_error(
                 f"model.{field} is {quote(value)}", f"{expected[field]!r}{of_token}"
             )
 
@@ -147,8 +147,8 @@ def compare_processors(
     Raises:
         ValueError: If the file adds no special tokens, or others than the tokenizer.
     """
-    found, expected = files.steps("post_processor"), tokenizer.steps.post_processor
-    template = files.template()
+    found, expected = files.get_steps("post_processor"), tokenizer.steps.post_processor
+    template = files.get_template()
     if template is None and not files.names_class:
         advice = class_name and (
             f", or name a tokenizer_class in tokenizer_config.json, such as {class_name}"
@@ -160,7 +160,7 @@ def compare_processors(
         )
     for token, token_id in collect_template_ids(found):
         if tokenizer.token_to_id(token) != token_id:
-            raise files.mismatch(
+            raise files.make_mismatch_error(
                 f"post_processor uses the id {quote(token_id)} for {quote(token)}",
                 f"the id {tokenizer.token_to_id(token)}",
             )
@@ -170,7 +170,9 @@ def compare_processors(
     differing = set(filter(_has_space, tokenizer.get_vocabulary()))
     added = differing & {token["content"] for token in tokenizer.added_tokens}
     if differing - added:
-        raise files.mismatch(f"post_processor is {describe_steps(found)}", describe_steps(expected))
+        raise files.make_mismatch_error(
+            f"post_processor is {describe_steps(found)}", describe_steps(expected)
+        )
     if added:
         logger.warning(
             "%s: post_processor is %s, but this kind of tokenizer uses %s. The ids are equal, but "

@@ -40,7 +40,7 @@ class TokenizerFiles:
 
     Example:
         >>> files = TokenizerFiles("preset", {"tokenizer_config.json": {"cls_token": "<c>"}})
-        >>> files.special_tokens(), "vocab.txt" in files
+        >>> files.find_special_tokens(), "vocab.txt" in files
         ({'start_token': '<c>'}, False)
     """
 
@@ -67,30 +67,30 @@ class TokenizerFiles:
         """Path to tokenizer.json, for error messages."""
         return self.folder / "tokenizer.json"
 
-    def mismatch(self, found: str, expected: object) -> ValueError:
+    def make_mismatch_error(self, found: str, expected: object) -> ValueError:
         """Return the error to raise if tokenizer.json is not supported by a tokenizer class."""
         return ValueError(f"{self.json_path}: {found}. Expected {expected}.")
 
-    def part(self, name: str) -> dict:
+    def get_part(self, name: str) -> dict:
         """Return a part of tokenizer.json, such as "model". Return {} if it is missing or null."""
         part = self._get_object("tokenizer.json").get(name) or {}
         if not isinstance(part, dict):
             raise invalid(f"{self.json_path}: {name}", part, "an object")
         return part
 
-    def steps(self, part: str) -> list[dict]:
+    def get_steps(self, part: str) -> list[dict]:
         """Return the flattened steps for a part such as "normalizer". See `flatten_steps`.
 
-        Calls to `setting` can change these steps. After all settings have been read, they match the
-        steps used by transformers.
+        Calls to `get_setting` can change these steps. After all settings have been read, they
+        match the steps used by transformers.
 
         Example:
             >>> content = {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}}
-            >>> TokenizerFiles("preset", {"tokenizer.json": content}).steps("normalizer")
+            >>> TokenizerFiles("preset", {"tokenizer.json": content}).get_steps("normalizer")
             [{'type': 'NFC'}]
         """
         if part not in self._steps:
-            self._steps[part] = flatten_steps(self.part(part), part)
+            self._steps[part] = flatten_steps(self.get_part(part), part)
         return self._steps[part]
 
     @property
@@ -103,11 +103,12 @@ class TokenizerFiles:
         """Return whether tokenizer_config.json contains a specific (not generic) class name."""
         return self.tokenizer_class not in (None, *GENERIC_CLASSES)
 
-    def setting(self, name: str, field: str, *parts: str) -> bool | None:
+    def get_setting(self, name: str, field: str, *parts: str) -> bool | None:
         """Look up a setting in tokenizer_config.json and tokenizer.json, or return None.
 
         If both files contain the setting, the precedence is the same as in transformers. For
-        specific classes, tokenizer_config.json is used, and `steps` will be updated to this value.
+        specific classes, tokenizer_config.json is used, and `get_steps` will be updated to this
+        value.
         For generic classes, tokenizer.json is used. If only tokenizer.json contains the setting,
         its value is used, and a warning is logged if a specific class in transformers would use a
         different default.
@@ -117,7 +118,7 @@ class TokenizerFiles:
             field: String. Field name to look up in steps from tokenizer.json.
             *parts: Names of tokenizer.json parts to search, such as "normalizer".
         """
-        steps = [step for part in parts for step in self.steps(part) if field in step]
+        steps = [step for part in parts for step in self.get_steps(part) if field in step]
         own = self._get_object("tokenizer_config.json").get(name)
         stated = steps[0][field] if steps else None
         for file, value in (("tokenizer_config.json", own), ("tokenizer.json", stated)):
@@ -152,7 +153,7 @@ class TokenizerFiles:
             step[field] = own
         return own
 
-    def special_tokens(self) -> dict[str, str]:
+    def find_special_tokens(self) -> dict[str, str]:
         """Return the special tokens in all files, as a dict from argument names to tokens."""
         files = ("tokenizer_config.json", "special_tokens_map.json")
         found: dict[str, str] = {}
@@ -170,7 +171,7 @@ class TokenizerFiles:
 
     def get_unknown_token(self) -> str | None:
         """Return the unknown token for the model in tokenizer.json, or None if it is not set."""
-        model = self.part("model")
+        model = self.get_part("model")
         token, position, vocabulary = (model.get(name) for name in ("unk_token", "unk_id", "vocab"))
         if type(position) is int and isinstance(vocabulary, list):
             entry = vocabulary[position] if 0 <= position < len(vocabulary) else None
@@ -180,7 +181,7 @@ class TokenizerFiles:
     def read_special_tokens(self, cls: type) -> dict[str, str]:
         """Return special tokens from the files, with default values from a tokenizer class."""
         defaults = get_argument_defaults(cls)
-        tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.special_tokens()
+        tokens = {name: defaults[name] for name in SPECIAL_TOKENS} | self.find_special_tokens()
         if tokens["pad_token"] == tokens["mask_token"]:  # used by PyLate to pad queries
             tokens["pad_token"] = defaults["pad_token"]
         # Byte-level BPE does not need an unknown token, so it can be equal to another token. The
@@ -196,7 +197,7 @@ class TokenizerFiles:
 
     def _read_template_tokens(self, named: Mapping[str, str]) -> dict[str, str]:
         """Return the start and end tokens used by the post-processor in tokenizer.json."""
-        if (template := self.template()) is None:
+        if (template := self.get_template()) is None:
             return {}
         tokens = {"start_token": template.start_token, "end_token": template.end_token}
         for argument, token in tokens.items():
@@ -208,10 +209,10 @@ class TokenizerFiles:
                 )
         return tokens
 
-    def template(self) -> Template | None:
+    def get_template(self) -> Template | None:
         """Return the post-processor template, or None if tokenizer.json does not contain one."""
         name = f"{self.json_path}: post_processor"
-        return read_template(self.part("post_processor"), name)
+        return read_template(self.get_part("post_processor"), name)
 
     def get_config_value(self, name: str) -> object:
         """Return a field from tokenizer_config.json, or None if it is missing."""
@@ -244,7 +245,7 @@ class TokenizerFiles:
         """
         if "tokenizer.json" not in self:
             return {}
-        fast = self.vocabulary(name)
+        fast = self.get_vocabulary(name)
         tokens, fast_tokens = ({i: token for token, i in v.items()} for v in (ids, fast))
         renamed = {
             i: token
@@ -302,7 +303,7 @@ class TokenizerFiles:
                     f"{self.folder}: the id of {quote(token)} is {describe_mismatch(said)}"
                 )
 
-    def model(self, alternative: str) -> dict:
+    def get_model(self, alternative: str) -> dict:
         """Return the model from tokenizer.json.
 
         Args:
@@ -317,12 +318,12 @@ class TokenizerFiles:
                 f"{self.folder} has no {alternative} and no tokenizer.json. Expected the "
                 "vocabulary in one of them."
             )
-        return self.part("model")
+        return self.get_part("model")
 
-    def vocabulary(self, alternative: str) -> dict[str, int]:
-        """Return {token: id} for the model in tokenizer.json. See `model`."""
+    def get_vocabulary(self, alternative: str) -> dict[str, int]:
+        """Return {token: id} for the model in tokenizer.json. See `get_model`."""
         name = f"{self.json_path}: model.vocab"
-        return check_vocabulary(self.model(alternative).get("vocab"), name)
+        return check_vocabulary(self.get_model(alternative).get("vocab"), name)
 
     def list_added_tokens(self) -> list[dict]:
         """Return all added tokens, including special tokens, sorted by id.
@@ -539,7 +540,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
     """Look up the merges in tokenizer.json. Each merge can be a string or a pair.
 
     Raises:
-        ValueError: If `model.merges` is not a list of token pairs.
+        ValueError: If `get_model.merges` is not a list of token pairs.
 
     Example:
         >>> model = {"merges": [["a", "b"], "ab c"]}
@@ -547,7 +548,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
         ['a b', 'ab c']
     """
     name = f"{files.json_path}: model.merges"
-    merges = files.part("model").get("merges")
+    merges = files.get_part("model").get("merges")
     if not isinstance(merges, list):
         raise invalid(name, merges, "a list of pairs of tokens")
     check_count(len(merges), name)

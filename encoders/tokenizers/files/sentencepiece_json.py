@@ -16,7 +16,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
 
 def find_charsmap(files: TokenizerFiles) -> str | None:
     """Return the precompiled normalizer in tokenizer.json, or None if it does not exist."""
-    for step in files.steps("normalizer"):
+    for step in files.get_steps("normalizer"):
         if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
             charsmap = step["precompiled_charsmap"]
             if not isinstance(charsmap, str):
@@ -36,7 +36,7 @@ def read_unigram_model(
         ValueError: If `model.vocab` contains an invalid entry or a duplicate token.
     """
     path = files.json_path
-    vocabulary = files.model(alternative).get("vocab")
+    vocabulary = files.get_model(alternative).get("vocab")
     if not isinstance(vocabulary, list) or not vocabulary:
         raise invalid(f"{path}: model.vocab", vocabulary, "a list of tokens and scores")
     check_count(len(vocabulary), f"{path}: model.vocab")
@@ -48,7 +48,7 @@ def read_unigram_model(
             raise invalid(f"{path}: model.vocab[{i}]", entry[0], "unique tokens")
         scores[entry[0]] = float(entry[1])
     ids = {token: i for i, token in enumerate(scores)}
-    unknown = files.part("model").get("unk_id")
+    unknown = files.get_part("model").get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(ids):
         raise invalid(f"{path}: model.unk_id", unknown, f"0 to {len(ids) - 1}")
     files.compare_added(ids)
@@ -84,7 +84,7 @@ def read_bpe_model(
             in a merge.
     """
     path = files.json_path
-    model = files.part("model")
+    model = files.get_part("model")
     vocabulary = check_vocabulary(model.get("vocab"), f"{path}: model.vocab")
     tokens = sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))
     merges = read_merges(files)

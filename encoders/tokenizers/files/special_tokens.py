@@ -33,11 +33,11 @@ class Template(NamedTuple):
     uses_segments: bool
     first_column: int = 1
 
-    def parts(self, is_pair: bool) -> list[tuple[bool, object, int]]:
+    def get_parts(self, is_pair: bool) -> list[tuple[bool, object, int]]:
         """Return (is_text, name, segment) for each part of a single text or a pair.
 
         Example:
-            >>> Template("[CLS]", "[SEP]", 1, True).parts(is_pair=False)
+            >>> Template("[CLS]", "[SEP]", 1, True).get_parts(is_pair=False)
             [(False, '[CLS]', 0), (True, 'A', 0), (False, '[SEP]', 0)]
         """
         second = int(self.uses_segments)
@@ -54,7 +54,7 @@ class Template(NamedTuple):
         single, pair = (
             [
                 {"Sequence" if is_text else "SpecialToken": {"id": name, "type_id": segment}}
-                for is_text, name, segment in self.parts(is_pair)
+                for is_text, name, segment in self.get_parts(is_pair)
             ]
             for is_pair in (False, True)
         )
@@ -154,7 +154,7 @@ def _read_template_parts(step: Mapping, name: str) -> Template:
         start, end = (pair[0], pair[-1]) if first_column else (pair[-1], pair[-2])
         separators = texts[1] - first_column - 1
         found = Template(start[1], end[1], separators, end[2] == 1, first_column)
-        if found.parts(False) == single and found.parts(True) == pair:
+        if found.get_parts(False) == single and found.get_parts(True) == pair:
             return found
     raise ValueError(
         f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected one start token "

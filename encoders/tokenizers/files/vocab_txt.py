@@ -71,6 +71,6 @@ def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str
         ids = {token: i for i, token in enumerate(tokens)}
         files.compare_added(ids)
         return append_tokens(tokens, files.map_added_tokens(roles.values()))
-    vocabulary = files.vocabulary("vocab.txt")
+    vocabulary = files.get_vocabulary("vocab.txt")
     files.compare_added(vocabulary)
     return sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))

@@ -108,7 +108,7 @@ class ByteBPE(tf.Module):
         symbols, splits, owners = encode_utf8(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
         ends = shift_left(begins, 1, tf.size(symbols))
-        ids, begins, ends, tokens = self._word_table.tokens(
+        ids, begins, ends, tokens = self._word_table.look_up_tokens(
             1 + symbols, begins, ends, functools.partial(self._encode_words, symbols)
         )
         rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))

@@ -42,7 +42,7 @@ def check_model(steps: Steps, model: Model) -> None:
     """Raise a ValueError if a model setting is not supported."""
     kind, vocabulary = model.settings["type"], model.settings["vocab"]
     settings = get_model_settings(model.settings, kind)
-    is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
+    is_byte_level = "ByteLevel" in steps.list_types("pre_tokenizer")
     needs_unknown = True
     if kind == "BPE":
         needs_unknown = not (is_byte_level and set(make_byte_alphabet()) <= {*vocabulary})

@@ -186,7 +186,7 @@ class CharacterModel(tf.Module):
             tokens = tokens._replace(ids=tf.gather(self._ids, tokens.ids))
         return tokens.fuse(self._unknown_id) if self._fuses else tokens
 
-    def single_tokens(self, words: Sequence[str]) -> np.ndarray:
+    def look_up_single_tokens(self, words: Sequence[str]) -> np.ndarray:
         """Return an id per word, or -1 for long words and for words with several tokens."""
         packed = PackedWords.from_texts(words)
         starts = tf.constant(packed.starts, tf.int32)
@@ -198,7 +198,7 @@ class CharacterModel(tf.Module):
         """Tokenize words."""
         chars, starts = words.chars, words.starts
         numbers = self._numbers(chars.codes)
-        ids, begins, ends, splits = self._word_table.tokens(
+        ids, begins, ends, splits = self._word_table.look_up_tokens(
             numbers,
             starts,
             shift_left(starts, 1, tf.size(numbers)),

@@ -66,7 +66,7 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
         splits_words: Boolean. Whether to split texts at "▁" if spaces are kept.
     """
     is_white = mark_members("white_space")
-    if "WhitespaceSplit" not in steps.types("pre_tokenizer"):
+    if "WhitespaceSplit" not in steps.list_types("pre_tokenizer"):
         is_white = np.arange(len(is_white)) == ord(" ")
     white = CodePointTable(is_white.astype(np.int32))
 

@@ -51,12 +51,12 @@ class StepsGraph(TokenizerGraph):
         else:
             self._normalizer = make_normalizer(steps.normalizer)
             self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
-        self._is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
+        self._is_byte_level = "ByteLevel" in steps.list_types("pre_tokenizer")
         of_words = WordLevel if kind == "WordLevel" else CharacterModel
         model_class = ByteBPE if self._is_byte_level else of_words
         self._model = model_class(model, self.unknown_token_id)
         self._word_lookup = None
-        if marks and "WhitespaceSplit" in steps.types("pre_tokenizer"):
+        if marks and "WhitespaceSplit" in steps.list_types("pre_tokenizer"):
             self._word_lookup = self._make_word_lookup(steps, ids)
         self._without_space = None  # words that follow a space, but do not start with one
         if steps.keeps_spaces and not steps.inserts_space:
@@ -74,7 +74,7 @@ class StepsGraph(TokenizerGraph):
         if (rules := get_lookup_rules(steps.normalizer)) is None:
             return None
         tokens = [token for token in ids if token.startswith(SPACE)]
-        found = zip(tokens, self._model.single_tokens(tokens).tolist(), strict=True)
+        found = zip(tokens, self._model.look_up_single_tokens(tokens).tolist(), strict=True)
         special = {-1, *steps.skipped_ids}
         words = {token.removeprefix(SPACE): i for token, i in found if i not in special}
         return WhitespaceWordLookup(words, *rules)
@@ -85,7 +85,7 @@ class StepsGraph(TokenizerGraph):
             texts = tf.where(apart, texts, tf.strings.join([" ", texts]))
         if self._word_lookup is None or not self.words_are_independent:
             return super()._compute_ids(texts, as_words)
-        return self._word_lookup.ids(texts, lambda parts: self._encode(parts, as_words)[0])
+        return self._word_lookup.look_up_ids(texts, lambda parts: self._encode(parts, as_words)[0])
 
     def _normalize(self, chars: Characters) -> Characters:
         return self._normalizer(chars)

@@ -142,13 +142,13 @@ class WordPieceGraph(TokenizerGraph):
     def _find_whole_words(self, ids: dict[str, int]) -> dict[str, int]:
         """Return {word: id} for words with a single token that are not changed by normalization."""
         words = [t for t in ids if 0 < len(t) <= MAX_WORD_CHARACTERS and not _is_continuation(t)]
-        kept = get_normalization_tables(*self._options).unchanged(words)
+        kept = get_normalization_tables(*self._options).select_unchanged(words)
         return {word: ids[word] for word in kept}
 
     def _compute_ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
         if not self.words_are_independent:
             return super()._compute_ids(texts, as_words)
-        return self._word_lookup.ids(texts, self._split_words)
+        return self._word_lookup.look_up_ids(texts, self._split_words)
 
     def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Return ids (B, None) for texts (B,), which usually are words with several tokens."""
@@ -165,7 +165,7 @@ class WordPieceGraph(TokenizerGraph):
         starts, ends = find_bert_words(chars)
         words = tf.searchsorted(starts, chars.row_splits)
         numbers = unpack_codes(chars.codes)
-        ids, starts, ends, splits = self._word_table.tokens(
+        ids, starts, ends, splits = self._word_table.look_up_tokens(
             numbers, starts, ends, functools.partial(self._model.encode, numbers)
         )
         return Tokens(
@@ -183,8 +183,8 @@ def has_bert_steps(steps: Steps) -> bool:
     """
     if any(token["normalized"] for token in steps.added_tokens) or steps.trims:
         return False
-    normalizer = steps.types("normalizer") in ([], ["BertNormalizer"])
-    return normalizer and steps.types("pre_tokenizer") == ["BertPreTokenizer"]
+    normalizer = steps.list_types("normalizer") in ([], ["BertNormalizer"])
+    return normalizer and steps.list_types("pre_tokenizer") == ["BertPreTokenizer"]
 
 
 def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:

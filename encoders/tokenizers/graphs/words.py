@@ -57,7 +57,7 @@ class Words(NamedTuple):
     @classmethod
     def from_texts(cls, chars: Characters) -> Words:
         """Create one word from each text."""
-        return cls(chars, chars.row_starts())
+        return cls(chars, chars.mark_row_starts())
 
     @property
     def starts(self) -> tf.Tensor:

@@ -35,7 +35,7 @@ class Trie(tf.Module):
         >>> trie = Trie([1], PackedWords.from_symbols([[7, 8]]), [42])
         >>> one = tf.constant([1, 1], tf.int64)
         >>> node = trie.step(trie.step(one, tf.constant([7, 9])), tf.constant(8))
-        >>> node.numpy().tolist(), trie.value(node).numpy().tolist()
+        >>> node.numpy().tolist(), trie.get_values(node).numpy().tolist()
         ([3, 0], [42, -1])
     """
 
@@ -64,7 +64,7 @@ class Trie(tf.Module):
         shifted = tf.bitwise.left_shift(nodes, SYMBOL_BITS)
         return self._edges.lookup(shifted + tf.cast(symbols, tf.int64))
 
-    def value(self, nodes: tf.Tensor) -> tf.Tensor:
+    def get_values(self, nodes: tf.Tensor) -> tf.Tensor:
         """Return values (int32) for sequences that end at `nodes`, or -1 for other nodes."""
         return tf.gather(self._values, nodes)
 
@@ -87,7 +87,7 @@ class Trie(tf.Module):
             alive = tf.where(node != NOWHERE)[:, 0]
             searching, node = tf.gather(searching, alive), tf.gather(node, alive)
             length += 1
-            value = self.value(node)
+            value = self.get_values(node)
             matching = tf.where(value >= 0)[:, 0]
             index = tf.gather(searching, matching)[:, None]
             values = tf.tensor_scatter_nd_update(values, index, tf.gather(value, matching))
@@ -179,7 +179,7 @@ class Unigram(tf.Module):
             node = self._trie.step(node, tf.gather(codes, origin + length))
             alive = tf.where(node != NOWHERE)[:, 0]
             origin, node = tf.gather(origin, alive), tf.gather(node, alive)
-            value = self._trie.value(node)
+            value = self._trie.get_values(node)
             matching = tf.where(value >= 0)[:, 0]
             position, value = tf.gather(origin, matching)[:, None], tf.gather(value, matching)
             column = tf.tensor_scatter_nd_update(

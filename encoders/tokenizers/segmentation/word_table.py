@@ -54,7 +54,7 @@ class WordTable(tf.Module):
         same = compare_keys([tf.gather(column, row) for column in self._keys], keys)
         return tf.where(same, tf.gather(self._ids, row), -1)
 
-    def tokens(
+    def look_up_tokens(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, slow: Callable
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return tokens for words. Words that are not in the table are passed to `slow`.
@@ -161,7 +161,7 @@ class WholeWordLookup(tf.Module):
     Example:
         >>> words = WholeWordLookup({"cats": 7, "!": 8}, lowercase=True)
         >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
-        >>> words.ids(tf.constant(["Cats!!", "cats, cats"]), slow).to_list()
+        >>> words.look_up_ids(tf.constant(["Cats!!", "cats, cats"]), slow).to_list()
         [[7, 8, 8], [7, 1, 2, 7]]
     """
 
@@ -173,7 +173,7 @@ class WholeWordLookup(tf.Module):
         keys, ids = tf.constant([" ", *words]), tf.constant([-1, *words.values()], tf.int32)
         self._table = HashTable(keys, ids, default_value=-1)
 
-    def ids(
+    def look_up_ids(
         self, texts: tf.Tensor, slow: Callable[[tf.Tensor], tf.RaggedTensor]
     ) -> tf.RaggedTensor:
         """Return ids (B, None) for texts (B,).
@@ -238,7 +238,7 @@ class WhitespaceWordLookup(WholeWordLookup):
     Example:
         >>> words = WhitespaceWordLookup({"cat": 7, "½": 8}, {"½": "1/2"}, {}, lowercase=False)
         >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
-        >>> words.ids(tf.constant(["cat  cat", "½ cat"]), slow).to_list()
+        >>> words.look_up_ids(tf.constant(["cat  cat", "½ cat"]), slow).to_list()
         [[7, 7], [1, 2, 7]]
     """
 

@@ -158,7 +158,7 @@ class Characters(NamedTuple):
         """Select characters with a boolean tensor of shape (N,)."""
         return self.take(tf.cast(tf.where(keep)[:, 0], tf.int32))
 
-    def row_starts(self) -> tf.Tensor:
+    def mark_row_starts(self) -> tf.Tensor:
         """Return a mask with shape (N,) for the first character in each text."""
         return make_index_mask(self.row_splits[:-1], tf.size(self.codes))
 

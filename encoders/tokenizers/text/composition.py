@@ -57,7 +57,7 @@ class UnicodeNormalizer(tf.Module):
         touched = tables.touched if self._composes else tables.decomposed
         self._first_touched = int(np.flatnonzero(touched)[0])
         self._is_touched = CodePointTable(touched)
-        self._packed = CodePointTable(tables.packed)
+        self._packed = CodePointTable(tables.packed_results)
         self._expansions = tf.constant(tables.expansions)
         self._splits = tf.constant(tables.expansion_splits)
         self._may_follow = CodePointTable(tables.may_follow)
@@ -107,7 +107,7 @@ class UnicodeNormalizer(tf.Module):
         codes = unpack_codes(parts.codes)
         orders = tf.bitwise.right_shift(parts.codes, ORDER_SHIFT)
         orders = tf.bitwise.bitwise_and(orders, ORDER_MASK)
-        stays = parts.row_starts() | ((orders == 0) & (self._may_follow(codes) == 0))
+        stays = parts.mark_row_starts() | ((orders == 0) & (self._may_follow(codes) == 0))
         begins = tf.cast(tf.where(stays)[:, 0], tf.int32)
         ends = tf.concat([begins[1:], [tf.size(codes)]], 0)
         starter = tf.where(tf.gather(orders, begins) == 0, begins, -1)
@@ -167,8 +167,8 @@ class CompositionTables(NamedTuple):
             composing.
         decomposed: Array with shape (code points,). 1 if a character can change or move when
             decomposing.
-        packed: Array with shape (code points,). Combining order and code point, or an expansion
-            index.
+        packed_results: Array with shape (code points,). Combining order and code point, or an
+            expansion index.
         expansions: Array with combining order and code point for the parts of each character.
         expansion_splits: Array with start positions for each expansion.
         may_follow: Array with shape (code points,). 1 if a character can be composed with an
@@ -179,7 +179,7 @@ class CompositionTables(NamedTuple):
 
     touched: np.ndarray
     decomposed: np.ndarray
-    packed: np.ndarray
+    packed_results: np.ndarray
     expansions: np.ndarray
     expansion_splits: np.ndarray
     may_follow: np.ndarray

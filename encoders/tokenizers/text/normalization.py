@@ -71,7 +71,7 @@ def normalize_quotation_marks(chars: Characters) -> Characters:
         >>> "".join(map(chr, normalize_quotation_marks(characters).codes))
         '"a"\\''
     """
-    followed = shift_left(~chars.row_starts(), 1, False)  # by a character in the same text
+    followed = shift_left(~chars.mark_row_starts(), 1, False)  # by a character in the same text
     pairs = tf.zeros_like(followed)
     for quote in "`'":
         is_quote = chars.codes == ord(quote)
@@ -121,7 +121,7 @@ class BertNormalizer(tf.Module):
             called = packed & ~CODE_MASK | numbers[packed & CODE_MASK]
             return np.where(packed < FIRST_COMPLEX, called, packed)
 
-        self._table = CodePointTable(numbered(tables.packed))
+        self._table = CodePointTable(numbered(tables.packed_results))
         self._expansions = tf.constant(numbered(np.array([*tables.expansions, 0], np.int32)))
         self._expansion_splits = tf.constant([*tables.expansion_splits, 0], tf.int32)
 
@@ -186,7 +186,7 @@ def sort_combining_marks(chars: Characters) -> Characters:
     Source: The Unicode Standard, section 3.11, canonical ordering algorithm.
     """
     order = tf.bitwise.bitwise_and(tf.bitwise.right_shift(chars.codes, ORDER_SHIFT), ORDER_MASK)
-    run = tf.cumsum(tf.cast((order == 0) | chars.row_starts(), tf.int32))
+    run = tf.cumsum(tf.cast((order == 0) | chars.mark_row_starts(), tf.int32))
     key = tf.cast(run, tf.int64) * 64 + tf.cast(order, tf.int64)
 
     def sorted_marks() -> Characters:
@@ -203,8 +203,8 @@ class NormalizationTables:
     """Lookup tables with the result of `BertNormalizer` for each character.
 
     Attributes:
-        packed: int32 array of shape (code points,). Packed result for each character. For COMPLEX
-            characters, this contains an expansion index.
+        packed_results: int32 array of shape (code points,). Result for each character. For
+            COMPLEX characters, this contains an expansion index.
         expansions: List of packed characters for all expansions.
         expansion_splits: List of start positions for each expansion.
     """
@@ -222,23 +222,23 @@ class NormalizationTables:
         kinds = np.where(self.chinese, ALONE, self.kinds)
         kinds[mark_members("space" if clean_text else "white_space")] = SPACE
         kinds[mark_members("dropped") & clean_text] = DROPPED
-        self.packed = (kinds << KIND_SHIFT | np.arange(len(kinds))).astype(np.int32)
+        self.packed_results = (kinds << KIND_SHIFT | np.arange(len(kinds))).astype(np.int32)
         for code in sorted({*self.parts, *self.orders, *map(int, self.lower)}):
             if kinds[code] not in (SPACE, DROPPED):
-                self.packed[code] = self._pack_result(code)
+                self.packed_results[code] = self._pack_result(code)
 
-    def unchanged(self, words: list[str]) -> list[str]:
+    def select_unchanged(self, words: list[str]) -> list[str]:
         """Return words that are not changed by normalization and will not be split.
 
         Example:
             >>> tables = get_normalization_tables(True, True, split_chinese=True, clean_text=True)
-            >>> tables.unchanged(["cafe", "café", "Cafe", "!", "a!", "中", "中国"])
+            >>> tables.select_unchanged(["cafe", "café", "Cafe", "!", "a!", "中", "中国"])
             ['cafe', '!', '中']
         """
         spellings = PackedWords.from_texts(words)
         codes, starts = spellings.symbols, spellings.starts
-        whole = np.logical_and.reduceat(self.packed[codes] == codes, starts)
-        alone = self.packed[codes[starts]] == (ALONE << KIND_SHIFT | codes[starts])
+        whole = np.logical_and.reduceat(self.packed_results[codes] == codes, starts)
+        alone = self.packed_results[codes[starts]] == (ALONE << KIND_SHIFT | codes[starts])
         keep = whole | (alone & (spellings.lengths == 1))
         return [word for word, kept in zip(words, keep, strict=True) if kept]
 

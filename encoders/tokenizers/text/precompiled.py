@@ -43,11 +43,11 @@ class Expansions(tf.Module):
         self.flat = tf.constant([c for sequence in sequences for c in sequence] + [0], tf.int32)
         self.splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
 
-    def lengths(self, entries: tf.Tensor) -> tf.Tensor:
+    def get_lengths(self, entries: tf.Tensor) -> tf.Tensor:
         """Return the number of code points for each entry."""
         return tf.gather(self.splits, entries + 1) - tf.gather(self.splits, entries)
 
-    def codes(self, entries: tf.Tensor, within: tf.Tensor) -> tf.Tensor:
+    def get_codes(self, entries: tf.Tensor, within: tf.Tensor) -> tf.Tensor:
         """Return one code point for each entry."""
         positions = tf.gather(self.splits, entries) + within
         return tf.gather(self.flat, tf.minimum(positions, tf.size(self.flat) - 1))
@@ -149,7 +149,7 @@ class PrecompiledNormalizer(tf.Module):
         )
 
     def _replace_graphemes(self, chars: Characters, packed: tf.Tensor) -> Characters:
-        part_starts = chars.row_starts()
+        part_starts = chars.mark_row_starts()
         heads = ~self._mark_joins(chars.codes, packed, part_starts)
         is_unit, pair = self._find_units(chars.codes, packed, heads)
 
@@ -159,12 +159,12 @@ class PrecompiledNormalizer(tf.Module):
         simple = tf.bitwise.bitwise_and(packed, CODE_MASK)
         is_complex = (packed >= COMPLEX) | (pair >= 0)
         entry = tf.where(is_complex, tf.where(pair >= 0, pair, simple), 0)
-        new = tf.where(is_complex, self._expansions.lengths(entry), 1)
+        new = tf.where(is_complex, self._expansions.get_lengths(entry), 1)
 
         splits = tf.concat([[0], tf.cumsum(new)], 0)
         owner = compute_row_ids(splits, splits[-1])  # (E,)
         within = tf.range(splits[-1]) - tf.gather(splits, owner)
-        codes = self._expansions.codes(tf.gather(entry, owner), within)
+        codes = self._expansions.get_codes(tf.gather(entry, owner), within)
         codes = tf.where(tf.gather(is_complex, owner), codes, tf.gather(simple, owner))
         unit_splits = tf.concat([[0], tf.cumsum(tf.cast(is_unit, tf.int32))], 0)  # (N + 1,)
         part = tf.gather(tf.cumsum(tf.cast(part_starts, tf.int32)) - 1, units)  # (U,)

@@ -504,8 +504,8 @@ def read_kerashub(folder: pathlib.Path, settings: dict) -> None:
         shapes = checkpoint.shapes
         check_sizes(checkpoint.config, checkpoint.family, shapes, checkpoint.config_file, 10**9)
         for name in shapes:
-            checkpoint.tensor(name)
-        checkpoint.stored_tokenizer()
+            checkpoint.read_tensor(name)
+        checkpoint.read_tokenizer()
 
 
 @pytest.mark.slow

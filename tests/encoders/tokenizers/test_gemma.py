@@ -89,9 +89,9 @@ def test_a_template_that_repeats_the_start_token_is_read(caplog):
     step = files["tokenizer.json"]["post_processor"]
     step |= {"single": [start, text, end], "pair": [start, text, end, *second]}
     library = Library.from_str(json.dumps(files["tokenizer.json"]))
-    template = TokenizerFiles("", files).template()
-    names = [name for _, name, _ in template.parts(is_pair=False)]
+    template = TokenizerFiles("", files).get_template()
+    names = [name for _, name, _ in template.get_parts(is_pair=False)]
     assert names == ["<bos>", "A", "<eos>"]
     assert library.encode("a").tokens == ["<bos>", "a", "<eos>"]
-    assert [name for _, name, _ in template.parts(is_pair=True)] == [*names, "B", "<eos>"]
+    assert [name for _, name, _ in template.get_parts(is_pair=True)] == [*names, "B", "<eos>"]
     assert "start token" in caplog.text

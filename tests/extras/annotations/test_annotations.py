@@ -538,7 +538,7 @@ class TestFit:
         for _ in range(2):
             given = Given.of([["ann", "is", "in", "rome", "."]], tags)
             tagger._adapt(given)
-            tagger._before_training(given, None)
+            tagger._prepare_training(given, None)
         assert caplog.text.count("BMES") == 1
         assert tagger.labels == ["O", "B-PER", "M-PER", "E-PER", "S-PER"]
         assert tagger.valid_tags is True
@@ -641,7 +641,7 @@ class TestTables:
         with pytest.raises(ValueError, match="'source' "):
             reranker.fit(table, scores)
         one_query = pd.DataFrame({"query": ["rome"] * 4, "text": [*self.TEXTS]})
-        assert reranker.preprocessor.inputs.columns(one_query) == (["rome"] * 4, [*self.TEXTS])
+        assert reranker.preprocessor.inputs.get_columns(one_query) == (["rome"] * 4, [*self.TEXTS])
         with pytest.raises(ValueError, match=r"fit\(\(x\['query'\], x\['text'\]\), x\['label"):
             reranker.fit(one_query.assign(label=scores))
 

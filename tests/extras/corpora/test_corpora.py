@@ -589,7 +589,7 @@ def test_every_pass_has_every_row_once_in_another_order(corpus, monkeypatch):
     reader = Reader(corpus, full, seed=5)
     count = reader.count()
     stream = keys(itertools.islice(reader.iterate_shuffled(), 2 * count))
-    ordered = keys(reader.ordered())
+    ordered = keys(reader.read_in_order())
     assert len(set(ordered)) == count
     first, second = stream[:count], stream[count:]
     assert sorted(first) == sorted(second) == sorted(ordered)
@@ -628,8 +628,8 @@ def test_workers_read_the_parts_of_each_batch(corpus, tokenizer):
         maker = types.SimpleNamespace(
             preprocessor=preprocessor, worker=worker, collate=lambda: masked
         )
-        data = corpus.training_data(Plan(8, steps_per_epoch=5), maker)
-        return [batch.numpy().tolist() for batch in data.batches(3).take(4)]
+        data = corpus.make_training_data(Plan(8, steps_per_epoch=5), maker)
+        return [batch.numpy().tolist() for batch in data.make_batches(3).take(4)]
 
     whole, parts = token_ids((0, 1)), [token_ids((n, 3)) for n in range(3)]
     assert [len(batch) for batch in whole] == [8] * 4

@@ -128,7 +128,7 @@ def shared_weights(first, second) -> list:
 
 def classifier(tiny, family="bert"):
     family = get_family(family)
-    head = ez.SequenceClassifier.head_of(family)
+    head = ez.SequenceClassifier.get_family_head(family)
     backbone = tiny.backbone(family, pooler=head.pooled)
     preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
     return tiny.randomize_weights(ez.SequenceClassifier(backbone, preprocessor, labels=["a", "b"]))

@@ -23,7 +23,7 @@ def make(tiny):
 
     def make(name: str, family: str, head, labels=("O", "B-X", "I-X")):
         cls, family = getattr(ez, name), get_family(family)
-        pooler = cls.head_of(family).pooled
+        pooler = cls.get_family_head(family).pooled
         preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
         backbone = tiny.backbone(family, pooler=pooler)
         return cls(backbone, preprocessor, labels=labels, head=head)

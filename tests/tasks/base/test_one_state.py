@@ -189,14 +189,13 @@ CALLS = {
 }
 # Public methods of tasks and indexes that answer nothing: what they read of weights is saved, or
 # they are steps of a call of the model, which waits for nobody.
-SILENT = """backbone_inputs build_head read_checkpoint_arguments enable_lora encoded
-compare_vocabulary for_cpu from_keras_hub from_preset explain_head_misfit head_of input_ranges
-find_kept_classes trim_vocabulary
-load_adapters least_weights logits_of objective prepared_inputs preprocess push_to_hub
-save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
-check_savable train_pooler train_step index_class load_index scaled chunks tune_thresholds
-encode_queries forget_stale_functions compute_batch_outputs penalties forward
-run_examples run_texts""".split()
+SILENT = """make_backbone_inputs build_head read_checkpoint_arguments enable_lora encode_inputs
+compare_vocabulary for_cpu from_keras_hub from_preset explain_head_misfit get_family_head
+input_ranges find_kept_classes trim_vocabulary load_adapters count_min_weights logits_of
+objective list_input_names preprocess push_to_hub save_adapters save_to_preset signatures
+make_step_function supports tiny_data tiny_questions check_savable train_pooler train_step
+index_class load_index scale_weights chunks tune_thresholds encode_queries
+forget_stale_functions compute_batch_outputs sum_penalties forward run_examples run_texts""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 

@@ -224,7 +224,7 @@ def test_distillation_by_hand():
     scores = expected[0][:, :3] * expected[1][:3]
     p = 1 / np.arange(2, 14)
     weights = 1e-4 / (1e-4 + p / p.sum())
-    table = static.backbone.table()
+    table = static.backbone.get_table()
     assert not table[:6].any()
     for found, right in zip(table[6:].T, (scores * weights[:, None]).T, strict=True):
         np.testing.assert_allclose(np.abs(found), np.abs(right), rtol=1e-3, atol=1e-6)

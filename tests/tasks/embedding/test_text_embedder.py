@@ -248,9 +248,9 @@ class TestPrompts:
         two = {**one, "passage": "film: "}
         for prompts, text in ((one, "passage: "), (two, "film: ")):
             preprocessor = build({"prompts": prompts}).preprocessor
-            assert preprocessor.prompt_text("passage") == text
-            assert preprocessor.prompt_text("document") == "passage: "
-            assert preprocessor.prompt_text("corpus") == "passage: "
+            assert preprocessor.get_prompt_text("passage") == text
+            assert preprocessor.get_prompt_text("document") == "passage: "
+            assert preprocessor.get_prompt_text("corpus") == "passage: "
 
     @pytest.mark.slow
     def test_the_default(self, build):

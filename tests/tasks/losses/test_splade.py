@@ -19,7 +19,7 @@ def test_is_the_loss_and_the_flops_of_both_sides(share):
     loss = SPLADE(query_weight=0.3, document_weight=0.2)
     base = float(InfoNCE(1.0, "dot")(NUMBERS, Y_PRED))
     added = 0.3 * flops(Y_PRED[:, :1]) + 0.2 * flops(Y_PRED[:, 1:])
-    assert float(loss.scaled(share)(NUMBERS, Y_PRED)) == pytest.approx(base + share * added)
+    assert float(loss.scale_weights(share)(NUMBERS, Y_PRED)) == pytest.approx(base + share * added)
 
 
 def test_another_loss():

@@ -112,7 +112,7 @@ def test_files_of_other_formats_are_not_folders(tiny, tmp_path, suffix):
 def make(tiny, name, **settings):
     """Make a task whose preprocessor has settings."""
     cls = getattr(ez, name)
-    backbone = tiny.backbone(BERT, pooler=cls.head_of(BERT).pooled)
+    backbone = tiny.backbone(BERT, pooler=cls.get_family_head(BERT).pooled)
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(BERT), **settings)
     return cls(backbone, preprocessor, **cls.tiny_data().arguments)
 
@@ -144,5 +144,7 @@ def test_a_stride_needs_windows(tiny):
 
 def test_the_default_stride_is_half_of_a_small_window(tiny):
     model = make(tiny, "SpanQA", window_length=16)
-    windows = model.preprocessor.contexts(np.array(["a"]), np.array(["b c d e f g h i j"])).windows
+    windows = model.preprocessor.tokenize_contexts(
+        np.array(["a"]), np.array(["b c d e f g h i j"])
+    ).windows
     assert model.preprocessor.doc_stride == 128 and len(windows.begin) == 1

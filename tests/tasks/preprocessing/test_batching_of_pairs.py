@@ -21,7 +21,7 @@ def pairs(first, second):
 
 
 def batches_of(examples, plan):
-    _, batches = LengthGroupedBatcher(lambda chosen, seed: chosen["number"]).training(
+    _, batches = LengthGroupedBatcher(lambda chosen, seed: chosen["number"]).make_training_batches(
         examples, plan
     )
     return [batch.numpy().tolist() for batch in batches(seed=3)]
@@ -42,7 +42,7 @@ def test_batches_are_of_like_length_by_all_texts():
     assert np.mean([np.ptp(second[batch]) for batch in found]) < 4
     assert sorted(np.concatenate(found)) == list(range(800))
     batches = LengthGroupedBatcher(lambda chosen, seed: chosen["number"])
-    longest = batches.ordered(pairs([1, 9, 2], [9, 2, 3]), 2).order
+    longest = batches.make_ordered_batches(pairs([1, 9, 2], [9, 2, 3]), 2).order
     assert longest.tolist() == [1, 0, 2]
 
 

@@ -39,7 +39,7 @@ def lists(columns) -> list:
     ids=lambda x: type(x).__name__,
 )
 def test_every_container_gives_the_same(x):
-    assert lists(INPUTS.read(x)) == [TITLES, OPTIONS, NOTES]
+    assert lists(INPUTS.convert(x)) == [TITLES, OPTIONS, NOTES]
 
 
 @pytest.mark.slow
@@ -47,46 +47,50 @@ def test_in_a_graph():
     table = {"notes": NOTES, "titles": TITLES, "options": tf.ragged.constant(OPTIONS)}
     for given in (table, (table["titles"], table["options"], table["notes"])):
         dataset = tf.data.Dataset.from_tensor_slices((given,)).batch(3)
-        assert lists(next(iter(dataset.map(lambda x: INPUTS.read(x))))) == [TITLES, OPTIONS, NOTES]
-        specification = INPUTS.columns(dataset.element_spec[0])
+        assert lists(next(iter(dataset.map(lambda x: INPUTS.convert(x))))) == [
+            TITLES,
+            OPTIONS,
+            NOTES,
+        ]
+        specification = INPUTS.get_columns(dataset.element_spec[0])
         assert [spec.shape.rank for spec in specification] == [1, 2, 1]
 
 
 def test_columns_are_chosen_by_name():
     table = pd.DataFrame({"id": [1, 2, 3], "c": OPTIONS, "a": TITLES})
-    assert lists(INPUTS.read(table, ["a", "c"])) == [TITLES, OPTIONS]
+    assert lists(INPUTS.convert(table, ["a", "c"])) == [TITLES, OPTIONS]
     assert INPUTS.match_names(["x", "y"]) == {"x": "titles", "y": "options"}
 
 
 def test_optional_repeated_and_either():
     texts = Inputs(Text("texts"), Text("second texts", optional=True))
-    assert lists(texts.read(TITLES)) == [TITLES]
-    assert lists(texts.read(np.array([TITLES, NOTES]).T)) == [TITLES, NOTES]
+    assert lists(texts.convert(TITLES)) == [TITLES]
+    assert lists(texts.convert(np.array([TITLES, NOTES]).T)) == [TITLES, NOTES]
     for nested in ([[text] for text in TITLES], [(text,) for text in TITLES]):
         with pytest.raises(ValueError, match=r"texts\[0\] is.*nested"):
-            texts.read(nested)
-    assert lists(texts.read([])) == [[]]
+            texts.convert(nested)
+    assert lists(texts.convert([])) == [[]]
     several = Inputs(Text("anchors"), Text("others", optional=True, repeated=True))
     expected = [["q", "r"], ["a", "b"], ["n", "o"], ["m", "p"]]
-    assert lists(several.read((["q", "r"], ["a", "b"], [["n", "m"], ["o", "p"]]))) == expected
-    assert lists(several.read([("q", "a", "n", "m"), ("r", "b", "o", "p")])) == expected
+    assert lists(several.convert((["q", "r"], ["a", "b"], [["n", "m"], ["o", "p"]]))) == expected
+    assert lists(several.convert([("q", "a", "n", "m"), ("r", "b", "o", "p")])) == expected
     either = Inputs(Text("queries", "query"), TextOrTexts("texts", "text"))
-    assert lists(either.read((TITLES, NOTES))) == [TITLES, NOTES]
-    assert lists(either.read((TITLES, OPTIONS))) == [TITLES, OPTIONS]
+    assert lists(either.convert((TITLES, NOTES))) == [TITLES, NOTES]
+    assert lists(either.convert((TITLES, OPTIONS))) == [TITLES, OPTIONS]
 
 
 def test_names_that_only_some_columns_have():
     several = Inputs(Text("anchors", "anchor"), Text("others", optional=True, repeated=True))
     table = {"anchor": ["q"], "positive": ["a"], "negative_1": ["n"], "negative_2": ["m"]}
-    assert lists(several.read(table)) == [["q"], ["a"], ["n"], ["m"]]
+    assert lists(several.convert(table)) == [["q"], ["a"], ["n"], ["m"]]
     with pytest.raises(
         ValueError, match=r"'score' contains numbers.*fit\(\(x\['anchor'\], x\['pos"
     ):
-        several.read({"anchor": ["q"], "positive": ["a"], "score": [0.5]})
+        several.convert({"anchor": ["q"], "positive": ["a"], "score": [0.5]})
     with pytest.raises(ValueError, match="columns 'positive', 'anchor', 'n'"):
-        several.read({"positive": ["a"], "anchor": ["q"], "n": ["n"]})
+        several.convert({"positive": ["a"], "anchor": ["q"], "n": ["n"]})
     texts = Inputs(Text("texts"), Text("second texts", optional=True))
-    assert lists(texts.read({"texts": ["a"], "titles": ["b"]})) == [["a"], ["b"]]
+    assert lists(texts.convert({"texts": ["a"], "titles": ["b"]})) == [["a"], ["b"]]
 
 
 @pytest.mark.parametrize(
@@ -114,4 +118,4 @@ def test_names_that_only_some_columns_have():
 )
 def test_errors_say_what_was_expected(x, message):
     with pytest.raises(ValueError, match=message):
-        INPUTS.read(x)
+        INPUTS.convert(x)

@@ -130,7 +130,9 @@ def test_epochs_differ_are_complete_and_repeatable():
     sizes = np.random.default_rng(0).integers(1, 30, 103)
 
     def make(epochs):
-        _, batches = LengthGroupedBatcher(row_numbers).training(rows_of(sizes), Plan(8, epochs))
+        _, batches = LengthGroupedBatcher(row_numbers).make_training_batches(
+            rows_of(sizes), Plan(8, epochs)
+        )
         return numbers(batches(seed=5))
 
     both = make(range(0, 2))
@@ -144,20 +146,20 @@ def test_epochs_differ_are_complete_and_repeatable():
 @pytest.mark.slow
 def test_neighbours_have_like_lengths():
     sizes = np.random.default_rng(0).integers(1, 100, 800)
-    _, batches = LengthGroupedBatcher(row_numbers).training(rows_of(sizes), Plan(16))
+    _, batches = LengthGroupedBatcher(row_numbers).make_training_batches(rows_of(sizes), Plan(16))
     spread = [np.ptp(sizes[batch]) for batch in numbers(batches(seed=0))]
     assert np.mean(spread) < 4  # 99 where batches are drawn at random
 
 
 def test_without_shuffling_the_order_is_kept():
-    _, batches = LengthGroupedBatcher(row_numbers).training(
+    _, batches = LengthGroupedBatcher(row_numbers).make_training_batches(
         rows_of([3, 1, 2]), Plan(2, shuffle=False)
     )
     assert numbers(batches(seed=0)) == [[0, 1], [2]]
 
 
 def test_seeds_differ_in_every_batch_of_every_epoch():
-    _, batches = LengthGroupedBatcher(lambda rows, seed: seed).training(
+    _, batches = LengthGroupedBatcher(lambda rows, seed: seed).make_training_batches(
         rows_of([1] * 10), Plan(4, range(2))
     )
     seeds = [tuple(s.numpy().tolist()) for s in batches(seed=9)]
@@ -165,7 +167,7 @@ def test_seeds_differ_in_every_batch_of_every_epoch():
 
 
 def test_ordered_batches_begin_with_the_longest():
-    batches = LengthGroupedBatcher(row_numbers).ordered(rows_of([1, 5, 3]), 2)
+    batches = LengthGroupedBatcher(row_numbers).make_ordered_batches(rows_of([1, 5, 3]), 2)
     assert numbers(batches.dataset) == [[1, 2], [0]]
     assert batches.order.tolist() == [1, 2, 0]
 
@@ -177,7 +179,7 @@ def test_the_last_smaller_batch_has_any_lengths():
 
 
 def test_an_epoch_may_be_longer_than_a_pass():
-    _, batches = LengthGroupedBatcher(row_numbers).training(
+    _, batches = LengthGroupedBatcher(row_numbers).make_training_batches(
         rows_of([1] * 10), Plan(4, range(2), steps_per_epoch=4)
     )
     found = numbers(batches(seed=0))

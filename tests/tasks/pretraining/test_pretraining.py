@@ -218,7 +218,7 @@ def test_packed_rows_of_documents_hold_what_rows_of_their_own_hold(tokenizer, co
         data = make_source(
             Given.of(corpus), plan=Plan(4, steps_per_epoch=2), maker=model.batch_maker
         )
-        x, y, _ = next(iter(data.batches(7)))
+        x, y, _ = next(iter(data.make_batches(7)))
         found = x["token_ids"].numpy()
         np.put_along_axis(found, x["mask_positions"].numpy()[:, :1], y.numpy()[:, :1], 1)
         texts = [t for row in found for t in np.split(row, np.flatnonzero(row == 2))]

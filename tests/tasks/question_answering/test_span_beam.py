@@ -140,7 +140,7 @@ def test_the_loss_adds_half_that_of_no_answer(model):
 def candidates(model, question: str, context: str, longest: int = 30) -> tuple[dict, float]:
     """{(start, end): score} of all spans in all windows, and the lowest logit of no answer."""
     preprocessor = model.preprocessor
-    encoded = preprocessor.contexts(tf.constant([question]), tf.constant([context]))
+    encoded = preprocessor.tokenize_contexts(tf.constant([question]), tf.constant([context]))
     found, logits = {}, []
     [windows] = model.predict(([question], [context]))
     starts, ends = encoded.starts[0].numpy(), encoded.ends[0].numpy()

@@ -140,7 +140,7 @@ class TestLabels:
         examples = [e for e in ez.read_squad(SQUAD)[::12] if e["answers"][0]["text"].isascii()]
         assert len(examples) > 80
         rows = preprocessor.encode(examples)
-        columns = preprocessor.context_column(rows)
+        columns = preprocessor.find_context_start(rows)
         for example, column, label in zip(examples, columns, rows["labels"].numpy(), strict=True):
             _, starts, ends = tokenizer.tokenize_with_offsets(example["context"])
             answer = example["answers"][0]

@@ -53,7 +53,7 @@ def logits_of_pairs(model, first, second):
 
 
 def read(x, names=None) -> tuple:
-    return MultipleChoicePreprocessor.inputs.read(x, names)
+    return MultipleChoicePreprocessor.inputs.convert(x, names)
 
 
 def assert_equal(found, expected) -> None:

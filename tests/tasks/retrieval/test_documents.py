@@ -546,7 +546,7 @@ def test_documents_as_beir_has_them():
 
 def test_lines_are_json():
     documents = Documents.create(["a"], ids=[3], metadata=[{"t": 'x"\n\u2028', "n": [1, 2]}])
-    [line] = documents.lines()
+    [line] = documents.make_json_lines()
     assert json.loads(line) == {"id": 3, "metadata": {"t": 'x"\n\u2028', "n": [1, 2]}}
     assert Documents.from_lines([line.encode()], ["a"], "f").metadata == documents.metadata
 

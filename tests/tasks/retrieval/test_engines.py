@@ -30,7 +30,7 @@ def few_compared(monkeypatch):
 
 
 def recall(store, exact, queries, k=10, among=None):
-    found, expected = (s.nearest(queries, k, among)[0] for s in (store, exact))
+    found, expected = (s.find_nearest(queries, k, among)[0] for s in (store, exact))
     return np.mean([len(set(a) & set(b)) for a, b in zip(found, expected, strict=True)]) / k
 
 
@@ -55,9 +55,9 @@ def test_nearly_all_that_an_exact_search_finds(built, kind, function):
     exact, store = kind.create(drawn(COUNT, 0, function), function), built(kind, function)
     queries = drawn(50, 1, function)
     assert recall(store, exact, queries) > 0.95
-    indices, scores = store.nearest(queries, 10)
+    indices, scores = store.find_nearest(queries, 10)
     for row, (found, score) in enumerate(zip(indices, scores, strict=True)):
-        every = exact.nearest(queries[row : row + 1], COUNT)
+        every = exact.find_nearest(queries[row : row + 1], COUNT)
         expected = dict(zip(every[0][0].tolist(), every[1][0].tolist(), strict=True))
         np.testing.assert_allclose(score, [expected[i] for i in found.tolist()], rtol=1e-6)
         assert (np.diff(score) <= 0).all()
@@ -71,7 +71,7 @@ def test_finds_what_the_bare_library_finds(built, kind):
     theirs.hnsw.efConstruction, theirs.hnsw.efSearch = engines.BUILDING_BREADTH, 40
     theirs.add(vectors)
     exact = Float32Vectors.create(vectors)
-    found, expected = theirs.search(queries, 10)[1], exact.nearest(queries, 10)[0]
+    found, expected = theirs.search(queries, 10)[1], exact.find_nearest(queries, 10)[0]
     of_theirs = np.mean([len(set(a) & set(b)) for a, b in zip(found, expected, strict=True)]) / 10
     assert recall(built(kind, "dot"), exact, queries) > of_theirs - 0.02
 
@@ -82,7 +82,7 @@ def test_a_filter_keeps_what_is_found(built, share):
     store, queries = built(Float32Vectors, "euclidean"), drawn(50, 1)
     k = min(10, len(among))
     assert recall(store, store.base, queries, k, among) > 0.95
-    assert np.isin(store.nearest(queries, k, among)[0], among).all()
+    assert np.isin(store.find_nearest(queries, k, among)[0], among).all()
 
 
 def test_a_filter_of_vectors_that_are_far_from_the_query(built):
@@ -90,14 +90,14 @@ def test_a_filter_of_vectors_that_are_far_from_the_query(built):
     for query in queries:
         among = np.sort(np.argsort(store.vectors @ query)[: COUNT // 2])  # the farther half
         assert recall(store, store.base, query[None], 10, among) > 0.6
-        assert np.isin(store.nearest(query[None], 10, among)[0], among).all()
+        assert np.isin(store.find_nearest(query[None], 10, among)[0], among).all()
 
 
 def test_all_vectors_can_be_asked_for(built):
     store = built(Float32Vectors, "dot")
     for k in (500, COUNT):
-        found = store.nearest(drawn(3, 1), k)
-        expected = store.base.nearest(drawn(3, 1), k)
+        found = store.find_nearest(drawn(3, 1), k)
+        expected = store.base.find_nearest(drawn(3, 1), k)
         assert recall(store, store.base, drawn(3, 1), k) > 0.95
         assert found[0].shape == expected[0].shape == (3, k)
 
@@ -107,7 +107,7 @@ def test_what_the_graph_does_not_reach_is_compared(built):
     lonely = GraphVectors(store.base, np.full_like(store.links, -1), store.levels)
     queries = drawn(5, 1)
     for found, expected in zip(
-        lonely.nearest(queries, 10), store.base.nearest(queries, 10), strict=True
+        lonely.find_nearest(queries, 10), store.base.find_nearest(queries, 10), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
 
@@ -128,7 +128,7 @@ def test_vectors_that_are_removed_part_by_part(built, kind):
 def test_many_that_are_removed_at_once(built):
     store = built(Float32Vectors, "dot").take(np.arange(0, COUNT, 2))
     assert recall(store, store.base, drawn(50, 1)) > 0.95
-    assert store.nearest(drawn(1, 1), 10)[0].max() < COUNT / 2
+    assert store.find_nearest(drawn(1, 1), 10)[0].max() < COUNT / 2
 
 
 def test_another_order_finds_the_same(built):

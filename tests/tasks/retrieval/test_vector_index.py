@@ -214,7 +214,7 @@ class TestPrecisions:
         )
         near = drawn[:100] + 0.3 * draw.standard_normal((100, 96)).astype("float32")
         near /= np.linalg.norm(near, axis=1, keepdims=True)
-        found = zip(*(i._store.nearest(near, 10)[0] for i in (exact, coarse)), strict=True)
+        found = zip(*(i._store.find_nearest(near, 10)[0] for i in (exact, coarse)), strict=True)
         assert np.mean([len(set(a) & set(b)) / 10 for a, b in found]) > least
 
     def test_bits_are_counted_without_numpy_2_too(self, monkeypatch):

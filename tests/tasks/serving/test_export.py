@@ -15,7 +15,7 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tokenizers import Tokenizer
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, map_graph_batches
+from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH_SIZE, map_graph_batches
 from encoder_zoo.tasks.serving import export
 
 FAMILIES = ("Bert", "Roberta")
@@ -69,7 +69,7 @@ def random_texts(count: int, longest: int, seed: int = 0) -> list[str]:
     return [*(" ".join(draw.choices(WORDS, k=n)) for n in lengths), " \t\n"]
 
 
-TEXTS = random_texts(GRAPH_BATCH + 9, 60)
+TEXTS = random_texts(GRAPH_BATCH_SIZE + 9, 60)
 CONTEXTS = [text.strip() or "x" for text in TEXTS]
 QUESTIONS = random_texts(len(TEXTS), 4, seed=1)
 
@@ -82,7 +82,7 @@ def masked(task) -> list[str]:
 
 def requests(name: str, task) -> dict[str, dict]:
     """Inputs of the signatures that are asked; what stands behind a space tells them apart."""
-    ids = {n: [[5, 6, 7], [8, 9, 0]] for n in task.prepared_inputs()}
+    ids = {n: [[5, 6, 7], [8, 9, 0]] for n in task.list_input_names()}
     ids["padding_mask"] = [[1, 1, 1], [1, 1, 0]]
     ids |= {n: [[0, 1, 1], [0, 0, 1]] for n in ("segment_ids", "mask_positions") if n in ids}
     if "SpanQA" in name:
@@ -433,7 +433,7 @@ class TestErrors:
 
 def ids_of(task, batch: int, length: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(length)
-    inputs = {n: np.ones((batch, length), "int32") for n in task.prepared_inputs()}
+    inputs = {n: np.ones((batch, length), "int32") for n in task.list_input_names()}
     inputs["token_ids"] = rng.integers(5, 70, (batch, length)).astype("int32")
     inputs["padding_mask"][0, length // 2 :] = 0
     if "mask_positions" in inputs:
@@ -534,7 +534,7 @@ for name in ("SequenceClassifier", "TextEmbedder", "MaskedLM"):
     path = f"{sys.argv[1]}/{name}.tflite"
     for _ in range(2):  # the second replaces the first
         task.export(path, "litert")
-    inputs = {name: np.ones((1, 16), "int32") for name in task.prepared_inputs()}
+    inputs = {name: np.ones((1, 16), "int32") for name in task.list_input_names()}
     inputs["token_ids"] = np.random.default_rng(0).integers(5, 30, (1, 16)).astype("int32")
     inputs["padding_mask"][:, 11:] = 0
     inputs["segment_ids"][:, :7] = 0
@@ -634,7 +634,7 @@ def test_openvino(tasks, name, tmp_path):
 
 
 @pytest.mark.slow(only="^101")
-@pytest.mark.parametrize("count", [0, 1, GRAPH_BATCH, 3 * GRAPH_BATCH + 5])
+@pytest.mark.parametrize("count", [0, 1, GRAPH_BATCH_SIZE, 3 * GRAPH_BATCH_SIZE + 5])
 def test_batches_in_a_graph_keep_the_order_of_the_rows(count):
     lengths = np.random.default_rng(0).integers(0, 9, count)
     values = tf.range(lengths.sum(), dtype=tf.float32)
@@ -650,4 +650,4 @@ def test_batches_in_a_graph_keep_the_order_of_the_rows(count):
         return map_graph_batches(function, rows, rows["token_ids"].row_lengths(), 1)
 
     assert run().to_list() == [[[v] for v in row] for row in rows["token_ids"].to_list()]
-    assert max(sizes, default=0) <= GRAPH_BATCH
+    assert max(sizes, default=0) <= GRAPH_BATCH_SIZE

@@ -27,7 +27,7 @@ TEXTS = {
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm_roberta", "modernbert"])
 def test_edges_of_entities_are_visible(family, strategy):
     tokenizer = tiny.tokenizer(get_family(family))
-    tokens = ez.TokenClassifierPreprocessor(tokenizer).tokens([*TEXTS])
+    tokens = ez.TokenClassifierPreprocessor(tokenizer).tokenize([*TEXTS])
     count = len(tokens.ids.flat_values)
     of_token = np.float32([[0.1, 0.2, 0.7]])  # I-X
     probabilities = array_ops.constant(np.tile(of_token, (count, 1)))

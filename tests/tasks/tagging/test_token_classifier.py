@@ -282,7 +282,7 @@ def learned_logits(classifier, x, y):
     """
     labels = classifier.preprocessor.encode(x, y)["labels"][:, 1:-1].flat_values
     with use_numpy():
-        tokens = classifier.preprocessor.tokens(x, classifier.split_symbols)
+        tokens = classifier.preprocessor.tokenize(x, classifier.split_symbols)
     return tokens, np.eye(classifier.num_classes)[labels]
 
 
@@ -335,7 +335,7 @@ def in_graph(preprocessor):
 def first_batch(classifier, dataset):
     """What the model trains on, as `fit` makes it from a dataset."""
     preprocessor = classifier.preprocessor
-    return in_graph(preprocessor)(*next(iter(preprocessor.batched(dataset, 32))))
+    return in_graph(preprocessor)(*next(iter(preprocessor.batch_examples(dataset, 32))))
 
 
 def columns(*spans) -> dict[str, list]:
@@ -477,7 +477,7 @@ class TestStrategies:
     """Hand-worked: "jo ##sé . anna" with probabilities given for every token."""
 
     def entities(self, tokenizer, probabilities, strategy):
-        tokens = ez.TokenClassifierPreprocessor(tokenizer).tokens(["José. Anna"])
+        tokens = ez.TokenClassifierPreprocessor(tokenizer).tokenize(["José. Anna"])
         assert tokens.ids.row_lengths().numpy().tolist() == [4]
         tags = parse_tags(LABELS)
         found = find_entities(tf.constant(probabilities, "float32"), tokens, tags, strategy)

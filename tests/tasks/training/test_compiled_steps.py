@@ -189,11 +189,11 @@ def test_batches_have_few_shapes_and_say_which_rows_count():
     task = classifier(True)
     texts, labels = sentences(37, 9)
     data = make_source(Given.of(texts, labels), plan=Plan(8), maker=task.batch_maker)
-    batches = list(data.batches(seed=0))
+    batches = list(data.make_batches(seed=0))
     assert {batch[0]["token_ids"].shape[0] for batch in batches} == {8}
     assert len({batch[0]["token_ids"].shape for batch in batches}) <= 3
     assert sum(int(tf.reduce_sum(tf.cast(b[0][REAL_ROWS], "int32"))) for b in batches) == 37
-    assert sum(len(batch[1]) for batch in data.one_pass()) == 37
+    assert sum(len(batch[1]) for batch in data.read_one_pass()) == 37
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ fresh = made(ez.SequenceClassifier, True)
 orders = []
 for each in (task, fresh):  # whatever a process has trained on before
     data = make_source(Given.of(texts, labels), plan=Plan(8), maker=each.batch_maker)
-    x, y = next(iter(data.batches(seed=5).take(1)))
+    x, y = next(iter(data.make_batches(seed=5).take(1)))
     orders.append(np.asarray(x["token_ids"]).tolist())
 result("order", *orders)
 

@@ -241,10 +241,10 @@ def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
     task = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL), preprocessor)
     stream = make_source(Given.of(dataset), plan=Plan(4, range(3)), maker=task.batch_maker)
-    ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 0)]
+    ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.make_batches(7, 0)]
     assert len(ids) == 6
     assert ids[0] != ids[2] != ids[4]
-    rest = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 3)]
+    rest = [batch[0]["token_ids"].numpy().tolist() for batch in stream.make_batches(7, 3)]
     assert rest == ids[3:]
 
 
@@ -257,7 +257,7 @@ def test_no_batch_that_is_done_is_made_again():
         tf.py_function(lambda s: made.append(int(s[1])), [seed], [])
         return rows["labels"]
 
-    _, batches = LengthGroupedBatcher(collate).training(rows, Plan(4, range(2)))
+    _, batches = LengthGroupedBatcher(collate).make_training_batches(rows, Plan(4, range(2)))
     rest = batches(seed=1, done=7)
     assert int(rest.cardinality()) == len(list(rest)) == 3
     assert sorted(made) == [7, 8, 9]

@@ -519,7 +519,7 @@ def test_a_generator_has_labels_of_the_sizes_of_the_outputs(name, arguments, x, 
     for in_memory in (False, True):
         keras.utils.set_random_seed(0)
         cls, family = getattr(ez, name), get_family("bert")
-        pooled = cls.head_of(family).pooled
+        pooled = cls.get_family_head(family).pooled
         backbone = facade_tiny.backbone(family, dropout=0.0, pooler=pooled)
         task = cls(
             backbone, cls.record.preprocessor_class(facade_tiny.tokenizer(family)), **arguments

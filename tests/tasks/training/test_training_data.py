@@ -54,7 +54,10 @@ def test_every_source_has_steps(task, name):
 def test_batches_follow_from_the_seed_and_begin_anywhere(task, name):
     data = source_of(task, *sources(task)[name])
     whole, again, rest = (
-        [(x["token_ids"].numpy().tolist(), y.numpy().tolist()) for x, y in data.batches(*place)]
+        [
+            (x["token_ids"].numpy().tolist(), y.numpy().tolist())
+            for x, y in data.make_batches(*place)
+        ]
         for place in ((7,), (7,), (7, 4))
     )
     assert len(whole) == 6 and whole == again and rest == whole[4:]
@@ -69,14 +72,14 @@ def test_weights_are_those_of_a_function(task, name):
     def weigh(x, y, sample_weight=None, *, weights):
         return x, y, tf.gather(weights, y)
 
-    data = data.weighted(weigh, np.float32([0, 3]))
-    for _, y, weights in data.batches(0):
+    data = data.change_weights(weigh, np.float32([0, 3]))
+    for _, y, weights in data.make_batches(0):
         assert weights.numpy().tolist() == [3 * label for label in y.numpy()]
 
 
 def test_only_data_in_memory_are_split(task):
     first, held_out = source_of(task, TEXTS, LABELS).split(0.4, 32)
-    assert first.steps == 2 and [len(y) for _, y in held_out.in_order()] == [2]
+    assert first.steps == 2 and [len(y) for _, y in held_out.read_in_order()] == [2]
     with pytest.raises(ValueError, match="validation_split.*dataset"):
         source_of(task, *sources(task)["dataset"]).split(0.4, 32)
 
@@ -88,10 +91,10 @@ def test_weights_of_classes_are_of_the_training_share(task, kind):
     plan = Plan(batch_size=3, shuffle=False)
     data = source_of(task, prepared, kind([0, 0, 1, 1, 1, 1]), plan=plan)
     first, held_out = data.split(0.5, 32)
-    [(x, y)] = held_out.in_order()
+    [(x, y)] = held_out.read_in_order()
     assert first.steps == 1 and list(y) == [1, 1, 1]
     assert len(x["token_ids"]) == len(x["padding_mask"]) == 3
-    [(_, y, weights)] = task.objective.weigh_classes(first, "balanced", None).batches(0)
+    [(_, y, weights)] = task.objective.weigh_classes(first, "balanced", None).make_batches(0)
     assert list(y) == [0, 0, 1]
     np.testing.assert_allclose(weights, [0.75, 0.75, 1.5])  # 3 / (2 classes * 2 or 1)
 
@@ -117,7 +120,7 @@ def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
 @pytest.mark.slow
 def test_a_source_brings_its_own_data(task):
     class Own:
-        def training_data(self, plan, maker):
+        def make_training_data(self, plan, maker):
             return Batches(plan, maker)
 
     class Batches(Source):
@@ -126,9 +129,9 @@ def test_a_source_brings_its_own_data(task):
         def _make_epoch_batches(self, seed, start):
             dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2])).batch(1)
             data = make_source(Given.of(dataset), plan=self.plan, maker=self.maker)
-            return data.batches(seed, start)
+            return data.make_batches(seed, start)
 
-        def in_order(self):
+        def read_in_order(self):
             return self._make_epoch_batches(0, 0)
 
         def describe(self):
@@ -147,7 +150,7 @@ def test_a_source_brings_its_own_data(task):
     assert np.isfinite(model.evaluate(source, verbose=0)).all()
 
 
-def test_a_column_may_be_called_training_data(task):
-    table = pd.DataFrame({"training_data": TEXTS, "second": TEXTS[::-1]})
+def test_a_column_may_be_called_make_training_data(task):
+    table = pd.DataFrame({"make_training_data": TEXTS, "second": TEXTS[::-1]})
     data = source_of(task, table, LABELS)
     assert data.describe()["examples"] == len(TEXTS)
