@@ -1,4 +1,4 @@
-"""Register classes with Keras, without importing it, because inference does not need Keras."""
+"""Register classes with Keras without importing Keras, which inference does not need."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCORE_WEIGHTS = (1.0, 0.3, 1.0)  # score weights in BGE-M3
-# Arguments of `from_preset` for all three tasks. All others are only used by `TextEmbedder`.
+# Arguments of `from_preset` for all three tasks. All other arguments are only used by
+# `TextEmbedder`.
 SHARED_ARGUMENTS = (
     "max_length",
     "sequence_length",
@@ -202,7 +203,7 @@ class HybridEmbedder:
 
     @property
     def backbone(self):
-        """Shared backbone of the three tasks."""
+        """Backbone that the three tasks share."""
         return self.dense.backbone
 
     def __repr__(self) -> str:
@@ -233,8 +234,8 @@ class HybridEmbedder:
                 to "error".
 
         Returns:
-            `HybridVectors` with the results of the `embed` method of each task, in text order.
-            For a single text, the vectors of this text.
+            `HybridVectors` with the results of the `embed` method of each task, in the order of the
+            texts. For a single text, the axis of the texts is removed.
 
         Raises:
             ValueError: If a text is empty, or if `prompt` is unknown.
@@ -376,7 +377,7 @@ class HybridEmbedder:
         return HybridIndex.load(folder, self._parts(), verify)
 
     def _parts(self) -> list[_IndexEmbedder]:
-        """Create one embedder per index."""
+        """Create one embedder for each index."""
         return [_IndexEmbedder(self, name) for name in HybridVectors._fields]
 
     def _compute_vectors(

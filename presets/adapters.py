@@ -47,8 +47,8 @@ PREFIX = "base_model.model."
 # Options of peft and their values for plain LoRA. All other options must be null, false or empty.
 # `_check_config` raises an error for options that may affect outputs.
 PLAIN_LORA = {"peft_type": "LORA", "bias": "none", "use_dora": False, "fan_in_fan_out": False}
-PEFT_ALPHA = 8  # if a file has no lora_alpha
-# Values that only affect the initialization of A and B.
+PEFT_ALPHA = 8  # used if a file has no lora_alpha
+# Values that only affect the initialization of the low-rank matrices A and B.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
 # {option: why the outputs do not depend on it}
 IRRELEVANT_PEFT_FIELDS = {
@@ -186,7 +186,7 @@ def _is_named(name: str, ends: Iterable[str]) -> bool:
 def _list_whole_tensors(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
-    """Map file names to head and pooler weights, which adapter files store completely.
+    """Map tensor names to the head and pooler weights, which adapter files store completely.
 
     Args:
         task: The task.
@@ -194,7 +194,7 @@ def _list_whole_tensors(
         head: Optional layer to use as the head for tasks without a head. Defaults to None.
 
     Returns:
-        A dict {name in the file: (weight, whether the file stores it transposed)}.
+        A dict {tensor name in the file: (weight, whether the stored tensor is transposed)}.
 
     Raises:
         ValueError: If peft does not support this type of task.

@@ -109,7 +109,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
 
 def _read_class_names(config: Mapping) -> list[str] | None:
-    """Get the class names from config.json. Default names are used if only the number is stored."""
+    """Return the class names in config.json, or default names if only their number is stored."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
     if numbers := config.get("label2id"):
@@ -139,7 +139,7 @@ def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Find other heads in the family with the same tensor names."""
+    """Find the other heads of the family that have the same tensor names."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -156,7 +156,7 @@ def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str
 def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Infer a head's task from hidden layers and pooler. Return None when unclear."""
+    """Return the name of another head to which the tensors belong, or None if this head fits."""
     family = checkpoint.family
     # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
@@ -313,7 +313,7 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
 def _keep_hidden(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
-    """Load the hidden head layers if possible, like transformers.
+    """Load the hidden layers of the head if they match, as transformers does.
 
     If `fit` builds the head later, the weights are stored in `kept_weights`.
     """
@@ -368,7 +368,7 @@ def _join_names(names: Iterable[str]) -> str:
 
 
 def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) -> Checkpoint:
-    """Select the output layer rows for the task labels, if the task has labels."""
+    """Select the rows of the output layer for the labels of the task, if the task has labels."""
     rows = task.find_kept_classes(checkpoint.config) if task.head else None
     if rows is None:
         return checkpoint

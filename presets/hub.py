@@ -56,7 +56,7 @@ _LISTED: dict[pathlib.Path, list[str]] = {}
 def from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
-    """Download missing repository files, and return the cache folder.
+    """Download the missing files of a repository, and return the cache folder.
 
     All files belong to the same commit. Without a connection, the cached copy is used. The
     environment variables `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE` and
@@ -106,7 +106,7 @@ def from_hugging_face(
 
 
 def list_not_downloaded(folder: pathlib.Path) -> list[str]:
-    """List repository files that were not downloaded.
+    """List the files of a repository that were not downloaded.
 
     Args:
         folder: Path. Cache folder from `from_hugging_face`. For other folders, and if this process
@@ -232,7 +232,7 @@ def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> 
 
 
 def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
-    """Find the repository cache folder. Raise a ValueError for missing files."""
+    """Find the cache folder of a repository. Raise a ValueError if files are missing."""
     from huggingface_hub import try_to_load_from_cache
 
     repository, revision = parse_address(address)

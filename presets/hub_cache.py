@@ -92,7 +92,7 @@ def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
 def download_files(
     address: str, repository: str, commit: str, files: Mapping[str, HubFile], verify: bool
 ) -> None:
-    """Download missing commit files to the cache. A lock file makes other processes wait.
+    """Download the missing files of a commit to the cache. A lock file makes other processes wait.
 
     Args:
         address: String. The address from the user for error messages.

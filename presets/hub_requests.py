@@ -120,7 +120,7 @@ def _describe_refusal(error: Exception, words: str) -> str:
 
 
 def read_first_line(error: Exception) -> str:
-    """Return the first error message line, or the error type for an empty message."""
+    """Return the first line of an error message, or the error type if the message is empty."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 

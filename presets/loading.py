@@ -157,7 +157,7 @@ def load_tasks(
     with convert_load_errors(source), open_preset(source, checks) as checkpoint:
         for cls, arguments in classes:
             backbone = tasks[0].backbone if tasks else None
-            own = copy.copy(checkpoint)  # its head is settled for each task
+            own = copy.copy(checkpoint)  # `settle_head` changes the config
             tasks.append(_read_task(cls, own, checks, dict(arguments), backbone))
         tasks[0].backbone.origin = find_origin(source, checkpoint.folder)
     return tasks
@@ -205,7 +205,7 @@ def _read_task(
     arguments: dict,
     backbone: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task from an open checkpoint. The backbone is loaded too, unless one is given."""
+    """Load a task from an open checkpoint. The backbone is also loaded, unless it is passed."""
     request = divide_arguments(cls, checkpoint.family, arguments)
     other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
@@ -302,7 +302,7 @@ def restore_encoder(
     safeguards: Safeguards,
     shared: Backbone | None = None,
 ) -> RestoredBackbone:
-    """Load the backbone and the weights, unless a shared backbone is given."""
+    """Load the backbone and the weights, unless the caller passes a shared backbone."""
     if shared is not None:
         return RestoredBackbone(shared, set(), False)
     arguments = {"pooler": cls.get_family_head(checkpoint.family).pooled, **request.backbone}
@@ -314,7 +314,7 @@ def restore_encoder(
 def load_further_models(
     cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
 ) -> dict[str, object]:
-    """Load all further models, for example a query encoder, and replace their folders."""
+    """Load further models, such as a query encoder, whose files are in the settings."""
     own = {"added_tokens": request.added_tokens, **request.backbone}
     models = {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
@@ -325,7 +325,7 @@ def load_further_models(
 
 
 def read_inference_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
-    """Get the preset's inference settings, such as thresholds."""
+    """Read the inference settings of a preset, such as thresholds."""
     stored = _read_settings(cls, checkpoint.settings)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)

@@ -24,10 +24,10 @@ class Library(NamedTuple):
     """Library that can also open a preset.
 
     Attributes:
-        name: String. The library name.
+        name: String. Name of the library.
         opens: String. Code that opens the preset, after `cls` was imported.
         imports: String. Code that imports `cls`.
-        platform: String. The library framework. Defaults to "PyTorch".
+        platform: String. The framework of the library. Defaults to "PyTorch".
     """
 
     name: str
@@ -83,7 +83,7 @@ class Description(NamedTuple):
         repository: Optional string. The repository on the hub, or None for a local folder. Defaults
             to None.
         labels: Tuple of strings. The class names. Defaults to ().
-        dtype: String. The weight dtype. Defaults to "float32".
+        dtype: String. The dtype of the weights. Defaults to "float32".
     """
 
     backbone: Backbone

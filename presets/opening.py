@@ -123,7 +123,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open the preset tokenizer in any format.
+    """Open the tokenizer of a preset in any format.
 
     Args:
         source: String or path. Preset to load, as in `from_preset`. The model files can be missing.

@@ -1,4 +1,4 @@
-"""Find the origin of backbone weights: the model on the hub, and the vocabulary."""
+"""Find the origin of the weights of a backbone: the model on the hub, and the vocabulary."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 def find_origin(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
-    """Find the preset origin in the list of presets or the model card.
+    """Find the origin of a preset in the list of presets or in the model card.
 
     Args:
         source: String or path. Argument of `from_preset`.
@@ -104,7 +104,7 @@ class OriginVocabulary:
     Attributes:
         kind: String. The tokenizer class name.
         size: Optional integer. The number of tokens. None if the tokens were not read.
-        sha256: Optional string. The token checksum. None if the tokens were not read.
+        sha256: Optional string. Checksum of all tokens. None if the tokens were not read.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

@@ -141,7 +141,7 @@ def save_task(
 
 
 def _get_class_setting(backbone: Backbone) -> dict:
-    """Return the setting with the user-defined backbone class name, or {}."""
+    """Return the setting `backbone_class`, or {} for a class of this package."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
@@ -180,13 +180,13 @@ def _store_model(task: PresetTask) -> StoredModel:
 
 
 def _name_architecture(task: PresetTask) -> str:
-    """Return a task's class name in transformers."""
+    """Return the class name of a task in transformers."""
     suffix = task.head_record.class_suffix or task.record.head
     return task.backbone.family.class_prefix + suffix
 
 
 def _make_usage(task: PresetTask) -> Usage:
-    """Describe for the model card how to load a preset with this package and another library."""
+    """Describe how to load a preset with this package and another library, for the model card."""
     suffix = task.record.head
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"

@@ -79,8 +79,8 @@ names are read from the features of the dataset. |
         source: The path to a file or folder, list of rows, or dataset.
         kind: Optional string. "spans", "tags" (for words) or "labels" (for texts). If None, the
             kind is inferred from the rows. Defaults to None.
-        text_key: Optional string. The text key in every row. If None, common names such as "text"
-            will be tried. Defaults to None.
+        text_key: Optional string. Key of the text in every row. If None, common names such as
+            "text" are tried. Defaults to None.
 
     Returns:
         A tuple `(x, y)`, which can also be passed to `fit`, `evaluate` and `validation_data` as a
@@ -290,8 +290,9 @@ def read_conll(
 
     Args:
         path: The path to a UTF-8 file with columns separated by tabs or spaces.
-        column: Integer. The tag column index. Negative indices count from the end. Defaults to -1.
-        word_column: Integer. The word column index. Use 1 for CoNLL-U. Defaults to 0.
+        column: Integer. Index of the tag column. Negative indices count from the end. Defaults to
+            -1.
+        word_column: Integer. Index of the word column. Use 1 for CoNLL-U. Defaults to 0.
 
     Returns:
         A tuple of words and tags that can be passed to `TokenClassifier.fit`.

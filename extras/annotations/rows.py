@@ -448,7 +448,7 @@ def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | N
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
         values = row[key]
-        if isinstance(values, dict) and _is_span(values):  # columns, as datasets have them
+        if isinstance(values, dict) and _is_span(values):  # a dict of columns, as in `datasets`
             values = [dict(zip(values, v, strict=True)) for v in zip(*values.values(), strict=True)]
         listed = isinstance(values, list | tuple) and all(map(_is_span, values))
         # Prodigy tokens also have start and end, but no label.

@@ -62,7 +62,7 @@ Kept = Annotated[
 
 
 class FileRow(NamedTuple):
-    """Input row: file, row number (from 0), texts, values to copy, and whether there is text."""
+    """Row of an input file, with the values in the text columns and in the columns to copy."""
 
     file: str
     number: int

@@ -37,7 +37,7 @@ class Document(NamedTuple):
 class TextFiles:
     """Documents in text files with one sentence per line and blank lines between documents.
 
-    A document also ends at the file end. Files with the suffix `.gz` are decompressed.
+    A document also ends at the end of a file. Files with the suffix `.gz` are decompressed.
 
     Args:
         paths: List of paths. UTF-8 text files.
@@ -119,7 +119,7 @@ class TextFiles:
             )
 
     def _find_border(self, byte: int) -> tuple[int, int]:
-        """Find the first part start at or after a byte position. Return (file index, offset)."""
+        """Find the first start of a part, from a byte position on. Return (file index, offset)."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]

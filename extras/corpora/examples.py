@@ -33,7 +33,7 @@ class ShardExamples:
         example_splits: Array of shape (R + 1,). The first span index of each example, followed by
             P.
         labels: Optional int32 array of shape (R,) for segment pairs. 1 if the second segment does
-            not follow the first segment, else 0.
+            not follow the first segment, 0 otherwise.
         slot_splits: Array of shape (K + 1,). The first example index of each slot, followed by R. A
             slot is one row in a batch, and can contain several short examples.
     """
@@ -129,7 +129,7 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
 
 
 def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
-    """Divide sentences into examples of up to `room` tokens, without first and last token."""
+    """Divide sentences into examples of up to `room` tokens, plus a first and a last token."""
     starts, ends, documents = _split_into_units(shard, room)
     # Token count up to each unit end, including end tokens between documents.
     reached = (ends + documents).tolist()

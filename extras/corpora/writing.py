@@ -399,7 +399,7 @@ def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[lis
 def _tokenize_documents(
     documents: list[list[str]], tokenizer: Tokenizer
 ) -> tuple[Shard, list[int]]:
-    """Tokenize documents, and drop empty ones. Return a shard, and the indices of the others."""
+    """Tokenize documents. Return a shard with all non-empty documents, and their indices."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])

@@ -379,7 +379,7 @@ def _draw_explanation(found: Mapping) -> Picture:
 
 
 def _make_title(found: Mapping) -> str:
-    """Create the explanation title from a label, an entity and a label, or an answer."""
+    """Create the title of an explanation: the label, the entity with its label, or the answer."""
     if "text" not in found:
         return str(found["label"])
     if "label" in found:

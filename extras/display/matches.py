@@ -108,7 +108,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 
 def _find_matches(model, query: str, document: str) -> tuple[list[Match], float, int]:
-    """Return the matches of query tokens with text, the score, and the number of other tokens."""
+    """Return a list of matches, the total score, and the number of query tokens without text."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T

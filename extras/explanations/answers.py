@@ -72,7 +72,7 @@ def explain_answers(
 
 
 class Columns(NamedTuple):
-    """Positions of question start, context start and "no answer" in all W windows, (W,) each."""
+    """Start positions (W,) of question and context in all windows, and "no answer" positions."""
 
     question: np.ndarray
     context: np.ndarray

@@ -101,7 +101,7 @@ def assert_no_warnings() -> Iterator[None]:
 
 
 def make_other_value(default: object) -> object:
-    """Return a value to use for an argument instead of the default, or the default itself."""
+    """Return a different value than the default. If no other value is known, return the default."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

@@ -75,8 +75,8 @@ class FileBytes:
             exact: Boolean. Whether to also reject larger files. Defaults to False.
 
         Raises:
-            ValueError: If the file is smaller than `expected`, or also if it is larger for
-                `exact=True`.
+            ValueError: If the file is smaller than `expected`, or if `exact` is True and the file
+                is larger.
         """
         least = "" if exact else "at least "
         sizes = f"the file has {self.size} bytes. Expected {least}{expected} bytes"

@@ -26,7 +26,7 @@ class FolderFiles:
         path: Folder path for error messages.
 
     Attributes:
-        inside: String. The subfolder name in `root`, or "" for the root folder.
+        inside: String. The path of the subfolder in `root`, or "" for the root folder.
         listed: Collection of strings. The names of all files in the folder.
         not_downloaded: Sequence of strings. The names of files in the repository that were not
             downloaded.

@@ -45,7 +45,7 @@ class OrderedMapping(dict):
 
 
 class PickleStream:
-    """Sequential reader for part of a file.
+    """Reader for a range of bytes in a file, from start to end.
 
     Args:
         source: The `FileBytes` to read from.

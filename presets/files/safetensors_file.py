@@ -99,7 +99,7 @@ class SafetensorsFile:
         return header, 8 + length
 
     def _check_entry(self, name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int]:
-        """Validate a tensor's header entry, and return (dtype, shape, start offset)."""
+        """Validate the header entry of a tensor, and return (dtype, shape, start offset)."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]

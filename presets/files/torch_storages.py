@@ -221,8 +221,8 @@ class Storage:
         key: String. The storage name in the file.
         dtype: NumPy dtype of the elements.
         size: Integer. The number of elements.
-        start: Integer. The first element index in the stored storage, which can be larger.
-            Defaults to 0.
+        start: Integer. Index of the first element. The storage in the file can be larger than this
+            range. Defaults to 0.
     """
 
     key: str
@@ -342,7 +342,7 @@ class TensorPickle:
         return view
 
     def _make_parameter(self, arguments: tuple) -> TensorView:
-        """Return the parameter tensor, given as (tensor, requires_grad, hooks)."""
+        """Return the tensor of a parameter, which is pickled as (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view

@@ -32,7 +32,7 @@ _WEIGHTS = {
 MAX_CLASSES = 2**20
 # Trained weights are much smaller. Products of larger values overflow.
 _LARGEST = 1e4
-# Buffers without information.
+# Buffers that do not contain trained values.
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
@@ -186,7 +186,7 @@ class ChangedCheckpoint(Checkpoint):
 
 
 def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoint:
-    """Add embeddings for new tokens to a checkpoint. Each embedding is the mean of the old ones.
+    """Add embeddings for new tokens to a checkpoint, which are the mean of the old embeddings.
 
     Args:
         checkpoint: The `Checkpoint` with fewer tokens.
@@ -221,11 +221,11 @@ def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoi
 
 
 def select_rows(checkpoint: Checkpoint, output: str, rows: Sequence[int | None]) -> Checkpoint:
-    """Rearrange the output layer rows for new labels.
+    """Rearrange the rows of the output layer for new labels.
 
     Args:
         checkpoint: The `Checkpoint` with one row per old label.
-        output: String. The output layer name.
+        output: String. Name of the output layer.
         rows: Sequence of optional integers. Row index in the checkpoint for each new label. None
             stands for an unknown label, whose weights are set to 0.
     """
@@ -344,7 +344,7 @@ def match(
 
     Returns:
         A tuple of two dicts. The first dict maps the names of matching tensors to tuples (weight,
-        whether the tensor is transposed). The second dict maps the names of other tensors to
+        whether the tensor is transposed). The second dict maps the names of all other tensors to
         descriptions, such as "missing" or "is (2, 8), expected (3, 8)".
     """
     fitting, misfits = {}, {}

@@ -54,7 +54,7 @@ SENTENCE, TOKEN_OUTPUTS = "sentence_embedding", "token_embeddings"
 def read_pooling(
     files: FolderFiles, module: Module, width: int | None
 ) -> tuple[str | list[str], bool]:
-    """Read the Pooling module configuration.
+    """Read the configuration of a Pooling module.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -93,7 +93,7 @@ def read_pooling(
 def read_dense(
     files: FolderFiles, module: Module, width: int, embedding: str = SENTENCE
 ) -> dict[str, object]:
-    """Read the Dense module configuration.
+    """Read the configuration of a Dense module.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -136,13 +136,13 @@ def read_dense(
 def read_dense_layers(
     files: FolderFiles, modules: Sequence[Module], width: int, embedding: str = SENTENCE
 ) -> list[dict[str, object]]:
-    """Read all Dense module configurations, and check the weight shapes.
+    """Read the configurations of all Dense modules, and check the shapes of the weights.
 
     Args:
         files: The `FolderFiles` for the whole folder.
         modules: Sequence of `Module` objects. The output of each module is the input of the next
             module.
-        width: Integer. The first module input dimension.
+        width: Integer. Input dimension of the first module.
         embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
     Returns:
@@ -157,7 +157,7 @@ def read_dense_layers(
 
 
 def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
-    """Read the SpladePooling module configuration.
+    """Read the configuration of a SpladePooling module.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -183,7 +183,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
 
 
 def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
-    """Check the Normalize module configuration, which can be missing.
+    """Check the configuration of a Normalize module, which can be missing.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -201,7 +201,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
-    """Convert an activation class name in PyTorch to the Keras name.
+    """Convert the class name of an activation in PyTorch to the Keras name.
 
     Args:
         name: Class name from a file, such as "torch.nn.modules.activation.Tanh".
@@ -254,7 +254,7 @@ _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
 class ModuleCheckpoint(Checkpoint):
-    """Module weights in a subfolder.
+    """Checkpoint with the weights of a module in a subfolder.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -274,7 +274,7 @@ class ModuleCheckpoint(Checkpoint):
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
-    """Check the Dense module weight shapes before creating the layer.
+    """Check the shapes of the weights of a Dense module before the layer is created.
 
     Args:
         files: The `FolderFiles` for the whole folder.
@@ -299,7 +299,7 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
 def load_dense(
     layer: keras.layers.Layer, files: FolderFiles, module: Module, allow_nonfinite: bool
 ) -> None:
-    """Load the Dense module weights.
+    """Load the weights of a Dense module.
 
     Args:
         layer: `Projection` layer to assign the weights to.
@@ -336,8 +336,8 @@ def make_dense_files(
     Args:
         layers: Sequence of `Projection` layers.
         paths: Sequence of strings. The subfolder of each layer.
-        width: Integer. The first layer input dimension.
-        name: String. Argument with the layers, for error messages.
+        width: Integer. Input dimension of the first layer.
+        name: String. Name of the argument with the layers, for error messages.
         dtype: Stored weight dtype. If None, every weight keeps its dtype.
 
     Returns:
@@ -355,7 +355,7 @@ def make_dense_files(
 
 
 def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
-    """Create the Dense module configuration. The name is used in error messages."""
+    """Create the configuration of a Dense module. The name is used in error messages."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in TORCH_ACTIVATIONS:
         raise invalid(
@@ -383,7 +383,7 @@ def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarr
 
 
 class LinearFile(Checkpoint):
-    """Linear layer weights in a separate file, as in BGE-M3.
+    """Weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
         files: The `FolderFiles` for the folder.
@@ -441,6 +441,6 @@ class LinearFile(Checkpoint):
 
 
 def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:
-    """Encode the `Projection` weights as a PyTorch file with a linear layer."""
+    """Encode the weights of a `Projection` as a PyTorch file with a linear layer."""
     arrays = _make_arrays(layer, dtype)
     return encode_pytorch_file({name.removeprefix("linear."): a for name, a in arrays.items()})

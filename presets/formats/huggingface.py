@@ -30,7 +30,7 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """Location of a tensor: a whole tensor in a file, or slice `part` of `parts` equal slices."""
+    """Location of a tensor: a tensor in a file, or slice number `part` of `parts` equal slices."""
 
     file: SafetensorsFile | PyTorchFile
     name: str
@@ -108,7 +108,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         return self._tensors[name].read()
 
     def _read_alias(self) -> None:
-        """Replace a head alias in the configuration. See `Family.aliases`."""
+        """Replace the alias of a head in the configuration. See `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
                 output = self.family.heads[alias.head].output
@@ -190,13 +190,13 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
 
 
 def _has_blocks(family: Family, raw_names: list[str]) -> bool:
-    """Return whether tensor names match the family blocks."""
+    """Return whether tensor names match the block names of the family."""
     stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
 def _find_wrapper(raw_names: list[str], family: Family) -> str:
-    """Find the common tensor name prefix, if the model was saved inside of another module.
+    """Find the prefix of all tensor names, if the model was saved as a part of another module.
 
     Otherwise, return "".
 

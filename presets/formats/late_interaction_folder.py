@@ -59,7 +59,7 @@ _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder
 _BGE_M3 = "BGE-M3"
 # Maps our names to the names in the libraries.
 _SIMILARITIES = {"maxsim": "MaxSim", "meanmaxsim": "meanmaxsim"}
-# Similarities of text embedding models, also written by old versions of PyLate.
+# Similarities of text embedding models. Old versions of PyLate also write these names.
 _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
 _PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
@@ -183,7 +183,7 @@ class LateInteractionFolder(FolderFormat):
 
 
 def _read_settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Read the preset's preprocessor settings, such as markers and lengths."""
+    """Read the preprocessor settings of a preset, such as markers and lengths."""
     form, files = _find_layout(preset), preset.files
     if form == _STANFORD:
         return read_stanford(files)

@@ -36,11 +36,11 @@ _ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
 
 class WeightFormat(NamedTuple):
-    """Weight format file names: a single file, or shards with an index.
+    """File names of a weight format: a single file, or shards with an index.
 
     Attributes:
         file: String. The name of a file with all weights.
-        index: String. The shard index name.
+        index: String. The name of the shard index.
         shards: String. Regular expression for the names of shards.
         patterns: Tuple of strings. The patterns for all names, including names from other programs.
     """

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 class FolderFormat:
-    """Task folder format: files in addition to config.json, weights and tokenizer.
+    """Additional files in the folder of a task, next to config.json, weights and tokenizer.
 
-    This base class adds no files, as in transformers. Subclasses implement the formats of other
-    libraries.
+    This base class does not add files, as in transformers. Subclasses implement the formats of
+    other libraries.
 
     Attributes:
         opened_by: Optional string. The class in sentence-transformers or gliner to open the folder.
             If None, the folder can be opened with transformers.
-        settings: Tuple of strings. The task and preprocessor arguments that are stored in these
-            files. They are not passed to the backbone, and not stored in `encoder_zoo.json`.
+        settings: Tuple of strings. The task and preprocessor arguments that are stored in the
+            additional files. They are not passed to the backbone, and not stored in
+            `encoder_zoo.json`.
         encoder_prefix: Optional string. The prefix of all encoder tensors, for formats without
             config.json. If None, tensors are named as in transformers.
     """
@@ -272,7 +273,7 @@ class PresetTask(Protocol):
         """Get constructor arguments from config.json, unless the caller overrides them."""
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why the checkpoint head cannot be loaded, or return None when it can."""
+        """Explain why the head in the checkpoint cannot be loaded, or return None if it can."""
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
         """Map each label to a head row in the checkpoint, if only some labels are new.

@@ -101,7 +101,7 @@ class Module(NamedTuple):
 def find_encoder_files(files: FolderFiles) -> FolderFiles:
     """Find the encoder files, in the root or in a subfolder such as `0_Transformer`.
 
-    If a Router has several encoders, the document encoder is used.
+    For a Router with several encoders, return the files of the document encoder.
 
     Args:
         files: The `FolderFiles` for a preset. Unsupported modules are allowed.
@@ -354,7 +354,7 @@ def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
 def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
     """Read `sentence_bert_config.json`, and return the file name and the content.
 
-    A missing file has the content {}.
+    For a missing file, the content is {}.
 
     Args:
         files: The `FolderFiles` for the encoder.

@@ -86,7 +86,7 @@ class SparseFolder(FolderFormat):
     def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = self._read_own_arguments(checkpoint)
         if given.get("pooling") == TOKEN_WEIGHTS:
-            arguments.pop("activation", None)  # applies to logits, which token weights do not use
+            arguments.pop("activation", None)  # only affects logits, not token weights
         if "query_encoder" in given:
             return arguments
         if (files := _find_query_model(checkpoint)) is not None:
@@ -198,7 +198,7 @@ def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
 
 
 class QueryTable(NamedTuple):
-    """Table with query term weights.
+    """Files with one weight per query term.
 
     Attributes:
         files: The `FolderFiles` for the table folder.
@@ -212,7 +212,7 @@ class QueryTable(NamedTuple):
 
 
 def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
-    """Find the query term weight table in a preset, or return None without a table.
+    """Find the table of query term weights in a preset. Return None if there is no table.
 
     Args:
         checkpoint: An open `Checkpoint` to load from.
@@ -242,7 +242,7 @@ def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
 
 
 def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
-    """Find separate query encoder files, or return None without a query encoder.
+    """Find the files of a separate query encoder. Return None if there is no query encoder.
 
     Args:
         checkpoint: An open `Checkpoint` to load from.
@@ -260,7 +260,7 @@ def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
 def _restore_query_table(
     weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
 ) -> None:
-    """Load the query table weights.
+    """Load the weights of a query table.
 
     Args:
         weight: Variable of shape (vocabulary,) to assign the weights to.
@@ -326,8 +326,8 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
 
     Args:
         files: The `FolderFiles` for the whole folder.
-        of_others: Tuple of strings. The similarities to ignore, because they belong to other kinds
-            of vectors in the same folder. Defaults to ().
+        of_others: Tuple of strings. Similarities to ignore, because they belong to dense vectors or
+            token vectors in the same folder. Defaults to ().
     """
     settings, similarity = theirs.read_model_settings(files), SPARSE_SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))
@@ -375,9 +375,9 @@ def _make_pooling_config(task: keras.Model) -> dict[str, object]:
 
 
 def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
-    """Create the query module files.
+    """Create the files of the query modules.
 
-    Query encoder configuration, weights and tokenizer are not included.
+    The configuration, weights and tokenizer of a query encoder are not included.
 
     Returns:
         A tuple (list of module folders, dict {file path: content}).

@@ -1,4 +1,4 @@
-"""Read the preset tokenizer files as plain data."""
+"""Read the tokenizer files of a preset, and create the tokenizer later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _FURTHER_TOKENS += ("model_specific_special_tokens",)
 # Classes of transformers 5 that return segment ids by default.
 _WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
-_LONGEST = 2**20  # in tokens. Tokenizers without a limit have 1e30
+_LONGEST = 2**20  # maximum number of tokens. Tokenizers without a limit store 1e30
 
 
 class StoredTokenizer(NamedTuple):
