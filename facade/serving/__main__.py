@@ -6,22 +6,32 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import uvicorn
-
+from encoder_zoo.common.lazy import LazyModule, require
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.serving import Limits, create_app, open_folders
-from encoder_zoo.serving.connections import TimedConnection
 
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+uvicorn = LazyModule(
+    "uvicorn",
+    'The service requires uvicorn, which is not installed. Run `pip install "encoder-zoo[serve]"`.',
+)
 SECONDS_TO_STOP = 60  # maximum time to finish accepted requests during shutdown
 # The default value in Python is 0.005. In a test with 32 clients and a model without computation,
 # on a busy machine with two cores, this setting increased the throughput from 113 and 135 to 125
 # and 160 requests per second, and the batch size from 13 to 18 texts.
 SWITCH_SECONDS = 0.0005
 MAX_CONNECTIONS = 1000  # more connections are rejected with status 503
+MAX_PORT = 65_535
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
+def parse_arguments(
+    arguments: Sequence[str] | None = None,
+) -> tuple[argparse.Namespace, Limits]:
+    """Parse the command line. For invalid arguments, print an error and exit with status 2."""
     parser = argparse.ArgumentParser(
         "python -m encoder_zoo.serving", description="Serve models over HTTP."
     )
@@ -36,14 +46,34 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     for field in dataclasses.fields(Limits):
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=type(field.default), default=field.default, metavar="N")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    try:
+        if not 0 <= given.port <= MAX_PORT:
+            raise invalid("port", given.port, f"an integer from 0 to {MAX_PORT}")
+        return given, Limits(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Limits)})
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def open_app(sources: Sequence[str], limits: Limits) -> Starlette:
+    """Create the application. If a folder cannot be opened, print an error and exit with status 1.
+
+    Only errors that the user can fix are printed without a traceback: a wrong or damaged folder, a
+    file that cannot be read, or a package that is not installed.
+    """
+    try:
+        require(uvicorn)
+        return create_app(*open_folders(sources), limits)
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the service until the process is stopped."""
-    given = parse_arguments(arguments)
-    limits = Limits(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Limits)})
-    app = create_app(*open_folders(given.sources), limits)
+    given, limits = parse_arguments(arguments)
+    app = open_app(given.sources, limits)
+    from encoder_zoo.serving.connections import TimedConnection  # requires uvicorn
+
     sys.setswitchinterval(SWITCH_SECONDS)
     uvicorn.run(
         app,

@@ -50,10 +50,15 @@ class Service:
         self.batcher = Batcher(limits, lambda *measured: self.metrics.add_batch(*measured))
         self.metrics = Metrics(lambda: self.batcher.waiting)
         self.status = "warming up"
+        self.logged: set[tuple[str, str]] = set()  # (model name, message)
         self.served: dict[str, dict[str, ServedModel]] = {}
         for route in ROUTES:
             named = indexes if route.kind == "index" else models
-            found = [ServedModel(n, t, limits) for n, t in named.items() if route.supports_model(t)]
+            found = [
+                ServedModel(name, task, limits, self.report_truncated)
+                for name, task in named.items()
+                if route.supports_model(task)
+            ]
             if route.method == "rank":  # use a Reranker by default, if available
                 found.sort(key=lambda model: not hasattr(model.task, "activation"))
             if found:
@@ -72,6 +77,22 @@ class Service:
                         logger.exception("The warm-up of %s failed.", model.name)
                         return
         self.status = "ready"
+
+    def report_truncated(self, name: str, count: int, message: str) -> None:
+        """Count truncated texts in the metrics. Each message is only logged once per model.
+
+        The warm-up also truncates a text, which is not reported.
+        """
+        if self.status == "warming up":
+            return
+        self.metrics.add_truncated(count)
+        if (name, message) not in self.logged:
+            self.logged.add((name, message))
+            logger.warning(
+                "%s: some %s This is logged once. Further texts are counted in /metrics.",
+                name,
+                message,
+            )
 
     def choose_model(self, route: Route, fields: Fields) -> ServedModel:
         """Return the model for a request. By default, the first model is used."""

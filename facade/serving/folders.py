@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import Any
 
 import encoder_zoo as ez
-
-MANIFEST = "encoder_zoo.json"
+from encoder_zoo.common.wording import quote
+from encoder_zoo.presets.files.manifest import MANIFEST_NAME, read_manifest
+from encoder_zoo.presets.files.open_folder import OpenFolder
 
 
 def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -38,7 +38,7 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
     index_folders: dict[str, str] = {}
     for source in sources:
         cls, folder = split_class(source)
-        name = pathlib.PurePath(folder).name
+        name = os.path.basename(os.path.abspath(folder))
         if name in models or name in index_folders:
             raise ValueError(
                 f"Two folders have the same name, {name!r}. Rename one of the folders."
@@ -59,31 +59,34 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
 def split_class(source: str) -> tuple[str | None, str]:
     """Split "Class=SOURCE" into a class name and a source.
 
-    If the part before "=" is not a class name, the source is the whole string.
+    If the part before "=" is not the name of a class with `from_preset`, the source is the whole
+    string.
 
     Example:
         >>> split_class("Reranker=served/reranker"), split_class("served/a=b")
         (('Reranker', 'served/reranker'), (None, 'served/a=b'))
     """
     cls, _, folder = source.partition("=")
-    return (cls, folder) if cls in ez.__all__ and folder else (None, source)
+    is_class = cls in ez.__all__ and hasattr(getattr(ez, cls), "from_preset")
+    return (cls, folder) if is_class and folder else (None, source)
 
 
-def read_kind(folder: str) -> str:
-    """Read the manifest of a folder to find the name of the task or index."""
-    path = pathlib.Path(folder) / MANIFEST
-    if not path.is_file():
+def read_kind(folder: str | os.PathLike[str]) -> str:
+    """Read the manifest of a folder to find the name of the task or index.
+
+    Raises:
+        FileNotFoundError: If the folder or its manifest does not exist.
+        ValueError: If the manifest is invalid.
+    """
+    path = pathlib.Path(folder)
+    if not (path / MANIFEST_NAME).exists():
         raise FileNotFoundError(
-            f"{os.fspath(path)} does not exist. Expected a folder written by save_to_preset, "
+            f"{path / MANIFEST_NAME} does not exist. Expected a folder written by save_to_preset, "
             "export or save. For other checkpoints, also pass the class, for example "
             "Classifier=FOLDER."
         )
-    try:
-        return str(json.loads(path.read_text("utf-8"))["task"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"The manifest in {os.fspath(path)} has no valid 'task' field. Save the folder again."
-        ) from error
+    with OpenFolder(path, [MANIFEST_NAME]) as files:
+        return read_manifest(files, verify=False)["task"]
 
 
 def open_model(folder: str, kind: str) -> Any:
@@ -96,7 +99,8 @@ def open_model(folder: str, kind: str) -> Any:
 
     classes = {task.record.name: task for task in list_tasks()}
     if kind not in classes:
-        raise ValueError(f"{folder} contains a {kind}. Expected {', '.join(classes)} or an index.")
+        expected = f"{', '.join(classes)}, export or the kind of an index"
+        raise ValueError(f"{folder} contains the task {quote(kind)}. Expected {expected}.")
     return classes[kind].from_preset(folder)
 
 
@@ -108,11 +112,15 @@ def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any
     Raises:
         ValueError: If none of the models was used to build the index.
     """
-    manifest = json.loads((pathlib.Path(folder) / MANIFEST).read_text("utf-8"))
-    if manifest["task"] == "bm25_index":
+    kind = read_kind(folder)
+    if kind == "bm25_index":
         return None
-    if manifest["task"] == "hybrid_index":
-        parts = [pathlib.Path(folder) / name for name in manifest["indexes"]]
+    if kind == "hybrid_index":
+        # Indexes require safetensors, which exports do not need.
+        from encoder_zoo.tasks.retrieval.hybrid_index import read_hybrid_manifest
+
+        names = read_hybrid_manifest(folder, verify=False)["indexes"]
+        parts = [pathlib.Path(folder) / name for name in names]
         return [find_embedder(part, models) for part in parts]
     reasons = []
     for name, model in models.items():

@@ -50,6 +50,11 @@ class Metrics:
             buckets=TOKENS_BUCKETS,
             registry=registry,
         )
+        self._truncated = Counter(
+            "encoder_zoo_truncated_texts",
+            "Texts that were truncated because they are too long",
+            registry=registry,
+        )
         waiting = Gauge("encoder_zoo_queue_texts", "Texts that wait", registry=registry)
         waiting.set_function(count_waiting)
 
@@ -63,6 +68,10 @@ class Metrics:
         self._batch_texts.observe(texts)
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)
+
+    def add_truncated(self, texts: int) -> None:
+        """Update the metrics for truncated texts."""
+        self._truncated.inc(texts)
 
     def format_text(self) -> bytes:
         """Return all metrics in the Prometheus text format."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from encoder_zoo.common.context import use_context
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.serving.batching import Job, Rows
 from encoder_zoo.serving.limits import Limits
@@ -39,11 +40,14 @@ class ServedModel(NamedTuple):
         name: String. Name of the model in requests and responses.
         task: A task, an opened export or an index.
         limits: `Limits` for requests and batches.
+        on_truncated: Function to call after batches with truncated texts, with the name of the
+            model, the number of truncated texts and the log message.
     """
 
     name: str
     task: Any
     limits: Limits
+    on_truncated: Callable[[str, int, str], None]
 
     def ask(
         self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
@@ -51,11 +55,25 @@ class ServedModel(NamedTuple):
         """Create a job to be batched with other jobs for the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
         is_short = sum(map(len, find_texts(rows))) <= SHORT_REQUEST
-        return Job(key, run, rows, self.count_tokens, is_short)
+        return Job(key, self.count_truncated(run), rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
         """Create a job with a single row, to be computed in a separate batch."""
-        return Job(object(), run, [row], self.count_tokens)
+        return Job(object(), self.count_truncated(run), [row], self.count_tokens)
+
+    def count_truncated(self, run: Callable[[Rows], Sequence]) -> Callable[[Rows], Sequence]:
+        """Wrap a function to count truncated texts instead of logging a message per batch."""
+
+        def run_and_count(rows: Rows) -> Sequence:
+            counts: dict[tuple[int, str], tuple[int, int]] = {}
+            with use_context(truncated=counts):
+                answers = run(rows)
+            for (_, message), (truncated, _) in counts.items():
+                if truncated:
+                    self.on_truncated(self.name, truncated, message)
+            return answers
+
+        return run_and_count
 
     def count_tokens(self, rows: Rows) -> list[int]:
         """Count the tokens of each row. Rows can be texts or sequences of texts."""

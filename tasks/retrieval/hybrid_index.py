@@ -327,7 +327,7 @@ class HybridIndex(Index):
                 are replaced during loading, or if the number of models and the number of indexes
                 differ.
         """
-        manifest = _read(folder, verify)
+        manifest = read_hybrid_manifest(folder, verify)
         names = manifest["indexes"]
         if len(models) != len(names):
             raise ValueError(
@@ -338,7 +338,7 @@ class HybridIndex(Index):
         indexes = [
             load_index(pathlib.Path(folder) / name, model, verify=verify) for name, model in parts
         ]
-        if _read(folder, verify=False) != manifest:
+        if read_hybrid_manifest(folder, verify=False) != manifest:
             raise ValueError(f"{folder} was replaced while it was loaded. Load it again.")
         try:
             return cls(indexes, **{name: manifest.get(name) for name in cls.rules})
@@ -346,8 +346,15 @@ class HybridIndex(Index):
             raise ValueError(f"{folder} is damaged: {error}") from None
 
 
-def _read(folder: str | os.PathLike, verify: bool) -> dict:
-    """Read and check the manifest of a hybrid index. The other files are checked by the indexes."""
+def read_hybrid_manifest(folder: str | os.PathLike, verify: bool) -> dict:
+    """Read and check the manifest of a hybrid index. The other files are checked by the indexes.
+
+    The field "indexes" contains the names of the subfolders.
+
+    Raises:
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If the folder does not contain a HybridIndex, or if a field is invalid.
+    """
     with OpenFolder(
         folder, [MANIFEST_NAME]
     ) as files:  # only files in the manifest belong to the index
@@ -355,7 +362,7 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        if not is_list or not names or set(names) != folders:
+        if not is_list or not names or set(names) != folders or folders & {"", ".", ".."}:
             raise invalid(f"{files.path / MANIFEST_NAME}: indexes", names, "its subfolders")
         return manifest
 

@@ -348,6 +348,17 @@ def waiting_texts(client):
 
 
 class TestFaults:
+    def test_truncated_texts_are_counted_and_logged_once(self, models, caplog):
+        long = "nice " * 1000
+        with serve(create_app({"reviews": models["reviews"]})) as client:
+            assert "encoder_zoo_truncated_texts_total 0.0" in client.get("/metrics").text
+            for texts in (long, [long, "short"], [[long, "short"], [long, long]], "short"):
+                post(client, "/classify", texts=texts)
+            metrics = client.get("/metrics").text
+        assert "encoder_zoo_truncated_texts_total 4.0" in metrics
+        logged = [r for r in caplog.records if r.levelname == "WARNING" and r.name == "encoder_zoo"]
+        assert ["pairs" in r.getMessage() for r in logged] == [False, True]
+
     def test_only_ready_after_the_warm_up(self):
         model = Model()
         model.hold()

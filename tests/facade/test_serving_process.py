@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -71,6 +72,92 @@ def test_the_command_limits_headers_whatever_is_installed(monkeypatch):
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     __main__.main(["folder"])
     assert issubclass(given["http"], H11Protocol)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--port", "99999"],
+        ["--port", "-1"],
+        ["--port", "http"],
+        ["--max-batch-tokens", "-3"],
+        ["--max-queue-texts", "0"],
+        ["--max-wait", "nan"],
+        ["--body-timeout", "inf"],
+        ["--max-texts", "5000"],  # more than max-queue-texts
+        ["--max-texts", "9" * 30],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_argument_ends_the_command_with_its_name(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        __main__.main(["folder", *option])
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 2
+    assert "error: " in last and option[0].strip("-") in last.replace("_", "-")
+
+
+HYBRID = {"format": 1, "task": "hybrid_index", "files": {"../a": {"bytes": 1, "sha256": "a"}}}
+MANIFESTS = {
+    "no JSON": "[[[",
+    "no text": b"\xff\xfe\x00",
+    "nested": "[" * 10**5,
+    "a list": "[]",
+    "no task": '{"format": 1, "files": {}}',
+    "a task of a wrong type": '{"format": 1, "task": ["export"], "files": {}}',
+    "an unknown task": '{"format": 1, "task": "odd", "files": {}}',
+    "an unknown index": '{"format": 1, "task": "odd_index", "files": {}}',
+    "another format": '{"format": 99, "task": "export", "files": {}}',
+    "no indexes": '{"format": 1, "task": "hybrid_index", "files": {}}',
+    "an index of itself": json.dumps(HYBRID | {"indexes": [".."]}),
+    "an empty export": '{"format": 1, "task": "export", "files": {}}',
+}
+
+
+def find_error(*sources):
+    """Return the message with which the command ends before it serves anything."""
+    with pytest.raises(SystemExit) as ended:
+        __main__.main(list(map(str, sources)))
+    assert str(ended.value.code).startswith("error: ")  # Python prints it and exits with status 1
+    return ended.value.code
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS.values(), ids=MANIFESTS)
+def test_a_bad_manifest_ends_the_command_with_its_folder(manifest, tmp_path):
+    content = manifest if isinstance(manifest, bytes) else manifest.encode()
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "encoder_zoo.json").write_bytes(content)
+    assert str(tmp_path / "bad") in find_error(tmp_path / "bad")
+
+
+def test_a_bad_folder_ends_the_command_with_its_name(folders, tmp_path):
+    (tmp_path / "file").touch()
+    for name in ("file", "missing"):
+        assert name in find_error(tmp_path / name)
+    assert "'reviews'" in find_error(folders / "reviews", folders / "vectors" / ".." / "reviews")
+    assert "embedder" in find_error(folders / "notes")
+    shutil.copytree(folders / "reviews", tmp_path / "changed")
+    with open(tmp_path / "changed" / "model.safetensors", "ab") as file:
+        file.write(b"x")
+    assert "model.safetensors" in find_error(tmp_path / "changed")
+    (tmp_path / "changed" / "model.safetensors").unlink()
+    assert "model.safetensors" in find_error(tmp_path / "changed")
+    for source in ("list_presets=a", "VectorIndex=a", "Limits=a"):  # not the name of a task
+        assert source in find_error(source)
+
+
+def test_a_missing_package_ends_the_command_with_its_name(folders, monkeypatch):
+    monkeypatch.setattr(__main__.uvicorn, "_module", None)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "uvicorn" in find_error(folders / "reviews")
+
+
+def test_a_model_is_named_after_its_folder(folders, monkeypatch):
+    reviews = folders / "reviews"
+    monkeypatch.chdir(reviews)
+    for source in (".", f"{reviews}/", f"{reviews}/../reviews"):
+        models, _ = open_folders([source])
+        assert list(models) == ["reviews"]
 
 
 def instructions():
