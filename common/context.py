@@ -28,9 +28,9 @@ class Context:
             because a batch can contain texts from several clients, and raising an error would
             affect all clients. Defaults to False.
         engine: Optional string. "numpy" or "tensorflow" to use for preprocessing. If None, the
-            backend is used (see `common.lazy`). Defaults to None.
-        draws_weights: Boolean. If False, weights are initialized with zeros, to save time before
-            loading. Defaults to True.
+            backend will be used (see `common.lazy`). Defaults to None.
+        draws_weights: Boolean. If False, weights will be initialized with zeros, to save time
+            before loading. Defaults to True.
         truncated: Dictionary from (preprocessor, log line) to the numbers of truncated texts and of
             all texts, or a function to log these numbers for each batch of a dataset. Defaults to
             None, which logs them immediately.

@@ -227,7 +227,8 @@ class HybridEmbedder:
             texts: String, or list, array, tensor or table column of strings.
             prompt: Optional string. The name of a `TextEmbedder` prompt to add before each text.
                 Defaults to None.
-            batch_size: Optional integer. The batch size. If None, 32 is used. Defaults to None.
+            batch_size: Optional integer. The batch size. If None, 32 will be used. Defaults to
+                None.
             missing: String, "none" or "error". Handling of rows without text (None, NaN or blank).
                 With "none", embeddings are NaN, term weights are empty, and token embeddings are
                 None. With "error", an error will be raised for the first row without text. Defaults
@@ -235,7 +236,7 @@ class HybridEmbedder:
 
         Returns:
             `HybridVectors` with the results of the `embed` method of each task, in the order of the
-            texts. For a single text, the axis of the texts is removed.
+            texts. A single text is treated as a list with one text.
 
         Raises:
             ValueError: If a text is empty, or if `prompt` is unknown.
@@ -333,8 +334,8 @@ class HybridEmbedder:
                 `chunks`.
             precision: String. The precision of text and token embeddings. See `VectorIndex`.
                 Defaults to "float32".
-            batch_size: Optional integer. The batch size for `embed`. If None, 32 is used. Defaults
-                to None.
+            batch_size: Optional integer. The batch size for `embed`. If None, 32 will be used.
+                Defaults to None.
             ids, metadata, text_column: See `VectorIndex.build`.
 
         Raises:

@@ -151,7 +151,7 @@ def use_seed(random_state: int | np.random.RandomState | None) -> Iterator[None]
 
     Args:
         random_state: Integer, `numpy.random.RandomState` or None, as in scikit-learn. If None, the
-            seeds are not set.
+            seeds will not be set.
 
     Example:
         >>> with use_seed(0):
@@ -190,9 +190,9 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         epochs: Integer. The number of epochs. Defaults to 3.
         batch_size: Integer. The batch size for training and prediction. Defaults to 32.
         learning_rate: Optional float. The peak learning rate. If None, the recommended learning
-            rate is used. See `SequenceClassifier.compile`. Defaults to None.
+            rate will be used. See `SequenceClassifier.compile`. Defaults to None.
         sequence_length: Optional integer. The maximum number of tokens. If None, the maximum model
-            length is used. Defaults to None.
+            length will be used. Defaults to None.
         class_weight: Optional dict {class: weight} or "balanced", as in scikit-learn classifiers.
             Defaults to None.
         random_state: Integer, `numpy.random.RandomState` or None. Seed for new layers, shuffling

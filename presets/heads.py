@@ -258,7 +258,9 @@ def restore_head(
         if head.output:
             _report_differences(checkpoint, task, absent)
         if new_pooler:
-            message = "%s has no pooler. It starts from random weights. Fine-tune before use."
+            message = (
+                "%s has no pooler. The new pooler starts from random weights. Fine-tune before use."
+            )
             logger.warning(message, checkpoint.folder.name)
         return set(matched)
     kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)

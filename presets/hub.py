@@ -69,7 +69,7 @@ def from_hugging_face(
             commit.
         verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
         max_bytes: Integer. The maximum total file size. Defaults to 2**63.
-        weights: Boolean. Whether to download the weights. If False, only tokenizer files are
+        weights: Boolean. Whether to download the weights. If False, only tokenizer files will be
             downloaded. Defaults to True.
 
     Returns:
@@ -272,7 +272,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     Args:
         address: String. The repository address for error messages.
         names: List of strings. The names of all files.
-        weights: Boolean. Whether to include the weights. If False, only tokenizer files are
+        weights: Boolean. Whether to include the weights. If False, only tokenizer files will be
             selected. Defaults to True.
 
     Returns:

@@ -60,7 +60,7 @@ def restore_backbone(
         safeguards: The `Safeguards` to use.
         new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
             error. Defaults to False.
-        kind: Optional backbone class. If None, the class of the family is used. Defaults to
+        kind: Optional backbone class. If None, the class of the family will be used. Defaults to
             None.
 
     Returns:

@@ -151,7 +151,7 @@ class StoredModel(NamedTuple):
 
     Attributes:
         config: Optional dict. The fields of config.json in addition to the fields for the backbone.
-            If None, config.json is not written.
+            If None, config.json will not be written.
         weights: Dict with all backbone and head weights.
         backbone: A `Backbone`.
         tokenizer: Optional `Tokenizer`.

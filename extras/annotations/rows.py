@@ -147,7 +147,7 @@ def extract_annotations(
         classes: Optional list of strings. The class names of the task. If a dataset has different
             names but the same number of classes, the class ids are used. Defaults to None.
         several: Optional boolean. Whether to return a list of labels for each text. If None, lists
-            are returned unless all texts have exactly one label. Defaults to None.
+            will be returned unless all texts have exactly one label. Defaults to None.
         text_key: Optional string. The text key in every row. If None, common names such as "text"
             will be tried. Defaults to None.
 

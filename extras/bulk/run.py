@@ -99,9 +99,9 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 def _check_plain(value, name: str, location: str) -> None:
     if type(value) not in (str, int, float, bool):
         raise invalid(
-            f"{location} of {name!r}",
+            f"{location}, column {name!r},",
             value,
-            "a string, a number or a boolean in each column in `keep`",
+            "a string, a number or a boolean, because `keep` contains this column",
         )
     if type(value) is int and value not in INTEGERS:
         raise ValueError(

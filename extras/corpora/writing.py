@@ -349,14 +349,11 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
             )
     if found[MODIFIED] != modified:
         cure = (
-            "Open the existing corpus with PretrainingCorpus(folder)."
+            "Open the existing corpus with PretrainingCorpus(folder), or write to another folder."
             if found["complete"]
-            else "The corpus cannot be continued, so delete this folder."
+            else "The corpus cannot be continued. Delete this folder, or write to another folder."
         )
-        raise ValueError(
-            f"The text files were changed after creating {folder}. {cure} Or write to a different "
-            "folder."
-        )
+        raise ValueError(f"The text files were changed after creating {folder}. {cure}")
     return found
 
 

@@ -264,7 +264,7 @@ def confusion_matrix(
         true: List with one label per text, or list of lists with one tag per word.
         predicted: List of predicted labels, or result of `SequenceClassifier.classify` or
             `TokenClassifier.predict_tags`. Predictions without a label are shown as "no answer".
-        labels: Optional list of labels to show, in this order. If None, all labels are shown in
+        labels: Optional list of labels to show, in this order. If None, all labels will be shown in
             alphabetical order. Defaults to None.
         normalize: Optional string. If "true", "predicted" or "all", show fractions that sum to 1 in
             each row, in each column or in total. If None, show counts. Defaults to None.

@@ -439,7 +439,7 @@ def attention(
         first: String. The text to show.
         second: Optional string. Second text of a pair. Defaults to None.
         layer: Integer. The layer index, starting from 0. Defaults to -1, the last layer.
-        head: Optional integer. The head index, starting from 0. If None, all heads are shown
+        head: Optional integer. The head index, starting from 0. If None, all heads will be shown
             separately. Defaults to 0.
 
     Returns:

@@ -185,7 +185,8 @@ def compute_attributions(
         parts: Sequence of `Part` objects. Texts in the example.
         weights: Array of shape (1, ...). The output weights.
         method: String. Key in `ATTRIBUTION_METHODS`.
-        batch_size: Optional integer. The number of points per batch. If None, the default is used.
+        batch_size: Optional integer. The number of points per batch. If None, the default will be
+            used.
     """
     masked = np.array(inputs["token_ids"])
     for part in parts:

@@ -285,7 +285,7 @@ def _check_tokenizer(settings: Mapping, known: Mapping, path: pathlib.Path) -> N
         value = settings.get(name, default)
         if type(value) is not type(default):
             kind = type(default).__name__
-            raise invalid(f"{path}: config.{name}", value, kind)
+            raise invalid(f"{path}: config.{name}", value, f"a value of type {kind}")
     for name, only in _TOKENIZER_BUILT_IN.items():
         value = settings.get(name)
         if value is not None and (type(value) is not type(only) or value != only):

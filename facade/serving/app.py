@@ -95,7 +95,7 @@ class Service:
             )
 
     def choose_model(self, route: Route, fields: Fields) -> ServedModel:
-        """Return the model for a request. By default, the first model is used."""
+        """Return the model for a request. By default, the first model will be used."""
         served = self.served[route.method]
         name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))
         if name not in served:

@@ -206,8 +206,8 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
     Args:
         name: Class name from a file, such as "torch.nn.modules.activation.Tanh".
         field: File name and field for error messages.
-        expected: Tuple of strings. Allowed Keras activation names. If empty, all
-            activations in `TORCH_ACTIVATIONS` are allowed. Defaults to ().
+        expected: Tuple of strings. Allowed Keras activation names. If empty, all activations in
+            `TORCH_ACTIVATIONS` will be allowed. Defaults to ().
 
     Raises:
         ValueError: If the activation is not supported.

@@ -57,10 +57,10 @@ class HuggingFaceCheckpoint(Checkpoint):
         files: The `FolderFiles` for the folder.
         settings: Dict. The `encoder_zoo.json` content.
         config_name: String. The configuration file name. Defaults to "config.json".
-        config: Optional dict. Encoder configuration. If None, the whole content of the file is
+        config: Optional dict. Encoder configuration. If None, the whole content of the file will be
             used. Defaults to None.
-        wrapper: Optional string. The prefix of all encoder tensors. If None, the prefix is detected
-            with `_find_wrapper`. Defaults to None.
+        wrapper: Optional string. The prefix of all encoder tensors. If None, the prefix will be
+            detected with `_find_wrapper`. Defaults to None.
 
     Raises:
         ValueError: If files are missing, damaged or invalid.

@@ -163,10 +163,10 @@ class TaskRecord:
         file_advice: String. The last sentence of the error message for a path instead of texts,
             with {!r} for the path. Defaults to a sentence about `read_annotations`.
         folder: The `FolderFormat` of presets. Defaults to the format of transformers.
-        learning_rate: Optional float. Default peak learning rate. If None, the value of the
-            family is used. Defaults to None.
+        learning_rate: Optional float. Default peak learning rate. If None, the value of the family
+            will be used. Defaults to None.
         warmup: Optional float. The fraction of steps in which the learning rate increases. If None,
-            the usual value is used. Defaults to None.
+            the usual value will be used. Defaults to None.
         of_pairs: Optional boolean. Whether the head classifies pairs of segments, for families that
             use the same name for heads for single segments and pairs. Defaults to None.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
