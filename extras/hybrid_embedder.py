@@ -344,7 +344,7 @@ class HybridEmbedder:
         given = Documents.create(documents, ids, metadata, text_column)
         dense, terms, tokens = self.embed(given, "document", batch_size)
         kept = {"texts": given.texts, "ids": given.ids, "metadata": given.metadata}
-        of_texts, of_terms, of_tokens = self._parts()
+        of_texts, of_terms, of_tokens = self._make_index_embedders()
         indexes = [
             VectorIndex.from_vectors(of_texts, dense, precision=precision, **kept),
             SparseIndex.from_vectors(of_terms, terms, **kept),
@@ -375,9 +375,9 @@ class HybridEmbedder:
             folder: Path. The index folder.
             verify: Boolean. Whether to verify all file checksums. Defaults to True.
         """
-        return HybridIndex.load(folder, self._parts(), verify)
+        return HybridIndex.load(folder, self._make_index_embedders(), verify)
 
-    def _parts(self) -> list[_IndexEmbedder]:
+    def _make_index_embedders(self) -> list[_IndexEmbedder]:
         """Create one embedder for each index."""
         return [_IndexEmbedder(self, name) for name in HybridVectors._fields]
 

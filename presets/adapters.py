@@ -488,7 +488,7 @@ def _check_shapes(
 
 
 def _read_values(file: SafetensorsFile, name: str) -> np.ndarray:
-    check_floats(file.dtype(name), file.path, name)
+    check_floats(file.get_dtype(name), file.path, name)
     value = convert_to_float32(file.read(name))
     check_weights(value, f"{file.path}: {name}", "Download the file again.")
     return value

@@ -129,7 +129,7 @@ def save_task(
         return
     if task.record.has_classes and task.head is None:
         task._check_labels_known()
-    model = _store_model(task)
+    model = _collect_stored_model(task)
     config = model.config | layout.make_config_fields(task)
     labels = tuple(config.get("id2label", {}).values())
     settings |= _get_class_setting(backbone)
@@ -163,7 +163,7 @@ class StoredModel(NamedTuple):
     tokenizer: Tokenizer | None
 
 
-def _store_model(task: PresetTask) -> StoredModel:
+def _collect_stored_model(task: PresetTask) -> StoredModel:
     """Collect the config.json fields and all task weights."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
@@ -215,7 +215,7 @@ def _save(
         models = {name: part for name, part in files.items() if isinstance(part, keras.Model)}
         for name, task in models.items():
             (new / name).mkdir()
-            _write_model(new / name, _store_model(task), dtype, shard_bytes)
+            _write_model(new / name, _collect_stored_model(task), dtype, shard_bytes)
         _write_files(new, {name: part for name, part in files.items() if name not in models})
 
 

@@ -174,7 +174,7 @@ def train_unigram(
 
     Raises:
         ValueError: If `texts` is a single string, or if SentencePiece raises an error, for example
-            because the texts contain more different characters than `vocabulary_size`.
+            because the texts contain more than `vocabulary_size` distinct characters.
         ImportError: If sentencepiece is not installed.
 
     Source: Kudo, "Subword Regularization" (2018), section 3.2.

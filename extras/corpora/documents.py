@@ -24,7 +24,7 @@ class Document(NamedTuple):
 
     Attributes:
         sentences: Non-empty list of non-empty strings.
-        position: List. The position from which `documents` can continue: integers, or an
+        position: List. The position from which `read_documents` can continue: integers, or an
             integer and a checksum.
         share: Optional float between 0 and 1. Fraction of text read so far. None if unknown.
     """
@@ -52,7 +52,7 @@ class TextFiles:
         >>> import tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "text.txt"
         >>> _ = path.write_text("A cat sat.\\nIt ate.\\n\\nA dog.\\n")
-        >>> [document.sentences for document in TextFiles([path]).documents([0, 0])]
+        >>> [document.sentences for document in TextFiles([path]).read_documents([0, 0])]
         [['A cat sat.', 'It ate.'], ['A dog.']]
     """
 
@@ -82,7 +82,7 @@ class TextFiles:
         """Raise a ValueError if a file was changed."""
         self._files.check_unchanged()
 
-    def documents(self, position: Sequence[int]) -> Iterator[Document]:
+    def read_documents(self, position: Sequence[int]) -> Iterator[Document]:
         """Yield all documents after a position.
 
         Raises:
@@ -146,7 +146,7 @@ class CorpusDocuments:
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
-        >>> [document.sentences for document in documents.documents([1])]
+        >>> [document.sentences for document in documents.read_documents([1])]
         [['Three.']]
     """
 
@@ -159,13 +159,13 @@ class CorpusDocuments:
         self._documents = documents
 
     def check_unchanged(self) -> None:
-        """Do nothing, because the `documents` method compares finished documents."""
+        """Do nothing, because `read_documents` compares finished documents."""
 
     def describe(self) -> dict:
         """Return {}, because the documents are unknown before reading."""
         return {}
 
-    def documents(self, position: Sequence[int]) -> Iterator[Document]:
+    def read_documents(self, position: Sequence[int]) -> Iterator[Document]:
         """Yield all documents after a position.
 
         Args:

@@ -69,7 +69,7 @@ class Shard:
         path, file = file.name, SafetensorsFile(file)
         offsets = dict.fromkeys(("sentences", "documents"), "uint32")
         expected = {"tokens": choose_id_type(vocabulary_size), **offsets}
-        found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
+        found = {n: file.get_dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
         if found != expected:
             raise ValueError(
                 f"{path} is not a corpus file. The tensors are {found}. Expected {expected}."
@@ -277,7 +277,7 @@ class CorpusTexts:
         self._documents.check_unchanged()
 
     def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
-        documents = self._documents.documents(position)
+        documents = self._documents.read_documents(position)
         for block in _make_blocks(documents, min(CHARACTER_BLOCK, 4 * shard_tokens)):
             shard, kept = _tokenize_documents(
                 [document.sentences for document in block], self._tokenizer

@@ -89,7 +89,7 @@ def _make_parts(
     examples: dict,
     number: int,
 ) -> list[Part]:
-    """Select the parts of one or two texts in a window."""
+    """Return the part of every text (one or two) that window `number` contains."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
     columns = tokenizer.first_column, second + tokenizer.pair_separators - 1
     found = []

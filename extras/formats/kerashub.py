@@ -160,7 +160,7 @@ class KerasHubCheckpoint(Checkpoint):
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
             for block in self._names.blocks.values():
                 group = group.replace(f"{block}_0/", f"{block}/")  # the first has no number
-            for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
+            for i, (part, stored) in enumerate(zip(parts, file.list_shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
                 self._tensors[name] = (file, f"{group}/vars/{i}")
                 self.shapes[name] = stored

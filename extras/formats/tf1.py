@@ -125,7 +125,7 @@ class Tf1Checkpoint(Checkpoint):
         self.family = family
         self.settings = {}
         self.config_file, self.config = _read_config(files, family)
-        stem = _stem(files)
+        stem = _find_checkpoint_name(files)
         parts = [name for name in files.listed if fnmatch.fnmatchcase(name, f"{stem}.data-*")]
         copies = files.keep(tempfile.TemporaryDirectory())
         for name in (f"{stem}.index", *parts):
@@ -176,7 +176,7 @@ class Tf1Checkpoint(Checkpoint):
         return value.T if theirs.endswith("/kernel") else value
 
 
-def _stem(files: FolderFiles) -> str:
+def _find_checkpoint_name(files: FolderFiles) -> str:
     """Return the name of the only checkpoint in a folder, without the suffix .index."""
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:

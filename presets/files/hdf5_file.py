@@ -38,7 +38,7 @@ class Hdf5File:
         >>> with h5py.File(path, "w") as file:
         ...     file["layers/dense/vars/0"] = np.zeros((2, 3))
         >>> with open(path, "rb") as file:
-        ...     Hdf5File(file).shapes("dense")
+        ...     Hdf5File(file).list_shapes("dense")
         [(2, 3)]
     """
 
@@ -55,7 +55,7 @@ class Hdf5File:
         names = {layer, *(f"{layer}_{i}" for i in range(1, len(self._names) + 1))}
         return len(names.intersection(self._names))
 
-    def shapes(self, group: str) -> list[tuple[int, ...]]:
+    def list_shapes(self, group: str) -> list[tuple[int, ...]]:
         """Return all array shapes in a layer, in order."""
         with self._open() as file:
             path = f"{self._root}/{group}/vars"

@@ -52,7 +52,7 @@ class PyTorchFile:
         self._views = self._map_tensors(self._storages.value)
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
-    def dtype(self, name: str) -> np.dtype:
+    def get_dtype(self, name: str) -> np.dtype:
         """Return the tensor dtype."""
         return self._views[name].storage.dtype
 

@@ -68,7 +68,7 @@ class SafetensorsFile:
         self.shapes = {name: shape for name, (_, shape, _) in self._entries.items()}
         self._check_layout()
 
-    def dtype(self, name: str) -> np.dtype:
+    def get_dtype(self, name: str) -> np.dtype:
         """Return the tensor dtype."""
         return self._entries[name][0]
 

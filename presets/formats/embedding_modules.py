@@ -269,7 +269,7 @@ class ModuleCheckpoint(Checkpoint):
 
     def read_tensor(self, name: str) -> np.ndarray:
         file = self._tensors[name]
-        check_floats(file.dtype(name), file.path, name)
+        check_floats(file.get_dtype(name), file.path, name)
         return file.read(name)
 
 
@@ -416,7 +416,7 @@ class LinearFile(Checkpoint):
 
     def read_tensor(self, name: str) -> np.ndarray:
         name = name.removeprefix("linear.")
-        check_floats(self._file.dtype(name), self._file.path, name)
+        check_floats(self._file.get_dtype(name), self._file.path, name)
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:

@@ -43,7 +43,7 @@ class _Stored:
         return (shape[0] // self.parts, *shape[1:]) if self.parts > 1 else shape
 
     def read(self) -> np.ndarray:
-        check_floats(self.file.dtype(self.name), self.file.path, self.name)
+        check_floats(self.file.get_dtype(self.name), self.file.path, self.name)
         value = self.file.read(self.name)
         return np.split(value, self.parts)[self.part] if self.parts > 1 else value
 

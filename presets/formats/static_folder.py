@@ -153,8 +153,8 @@ class StaticCheckpoint(Checkpoint):
 
     def read_tensor(self, name: str) -> np.ndarray:
         """Return the table of shape (V, D) as float32, with one row per token."""
-        if self._file.dtype(self._table) != np.int8:  # quantized tables of model2vec
-            check_floats(self._file.dtype(self._table), self._file.path, self._table)
+        if self._file.get_dtype(self._table) != np.int8:  # quantized tables of model2vec
+            check_floats(self._file.get_dtype(self._table), self._file.path, self._table)
         table = np.asarray(self._file.read(self._table)).astype("float32")  # (R, D)
         if MAPPING in self._file.shapes:
             rows = np.asarray(self._file.read(MAPPING))
@@ -165,7 +165,7 @@ class StaticCheckpoint(Checkpoint):
                 )
             table = table[rows]
         if STATIC_WEIGHTS in self._file.shapes:
-            check_floats(self._file.dtype(STATIC_WEIGHTS), self._file.path, STATIC_WEIGHTS)
+            check_floats(self._file.get_dtype(STATIC_WEIGHTS), self._file.path, STATIC_WEIGHTS)
             table = table * np.asarray(self._file.read(STATIC_WEIGHTS)).astype("float32")[:, None]
         return table
 

@@ -396,10 +396,10 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         log_odd_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
-            count, names = count_and_names(learn_classes(labels, self._takes_several))
+            count, names = count_and_names(learn_classes(labels, self._has_multiple_labels))
         hot = self._hot(len(column), labels, names, count)
         _check_several(hot, names or range(count))
-        if epochs and self._takes_several and (hot @ hot.T > 0).all():
+        if epochs and self._has_multiple_labels and (hot @ hot.T > 0).all():
             raise ValueError(
                 "All pairs of texts share a label. Expected some pairs without a common label. To "
                 "fit only the head, use epochs=0."
@@ -430,7 +430,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
         If `labels` is None, they are read from the rows in `texts`.
         """
-        texts, labels = split_texts_and_labels(texts, labels, self.labels, self._takes_several)
+        texts, labels = split_texts_and_labels(
+            texts, labels, self.labels, self._has_multiple_labels
+        )
         if labels is None:
             raise ValueError(
                 f"The labels are missing. Expected a class for each text.{describe_columns(texts)}"
@@ -438,16 +440,16 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return texts, check_given(labels, texts)
 
     @property
-    def _takes_several(self) -> bool:
+    def _has_multiple_labels(self) -> bool:
         return self.problem_type == SEVERAL
 
     @property
     def _probabilities(self) -> Callable[[np.ndarray], np.ndarray]:
-        return compute_sigmoid if self._takes_several else compute_softmax
+        return compute_sigmoid if self._has_multiple_labels else compute_softmax
 
     def _hot(self, texts: int, labels, names: Sequence[str] | None, count: int) -> np.ndarray:
         """Convert the labels passed to `fit` to a binary array (N, C)."""
-        if self._takes_several:
+        if self._has_multiple_labels:
             hot = convert_multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
             hot = check_each(
@@ -507,7 +509,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         texts, labels = self._check_labelled(texts, labels)
         logits = self.predict(texts, batch_size)
         hot = self._hot(len(logits), labels, self.labels, self.num_classes)
-        if self._takes_several:
+        if self._has_multiple_labels:
             f1 = ClassScore("f1", "macro", "sigmoid")
             f1.update_state(hot, logits)
             results = {"accuracy": float(np.mean((logits > 0) == hot)), "f1": float(f1.result())}
@@ -575,7 +577,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     def _score_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
-        if not self._takes_several:
+        if not self._has_multiple_labels:
             raise ValueError(
                 f"problem_type is {self.problem_type!r}, but thresholds require {SEVERAL!r}. Pass "
                 f"problem_type={SEVERAL!r} to create the classifier."

@@ -176,7 +176,7 @@ def check_manifest(
 def _read_arrays(
     file: SafetensorsFile, types: Types, optional_types: Types
 ) -> dict[str, np.ndarray]:
-    found = {name: (file.dtype(name).name, len(shape)) for name, shape in file.shapes.items()}
+    found = {name: (file.get_dtype(name).name, len(shape)) for name, shape in file.shapes.items()}
     if found.keys() & optional_types.keys():
         types = {**types, **optional_types}
     if found != types:

@@ -26,7 +26,7 @@ _WIDENING = {"markerV0": 4, "markerV1": 4, "marker": 2}
 
 
 class Affine(keras.layers.Layer):
-    """Linear layer with bias. `SpanHead` also uses parts of its kernel separately.
+    """Linear layer with bias. `SpanHead` also multiplies vectors by slices of the kernel.
 
     Args:
         units: Positive integer. Output width.

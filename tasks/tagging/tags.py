@@ -76,10 +76,10 @@ OTHERS = [
 
 
 def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
-    """Return the notation of tags, and the position letter and type of each tag inside spans.
+    """Find the notation of tags. Return it with the position letter and the type of all span tags.
 
-    If at least one tag is written like B-PER, this notation is used. Another notation is only used
-    if all tags follow it.
+    If at least one tag is written like B-PER, this notation is returned. A different notation is
+    only returned if all tags follow it.
     """
     known = set(tags)
     parts = {tag: DEFAULT.split(tag) for tag in known - {"O"}}

@@ -234,9 +234,11 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Batch a dataset of single examples: scalar texts, or vectors of words and of tags.
+        """Batch a dataset of single examples. Datasets of batches are returned unchanged.
 
-        A vector without tags is a batch of texts, unless its specification is ragged.
+        A single example is a scalar text, or a vector of words with a vector of tags. Without tags,
+        a vector of strings is a single example if the spec of the dataset is ragged. Otherwise, the
+        vector is a batch of texts.
         """
         x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
         tagged = isinstance(y, tf.TypeSpec) and y.shape.rank == 1

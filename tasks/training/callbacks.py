@@ -225,7 +225,7 @@ class Backup:
                 )
         with self.open_arrays() as file:
             for name, variable in now.items():
-                saved, own = file.dtype(name).name, _get_backup_dtype(variable)
+                saved, own = file.get_dtype(name).name, _get_backup_dtype(variable)
                 if saved != own:
                     raise self._make_run_error(
                         f"variable {name} is {saved} in the backup, but {own} now"
@@ -708,7 +708,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
 
 
 def _share_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
-    """Return the random seed of the first worker. Raise a ValueError if the arguments differ."""
+    """Return the seed of the first worker, and check that all workers have equal arguments."""
     # `keras.utils.set_random_seed` can be used to make the seed reproducible.
     drawn = int(np.random.randint(2**31))
     workers = gather_from_workers(strategy, [drawn, steps, has_backup])

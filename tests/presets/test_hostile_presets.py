@@ -118,7 +118,7 @@ def test_arrays_in_one_place_of_a_file_are_counted_each(tmp_path):
         open(tmp_path / "a.h5", "rb") as file,
         pytest.raises(ValueError, match=r"arrays.* \d+ bytes"),
     ):
-        Hdf5File(file).shapes("dense")
+        Hdf5File(file).list_shapes("dense")
 
 
 def test_a_head_cannot_have_millions_of_classes(tmp_path):

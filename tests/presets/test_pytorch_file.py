@@ -74,7 +74,7 @@ def assert_as_torch(content: bytes, names: set[str]) -> None:
     assert set(file.shapes) == names
     for name in names:
         found = file.read(name)
-        assert file.dtype(name) == found.dtype and file.shapes[name] == found.shape
+        assert file.get_dtype(name) == found.dtype and file.shapes[name] == found.shape
         assert found.flags.c_contiguous and found.flags.writeable
         assert (found.dtype.name, found.shape, found.tobytes()) == bits(expected[name])
 

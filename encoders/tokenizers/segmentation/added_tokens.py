@@ -171,7 +171,7 @@ class AddedTokenFinder(tf.Module):
     def _compute_spans(
         self, chars: Characters, starts: tf.Tensor, ends: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return spans in original characters for each token."""
+        """Return the start and end offsets of each token in the original text."""
         first, last = tf.gather(chars.starts, starts), tf.gather(chars.ends, ends - 1)
         if not self._trim_offsets:
             return first, last

@@ -462,7 +462,7 @@ def read_hdf5(path: pathlib.Path) -> int:
         return sum(
             file.read(f"{name}/vars/{i}").nbytes
             for name in ("dense", "dense_1", "embedding")
-            for i, _ in enumerate(file.shapes(name))
+            for i, _ in enumerate(file.list_shapes(name))
         )
 
 
