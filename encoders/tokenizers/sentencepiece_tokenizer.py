@@ -457,7 +457,9 @@ def convert_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
         )
     for i, score in enumerate(scores):
         if score is not None and not (isinstance(score, int | float) and np.isfinite(score)):
-            raise invalid(f"scores[{i}], of {tokens[i]!r},", score, "a finite number or None")
+            raise invalid(
+                f"scores[{i}] for the token {tokens[i]!r}", score, "a finite number or None"
+            )
     if all(score is None for score in scores):
         raise ValueError(
             "All scores are None. Expected a number for each token that occurs in texts."

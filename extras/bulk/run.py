@@ -99,13 +99,13 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 def _check_plain(value, name: str, location: str) -> None:
     if type(value) not in (str, int, float, bool):
         raise invalid(
-            f"{location}, column {name!r},",
+            f"{location}: {name!r}",
             value,
             "a string, a number or a boolean, because `keep` contains this column",
         )
     if type(value) is int and value not in INTEGERS:
         raise ValueError(
-            f"{location} of {name!r} is {quote(value)}, but integers in columns in `keep` must "
+            f"{location}: {name!r} is {quote(value)}, but integers in columns in `keep` must "
             "fit into 64 bits. Store larger integers as strings."
         )
 
@@ -114,7 +114,7 @@ def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) ->
     """Raise a ValueError if an integer is too large for the output column type."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
-            f"{location} of {name!r} is {value}, which cannot be stored in a column of type "
+            f"{location}: {name!r} is {value}, which cannot be stored in a column of type "
             f"{kind}. Expected integers below 2**53 in columns that also contain floats, and below "
             "2**63 in other columns. Store larger integers as strings."
         )

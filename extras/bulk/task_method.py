@@ -157,5 +157,5 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
         elif all(isinstance(text, str) for text in texts):
             found = found and len(texts) > 0 and all(text.strip() for text in texts)
         else:
-            raise invalid(f"{location} of {name!r}", value, "a string or a list of strings")
+            raise invalid(f"{location}: {name!r}", value, "a string or a list of strings")
     return bool(found)

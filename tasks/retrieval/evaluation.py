@@ -164,7 +164,7 @@ def _check_grades(entry, i: int, count: int) -> dict[int, float]:
             raise invalid(f"An index in relevant[{i}]", index, "an integer")
         if not 0 <= operator.index(index) < count:
             wrong = operator.index(index)
-            raise invalid(f"An index in relevant[{i}]", wrong, f"0 to {count - 1}")
+            raise invalid(f"An index in relevant[{i}]", wrong, f"an integer from 0 to {count - 1}")
         if not isinstance(grade, Real) or not math.isfinite(grade) or grade < 0:
             raise invalid(
                 f"relevant[{i}]: the grade of document {index}", grade, "a non-negative number"

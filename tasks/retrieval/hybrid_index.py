@@ -438,12 +438,8 @@ def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOpti
         )
     if cls is BM25Index:
         return cls.load(folder, **options)
-    if cls is HybridIndex:  # a HybridEmbedder consists of three embedders
-        embedder = (
-            embedder._make_index_embedders()
-            if hasattr(embedder, "_make_index_embedders")
-            else embedder
-        )
+    if cls is HybridIndex and hasattr(embedder, "_make_index_embedders"):
+        embedder = embedder._make_index_embedders()  # one embedder for each of the three indexes
     if cls is HybridIndex and not isinstance(embedder, list | tuple):
         raise ValueError(
             f"{os.fspath(folder)} contains a HybridIndex. Expected a list with the embedder for "

@@ -329,7 +329,10 @@ def _read_documents(documents: Sequence, y) -> tuple:
 
 def _split_columns(y: dict) -> list[list[dict]]:
     if not set(SPAN) <= set(y):
-        raise invalid("The keys of `y`", sorted(y), "'start', 'end' and 'label'")
+        raise ValueError(
+            f"`y` has the columns {', '.join(map(repr, sorted(y)))}. Expected 'start', 'end' and "
+            "'label'."
+        )
     texts = zip(*(convert_labels(y[name]) for name in SPAN), strict=True)
     try:
         return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]

@@ -100,7 +100,10 @@ def read_template(step: Mapping, name: str) -> Template | None:
         is_bert = kind == "BertProcessing"
         tokens = (_get_first(step.get("cls")), _get_first(step.get("sep")))
         if not all(isinstance(token, str) for token in tokens):
-            raise invalid(f"{name}: cls and sep", tokens, "tokens with ids")
+            raise ValueError(
+                f"{name}: the tokens of `cls` and `sep` are {quote(tokens)}. Expected a list of a "
+                "token and its id in each field."
+            )
         return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
     return _read_template_parts(step, name) if kind == "TemplateProcessing" else None
 

@@ -345,7 +345,7 @@ def test_another_run_is_refused(tmp_path):
         (
             "a.jsonl",
             b'{"text": "a"}\n\n{"text": 7}\n',
-            r"a\.jsonl, row 1 \(line 3\) of 'text' is 7",
+            r"a\.jsonl, row 1 \(line 3\): 'text' is 7",
         ),
         (
             "a.jsonl",
@@ -387,12 +387,12 @@ def test_a_row_that_cannot_be_answered_is_named_before_any_work(tmp_path, name, 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["1", "18446744073709551615"], r"row 1 \(line 2\) of 'id' is 18446744073709551615, but"),
+        (["1", "18446744073709551615"], r"row 1 \(line 2\): 'id' is 18446744073709551615, but"),
         (
             ["9007199254740993", "0.5"],
-            r"row 0 \(line 1\) of 'id' is 9007199254740993, .*double",
+            r"row 0 \(line 1\): 'id' is 9007199254740993, .*double",
         ),
-        (["0.5", "-9007199254740993"], r"row 1 \(line 2\) of 'id' is -9007199254740993, .*double"),
+        (["0.5", "-9007199254740993"], r"row 1 \(line 2\): 'id' is -9007199254740993, .*double"),
     ],
 )
 def test_an_integer_that_a_kept_column_cannot_hold_is_named_before_any_work(
@@ -404,7 +404,7 @@ def test_an_integer_that_a_kept_column_cannot_hold_is_named_before_any_work(
         ez.answer_files(task, path, tmp_path / "out", keep=["id"])
     for name, value in zip("bc", lines, strict=True):  # in files of their own
         (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "a", "id": {value}}}\n')
-    with pytest.raises(ValueError, match=r"\.jsonl, row 0 \(line 1\) of 'id' is -?\d+"):
+    with pytest.raises(ValueError, match=r"\.jsonl, row 0 \(line 1\): 'id' is -?\d+"):
         ez.answer_files(task, tmp_path / "[bc].jsonl", tmp_path / "out", keep=["id"])
     assert not task.calls and not (tmp_path / "out").exists()
 
@@ -420,7 +420,7 @@ def test_integers_that_a_kept_column_holds_are_kept(tmp_path):
     parquet.write_table(table, large)
     ez.answer_files(Reversing(), large, tmp_path / "large", keep=["id"], verbose=0)
     assert parquet.read_table(tmp_path / "large")["id"].to_pylist() == [2**64 - 1]
-    with pytest.raises(ValueError, match=r"row 0 of 'id' is 18446744073709551615, .*int64"):
+    with pytest.raises(ValueError, match=r"row 0: 'id' is 18446744073709551615, .*int64"):
         ez.answer_files(Reversing(), [path, large], tmp_path / "both", keep=["id"])
 
 
@@ -468,7 +468,7 @@ def test_batches_of_any_table_get_the_answers_columns():
         assert [found[name] for name in ("text", "label")] == [given["text"], expected["label"]]
         assert list(found) == list(expected)
     assert opened == [1]
-    with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6"):
+    with pytest.raises(ValueError, match=r"Row 0: 'text' is 6"):
         answers({"text": [6, 7]})
 
 
