@@ -186,8 +186,8 @@ class Gemma3TextBackbone(MakesCenteredNorms, Backbone):
             of this value. Defaults to 256.
         local_attention: Positive integer. The window size of local attention in tokens. Half of the
             window is before a token, and half is after it. Defaults to 512.
-        global_every: Positive integer. The last of this number of blocks attends to all tokens, and
-            the others use local attention. Defaults to 6.
+        global_every: Positive integer. In each group of this many blocks, the last block attends to
+            all tokens, and all other blocks use local attention. Defaults to 6.
         global_rope_theta: Positive float. Base of the rotary positions in blocks with global
             attention. Defaults to 1000000.0.
         local_rope_theta: Positive float. Base of the rotary positions in blocks with local

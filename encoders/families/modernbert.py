@@ -324,7 +324,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
 
 
 def _find_period(types: list[str]) -> int:
-    """Return the distance between global blocks. For a single one, the number of blocks."""
+    """Return the distance between global blocks, or the number of blocks if only one is global."""
     return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
 
 

@@ -178,7 +178,7 @@ class EmbeddingAnswers(Answers):
     embedding_dim: PositiveInt
 
     def read_vectors(self, x: Any, name: str) -> tuple[Any, bool] | None:
-        """Return vectors that were passed instead of texts, and whether a single one was passed.
+        """Return vectors that were passed instead of texts, and whether `x` is a single vector.
 
         Args:
             x: Texts, or vectors as returned by `embed`.

@@ -127,7 +127,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     def attach(self, task) -> None:
         super().attach(task)
-        self.marks_answers = bool(getattr(task, "beam", None))  # others' tasks may have none
+        self.marks_answers = bool(getattr(task, "beam", None))  # not in all tasks
         if self.marks_answers and self.tokenizer.first_column:
             raise ValueError(
                 f"`beam` requires a start token after the texts, but "

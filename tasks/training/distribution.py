@@ -531,7 +531,7 @@ def pad_indices(count: int, multiple: int) -> np.ndarray:
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """Return the number of batches in a dataset. If it is unknown, read the dataset once.
+    """Return the number of batches in a dataset. If necessary, read the dataset once to count them.
 
     Raises:
         ValueError: If the dataset is infinite.

@@ -202,7 +202,7 @@ class Stream:
             yield _combine_rows(chunk)
 
     def count(self, batch_size: int) -> int:
-        """Return the number of batches in one pass. If it is unknown, read the source once."""
+        """Return the number of batches in one pass. If it is not known, count the batches."""
         if self.is_read_once:
             raise ValueError(
                 f"`x` is {self}, which can only be read once. Pass steps_per_epoch=..., or a "

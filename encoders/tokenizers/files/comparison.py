@@ -145,7 +145,8 @@ def compare_processors(
             tokens can name this class instead. Defaults to None.
 
     Raises:
-        ValueError: If the file adds no special tokens, or others than the tokenizer.
+        ValueError: If the file adds no special tokens, or different special tokens than the
+            tokenizer.
     """
     found, expected = files.get_steps("post_processor"), tokenizer.steps.post_processor
     template = files.get_template()
