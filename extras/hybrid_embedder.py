@@ -252,7 +252,7 @@ class HybridEmbedder:
         if count:
             examples = self.dense.preprocessor.encode(column, prompt=prompt)
             kept = self.tokens._answers.mask_scored_tokens(examples)
-            for indices, outputs in self._model.run_examples(examples, batch_size):
+            for indices, outputs in self._model._runner.run_examples(examples, batch_size):
                 dense[indices] = outputs["dense"]
                 parts.append(
                     convert_to_sparse_rows(np.asarray(outputs["terms"]), self.terms.max_terms)

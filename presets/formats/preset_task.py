@@ -175,8 +175,6 @@ class TaskRecord:
         pretrains: Boolean. Whether the labels are computed from the texts. Defaults to False.
         learns_soft_labels: Boolean. Whether `Distillation` can train the task on teacher outputs.
             Defaults to False.
-        predicts_lists: Boolean. Whether `predict` returns a list with one array per text. Defaults
-            to False.
         predicts_tokens: Boolean. Whether the task uses the prediction stream, in families with two
             streams. Defaults to False.
         group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
@@ -218,7 +216,6 @@ class TaskRecord:
     labels_tokens: bool = False
     pretrains: bool = False
     learns_soft_labels: bool = False
-    predicts_lists: bool = False
     predicts_tokens: bool = False
     group_lengths: bool = True
     packs_batches: bool = False

@@ -66,9 +66,9 @@ def answered_by(method: F, answers: str = "_answers") -> F:
 
 
 class Runner(Protocol):
-    """Protocol for objects that run the model, such as a task or the engine of an opened export."""
+    """Protocol for objects that run the model: Keras, or the engine of an opened export."""
 
-    def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = ...) -> Any:
+    def predict(self, x: Any, batch_size: int | None = None) -> Any:
         """Compute the outputs for texts or preprocessed inputs, in the input order."""
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
@@ -85,13 +85,15 @@ class Answers:
     """Base class that preprocesses texts, runs the model, and converts its outputs to answers.
 
     A subclass has the settings of a task and its prediction methods, such as `classify`. A task
-    creates this object for every call, with itself as the runner. An opened export creates it from
+    creates this object for every call, with a `KerasRunner`. An opened export creates it from
     the settings in its folder, and checks these settings against the type annotations of the
     attributes.
 
     Attributes:
         preprocessor_class: Preprocessor class.
         methods: Tuple of strings. Prediction method names.
+        returns_lists: Boolean. Whether `predict_texts` returns a list with one array per text.
+            Defaults to False.
         instead_of_predict: Optional string. If `predict` only supports preprocessed inputs, the
             method to use for texts.
         opened_class: Class of opened exports with these answers.
@@ -101,6 +103,7 @@ class Answers:
 
     preprocessor_class: ClassVar[type[Preprocessor]]
     methods: ClassVar[tuple[str, ...]]
+    returns_lists: ClassVar[bool] = False
     instead_of_predict: ClassVar[str | None] = None
     opened_class: ClassVar[type[OpenedExport]] = OpenedExport
     preprocessor: Preprocessor
@@ -121,7 +124,7 @@ class Answers:
                 f"x is {quote(x)}, but predict only supports preprocessed inputs. Use "
                 f"{self.instead_of_predict} for texts."
             )
-        return self.runner.predict(x, batch_size, verbose=0)
+        return self.runner.predict(x, batch_size)
 
     def compute_unpadded_outputs(
         self, examples: dict, batch_size: int | None = None, axis: int | None = 0

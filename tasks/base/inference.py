@@ -8,21 +8,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, use_backend, use_numpy
 from encoder_zoo.common.ragged_array import make_array
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.validation import Verbosity
 from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, map_graph_batches
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
-from encoder_zoo.tasks.training.data import raise_own_errors
+from encoder_zoo.tasks.training.callbacks import Callbacks
+from encoder_zoo.tasks.training.data import BatchMaker, raise_own_errors
 from encoder_zoo.tasks.training.distribution import (
+    compute_whole_batches,
     count_data_parallel_devices,
+    get_process_shard,
     pad_indices,
     round_up,
 )
@@ -35,192 +39,183 @@ from encoder_zoo.tasks.training.sources import (
 from encoder_zoo.tasks.training.streams import make_stream, suppress_end_warning
 
 
-def predict_inputs(task, x, batch_size: int, predict: functools.partial):
-    """Compute the outputs for raw or preprocessed inputs, in the input order.
+class KerasRunner:
+    """Compute the outputs of a task with its Keras model. See `Runner` in `tasks.base.answers`.
 
     Args:
-        task: `TextModel`.
-        x: Inputs. See `Task.predict`.
-        batch_size: Integer. Number of examples per batch.
-        predict: Method `keras.Model.predict`. It is called with a dataset, or with arrays and the
-            batch size.
+        task: `Task`.
+        verbose, steps, callbacks: Options for `keras.Model.predict`. See `Task.predict`.
     """
-    maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
-    given = Given.of(make_stream(x, maker))
-    x = given.x
-    if given.is_read_in_batches and (given.is_prepared or not task.record.predicts_lists):
-        plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
-        source = make_source(given, plan=plan, maker=maker)
+
+    def __init__(
+        self,
+        task,
+        verbose: Verbosity = 0,
+        steps: int | None = None,
+        callbacks: Callbacks | None = None,
+    ):
+        self.task = task
+        self._options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
+
+    def predict(self, x: Any, batch_size: int | None = None) -> Any:
+        """Compute the outputs for raw or preprocessed inputs, one row per example, in their order.
+
+        Args:
+            x: Inputs. See `Task.predict`.
+            batch_size: Optional integer. Number of examples per batch. If None, 32 is used.
+                Defaults to None.
+        """
+        self.task._warn_new_head()
+        size = batch_size or BATCH_SIZE
+        with use_backend():
+            given = self.read(x)
+            if given.is_read_in_batches:
+                return self._predict_source(given, size)
+            if given.kind == "arrays":
+                return self._predict_arrays(check_arrays(self.task, given.x), size)
+            return self._predict_texts(given.x, size)
+
+    def read(self, x: Any) -> Given:
+        """Return the inputs for `predict`, and their kind."""
+        return Given.of(make_stream(x, self._maker))
+
+    def read_batches(self, given: Given, batch_size: int | None = None) -> Iterator:
+        """Yield the raw inputs of a dataset or stream, batch by batch."""
+        check_has_elements(given.x)
+        size = batch_size or BATCH_SIZE
+        if given.kind == "stream":
+            return map(get_inputs, given.x.batch(size))
+        return map(get_inputs, self.task.preprocessor.batch_examples(given.x, size))
+
+    @property
+    def _maker(self) -> BatchMaker:
+        maker = self.task.batch_maker
+        return dataclasses.replace(maker, separate=lambda x, y: (x, y), fills=False)
+
+    def _loop(self, x, batch_size: int | None = None):
+        """Call `keras.Model.predict`. Every JAX process computes whole batches."""
+        predict = functools.partial(keras.Model.predict, self.task)
+        if get_process_shard()[1] == 1:
+            return self.task._run(predict, x, batch_size, **self._options)
+        with self.task.distribution.running(), compute_whole_batches():
+            return predict(x, batch_size, **self._options)
+
+    def _is_single_batch(self, count: int, batch_size: int) -> bool:
+        """Return whether the inputs fit in one batch, and no option requires a Keras loop."""
+        given = {name: value for name, value in self._options.items() if value is not None}
+        return given == {"verbose": 0} and 0 < count <= batch_size
+
+    def _predict_source(self, given: Given, batch_size: int):
+        """Compute the outputs for a dataset. Each batch is padded to fill all devices."""
+        plan = Plan(batch_size, steps_per_epoch=self._options["steps"])
+        source = make_source(given, plan=plan, maker=self._maker)
         with raise_own_errors(source):
-            return _predict_batches(source.read_in_order(), predict)
-    if given.kind == "arrays":
-        x = check_arrays(task, x)
-        if _is_quiet(predict) and 0 < len(x["token_ids"]) <= batch_size:
-            return _compute_outputs(task, x)
-        return _predict_arrays(x, batch_size, predict)
-    check_preprocessor(task, x)
-    if given.is_read_in_batches:
-        check_has_elements(x)
-        is_stream = given.kind == "stream"
-        batches = (
-            x.batch(batch_size) if is_stream else task.preprocessor.batch_examples(x, batch_size)
-        )
-        batches = map(get_inputs, batches)
-        return [row for b in batches for row in task._predict_texts(b, batch_size, predict)]
-    return task._predict_texts(x, batch_size, predict)
+            return self._predict_batches(source.read_in_order())
 
+    def _predict_batches(self, batches):
+        devices, sizes = count_data_parallel_devices(), []
+        if devices == 1:
+            return self._loop(batches)
 
-def _predict_batches(batches, predict: functools.partial):
-    """Compute the outputs for batches of any size. Each batch is padded to fill all devices."""
-    devices, sizes = count_data_parallel_devices(), []
-    if devices == 1:
-        return predict(batches)
+        def filled():
+            for batch in batches:
+                x = keras.tree.map_structure(np.asarray, get_inputs(batch))
+                sizes.append(len(x["token_ids"]))
+                rows = pad_indices(sizes[-1], devices)
+                yield ({name: values[rows] for name, values in x.items()},)
 
-    def filled():
-        for batch in batches:
-            x = keras.tree.map_structure(np.asarray, get_inputs(batch))
-            sizes.append(len(x["token_ids"]))
-            rows = pad_indices(sizes[-1], devices)
-            yield ({name: values[rows] for name, values in x.items()},)
+        filled = filled()
+        with suppress_end_warning(filled):
+            outputs = self._loop(filled)
+        kept = [np.arange(round_up(size, devices)) < size for size in sizes]
+        kept = np.concatenate(kept)
+        return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
 
-    filled = filled()
-    with suppress_end_warning(filled):
-        outputs = predict(filled)
-    kept = [np.arange(round_up(size, devices)) < size for size in sizes]
-    kept = np.concatenate(kept)
-    return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
+    def _predict_arrays(self, x: dict, batch_size: int):
+        """Compute the outputs for preprocessed inputs. Each batch is divided over all devices."""
+        count, devices = len(x["token_ids"]), count_data_parallel_devices()
+        if self._is_single_batch(count, batch_size):
+            return self._compute_outputs(x)
+        if devices == 1 or not count:
+            return self._loop(x, batch_size)
+        rows = pad_indices(count, devices)
+        x = {name: keras.ops.convert_to_numpy(values)[rows] for name, values in x.items()}
+        outputs = self._loop(x, round_up(batch_size, devices))
+        return keras.tree.map_structure(lambda output: output[:count], outputs)
 
+    def _predict_texts(self, x: Any, batch_size: int):
+        """Compute the outputs for texts or pairs of texts in memory."""
+        task = self.task
+        check_preprocessor(task, x)
+        with use_numpy():  # TensorFlow would convert the texts to tensors
+            texts = tuple(task.preprocessor.read_texts(x))
+        if self._is_single_batch(len(texts[0]), batch_size):
+            return self._predict_few(texts, task.preprocessor.encode)
+        examples = task.preprocess(texts)
+        count = examples["token_ids"].shape[0]
+        if not count:
+            empty = tuple(array_ops.constant([""]) for _ in texts)
+            return self._predict_few(empty, task.preprocessor.encode)[:0]
+        # Only the last batch is padded to divide it over the devices, so padding rows are at the
+        # end.
+        batch_size = round_up(batch_size, count_data_parallel_devices())
+        maker = task.batch_maker
+        batcher = maker.make_batcher(examples, batch_size, maker.compiles)
+        batches = batcher.make_ordered_batches(examples, batch_size)
+        index = np.argsort(batches.order)[:count]
+        with get_weights_lock(task).shared():
+            outputs = self._loop(batches.dataset)
+        return keras.tree.map_structure(lambda output: output[index], outputs)
 
-def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
-    """Compute the outputs for preprocessed inputs. Each batch is divided over all devices."""
-    count, devices = len(x["token_ids"]), count_data_parallel_devices()
-    if devices == 1 or not count:
-        return predict(x, batch_size)
-    rows = pad_indices(count, devices)
-    x = {name: keras.ops.convert_to_numpy(values)[rows] for name, values in x.items()}
-    outputs = predict(x, round_up(batch_size, devices))
-    return keras.tree.map_structure(lambda output: output[:count], outputs)
+    def _predict_few(self, texts: tuple, encode: Callable) -> np.ndarray:
+        """Compute the outputs for one batch of texts.
 
+        The model is called directly. For a single batch, `keras.Model.predict` would take longer to
+        set up its loop than to run the model.
 
-def predict_texts(task, x, batch_size: int, predict: functools.partial):
-    """Compute the outputs for texts in memory, in the input order.
+        Args:
+            texts: Tuple of one or two string tensors of shape (B,).
+            encode: Function that converts texts to examples.
+        """
+        collate = self.task.batch_maker.collate()
+        with use_numpy():
+            texts = tuple(make_array(np.asarray(part)) for part in texts)
+            batch = collate(encode(texts))
+        return self._compute_outputs(get_inputs(batch))
 
-    Args:
-        task: `TextModel` with a preprocessor.
-        x: Texts or pairs of texts.
-        batch_size: Integer. Number of examples per batch.
-        predict: Method `keras.Model.predict`. It is called with a dataset. For a single batch with
-            `verbose=0` as the only option, it is not called.
-    """
-    with use_numpy():  # TensorFlow would convert the texts to tensors
-        texts = tuple(task.preprocessor.read_texts(x))
-    if _is_quiet(predict) and 0 < len(texts[0]) <= batch_size:
-        return predict_few(task, texts)
-    examples = task.preprocess(texts)
-    count = examples["token_ids"].shape[0]
-    if not count:
-        return predict_few(task, tuple(array_ops.constant([""]) for _ in texts))[:0]
-    # Only the last batch is padded to divide it over the devices, so padding rows are at the end.
-    batch_size = round_up(batch_size, count_data_parallel_devices())
-    maker = task.batch_maker
-    batcher = maker.make_batcher(examples, batch_size, maker.compiles)
-    batches = batcher.make_ordered_batches(examples, batch_size)
-    index = np.argsort(batches.order)[:count]
-    with get_weights_lock(task).shared():
-        outputs = predict(batches.dataset)
-    return keras.tree.map_structure(lambda output: output[index], outputs)
+    def _compute_outputs(self, inputs: dict) -> np.ndarray:
+        """Compute the outputs for one batch of inputs."""
+        task = self.task
+        task._warn_new_head()
+        with use_backend(), get_weights_lock(task).shared():
+            if not task.has_one_graph:
+                return task.predict_on_batch(
+                    {name: np.asarray(values) for name, values in inputs.items()}
+                )
+            task.make_predict_function()
+            outputs = task.compute_batch_outputs(inputs)
+            return keras.tree.map_structure(lambda output: output.numpy(), outputs)
 
+    def run_examples(
+        self, examples: dict, batch_size: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the example indices (B,) and outputs of each batch, longest examples first."""
+        maker = self.task.batch_maker
 
-def _is_quiet(predict: functools.partial) -> bool:
-    """Return whether `verbose=0` is the only option. In this case, no Keras loop is needed."""
-    given = {name: value for name, value in predict.keywords.items() if value is not None}
-    return given == {"verbose": 0}
+        def inputs(arguments):
+            return get_inputs(maker.collate()(take_examples(*arguments)))
 
+        make = maker.get_graph("chosen", lambda: ShapePolymorphicFunction(inputs))
+        with get_weights_lock(self.task).shared():
+            for indices in iterate_by_length(examples, batch_size or BATCH_SIZE):
+                yield indices, self._compute_outputs(make((examples, indices)))
 
-def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarray:
-    """Compute the outputs for one batch of texts.
-
-    The model is called directly. For a single batch, `keras.Model.predict` would take longer to set
-    up its loop than to run the model.
-
-    Args:
-        task: `TextModel` with a preprocessor.
-        texts: Tuple of one or two string tensors of shape (B,).
-        encode: Optional function that converts texts to examples. Defaults to `encode` of the
-            preprocessor.
-    """
-    preprocessor, collate = task.preprocessor, task.batch_maker.collate()
-    with use_numpy():
-        texts = tuple(make_array(np.asarray(part)) for part in texts)
-        batch = collate((encode or preprocessor.encode)(texts))
-    return _compute_outputs(task, get_inputs(batch))
-
-
-def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
-    """Compute the outputs for the encoded examples at the given indices, as one batch.
-
-    Args:
-        task: `TextModel` with a preprocessor.
-        examples: Dict. Encoded examples.
-        indices: Integer array of shape (B,). Example indices.
-    """
-    maker = task.batch_maker
-
-    def inputs(arguments):
-        return get_inputs(maker.collate()(take_examples(*arguments)))
-
-    make = maker.get_graph("chosen", lambda: ShapePolymorphicFunction(inputs))
-    return _compute_outputs(task, make((examples, indices)))
-
-
-def _compute_outputs(task, inputs: dict) -> np.ndarray:
-    """Compute the outputs for one batch of inputs."""
-    task._warn_new_head()
-    with use_backend(), get_weights_lock(task).shared():
-        if not task.has_one_graph:
-            return task.predict_on_batch(
-                {name: np.asarray(values) for name, values in inputs.items()}
-            )
-        task.make_predict_function()
-        outputs = task.compute_batch_outputs(inputs)
-        return keras.tree.map_structure(lambda output: output.numpy(), outputs)
-
-
-@validate_arguments
-def compute_example_outputs(
-    task, examples: dict, batch_size: PositiveInt | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the outputs for encoded examples, batch by batch, starting with the longest examples.
-
-    Args:
-        task: `TextModel`.
-        examples: Dict. Encoded examples.
-        batch_size: Positive integer. Number of examples per batch. Defaults to 32.
-
-    Yields:
-        Tuple of the indices of the examples in a batch (B,), and the outputs for this batch.
-    """
-    with get_weights_lock(task).shared():
-        for indices in iterate_by_length(examples, batch_size or BATCH_SIZE):
-            yield indices, predict_chosen(task, examples, indices)
-
-
-@validate_arguments
-def compute_text_outputs(
-    task, texts: tuple, batch_size: PositiveInt, encode: Callable
-) -> np.ndarray:
-    """Compute the outputs for texts in memory, in the input order.
-
-    Args:
-        task: `TextModel`.
-        texts: Tuple of one or two columns of texts, each of shape (N,) with N >= 1.
-        batch_size: Positive integer. Number of examples per batch.
-        encode: Function that converts a tuple of columns to examples.
-    """
-    if texts[0].shape[0] <= batch_size:
-        return predict_few(task, texts, encode)
-    indices, outputs = zip(*compute_example_outputs(task, encode(texts), batch_size), strict=True)
-    return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
+    def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
+        """Compute the outputs for columns of texts (N,), N >= 1, that `encode` converts."""
+        if texts[0].shape[0] <= batch_size:
+            return self._predict_few(texts, encode)
+        indices, outputs = zip(*self.run_examples(encode(texts), batch_size), strict=True)
+        return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
 
 
 def compute_text_outputs_in_graph(

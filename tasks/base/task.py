@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import functools
+import dataclasses
 import logging
 import math
 import operator
@@ -34,13 +34,12 @@ from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base import inference
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.inference import KerasRunner
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
-from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.callbacks import Callbacks
-from encoder_zoo.tasks.training.distribution import compute_whole_batches, get_process_shard
 from encoder_zoo.tasks.training.sources import Given, check_preprocessor
 from encoder_zoo.tasks.training.streams import suppress_end_warning
 from encoder_zoo.tasks.training.text_model import TextModel
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
-    from encoder_zoo.tasks.base.answers import Answers
     from encoder_zoo.tasks.base.trimming import VocabularyReport
     from encoder_zoo.tasks.serving.cpu_model import CpuModel
     from encoder_zoo.tasks.training.data import Source
@@ -294,8 +292,12 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def _answers(self) -> Answers:
-        """Create the `Answers` object with the current settings and this task as the runner."""
-        raise NotImplementedError
+        """Create the `Answers` object with the current settings."""
+        return Answers(self.preprocessor, self._runner)
+
+    @property
+    def _runner(self) -> KerasRunner:
+        return KerasRunner(self)
 
     @validate_arguments
     def predict(
@@ -330,31 +332,23 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             beam search, the shape of this array is (1 + start_n_top * end_n_top, 4).
         """
         self._check_answers(x)
-        self._warn_new_head()
-        options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
-        predict = functools.partial(self._run_whole, super().predict, **options)
+        runner = KerasRunner(self, verbose, steps, callbacks)
         with use_backend(), suppress_end_warning(x):
-            return inference.predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
+            given = runner.read(x)
+            if given.is_prepared:
+                return runner.predict(given.x, batch_size)
+            answers = dataclasses.replace(self._get_answers(x), runner=runner)
+            if not given.is_read_in_batches:
+                return answers.predict_texts(given.x, batch_size)
+            if not answers.returns_lists:
+                return runner.predict(given.x, batch_size)
+            batches = runner.read_batches(given, batch_size)
+            return [row for batch in batches for row in answers.predict_texts(batch, batch_size)]
 
     def _get_answers(self, x, answers: str = "_answers") -> Any:
         """Return the `Answers` for raw inputs. Raise a ValueError without a preprocessor."""
         check_preprocessor(self, x)
         return getattr(self, answers)
-
-    def _predict_texts(self, x, batch_size: int, predict: functools.partial):
-        if self.record.predicts_lists or self.preprocessor.pools_windows:
-            return self._answers.predict_texts(x, batch_size)
-        return inference.predict_texts(self, x, batch_size, predict)
-
-    run_texts = inference.compute_text_outputs
-    run_examples = inference.compute_example_outputs
-
-    def _run_whole(self, function: Callable, x, *args, **kwargs):
-        """Call `keras.Model.predict` like `_run`. Every JAX process computes whole batches."""
-        if get_process_shard()[1] == 1:
-            return self._run(function, x, *args, **kwargs)
-        with self.distribution.running(), compute_whole_batches():
-            return function(x, *args, **kwargs)
 
     def _check_answers(self, x=None) -> None:
         if x is not None and self.record.instead_of_predict and not is_prepared(x):

@@ -380,7 +380,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         self._check_labels_known()
         names = ("class_names", "problem_type", *self.record.answer_settings)
         settings = {name: getattr(self, name) for name in names}
-        return ClassAnswers(self.preprocessor, self, **settings)
+        return ClassAnswers(self.preprocessor, self._runner, **settings)
 
     def _compute_scores_and_classes(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)

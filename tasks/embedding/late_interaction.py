@@ -128,7 +128,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         text_method="embed",
         compile_settings=("chunk_size",),
         folder=LateInteractionFolder(),
-        predicts_lists=True,
     )
     index_class = MultiVectorIndex
     vector_mask = "scored_mask"
@@ -222,7 +221,8 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     @property
     def _answers(self) -> TokenAnswers:
-        return TokenAnswers(self.preprocessor, self, self.embedding_dim, self.similarity_function)
+        settings = self.embedding_dim, self.similarity_function
+        return TokenAnswers(self.preprocessor, self._runner, *settings)
 
     embed_with_spans = answered_by(TokenAnswers.embed_with_spans)
 

@@ -414,8 +414,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         if isinstance(other, TermTable):
             of_queries = {"query_rows": other.embed}
         elif other is not None:
-            of_queries = {"query_runner": other}
-        vectors = self.preprocessor, self, self.embedding_dim, self.similarity_function
+            of_queries = {"query_runner": other._runner}
+        vectors = self.preprocessor, self._runner, self.embedding_dim, self.similarity_function
         return TermAnswers(*vectors, self.max_terms, **of_queries)
 
     embed = answered_by(TermAnswers.embed)

@@ -199,7 +199,7 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def _answers(self) -> VectorAnswers:
-        vectors = self.preprocessor, self, self.embedding_dim
+        vectors = self.preprocessor, self._runner, self.embedding_dim
         settings = *vectors, self.similarity_function, self.normalize, self.dim
         if not self._adds_rows:
             return VectorAnswers(*settings)

@@ -35,6 +35,7 @@ class TokenAnswers(EmbeddingAnswers):
 
     preprocessor_class = LateInteractionPreprocessor
     methods = ("embed", "embed_with_spans")
+    returns_lists = True
     index_kind = "multi_vector_index"
     similarity_prompts = QUERY, DOCUMENT
     similarity_function: TokenSimilarity = "maxsim"

@@ -80,7 +80,7 @@ class DetectionAnswers(Answers):
             return []
         examples, tokens = self._encode(tensor)
         inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
-        logits = array_ops.constant(self.runner.predict(inputs, batch_size, verbose=0))
+        logits = array_ops.constant(self.runner.predict(inputs, batch_size))
         return make_records(_add_scores(tokens, self._select_inner_logits(logits, examples)))
 
     def trace_tokens(self, run: Callable) -> Callable:

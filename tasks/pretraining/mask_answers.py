@@ -149,7 +149,7 @@ class MaskAnswers(Answers):
         examples, masks = self._make_examples(*tokens)
         inputs, real = self.mask_inputs(examples)
         inputs = {name: values.numpy() for name, values in inputs.items()}
-        logits = self.runner.predict(inputs, batch_size, verbose=0)  # (B, M, V)
+        logits = self.runner.predict(inputs, batch_size)  # (B, M, V)
         fills = make_records(self._fill_masks(tensor, masks, logits[real.numpy()], top_k, chosen))
         by_text = [fills[i:j] for i, j in itertools.pairwise(masks.starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]

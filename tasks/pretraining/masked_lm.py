@@ -356,7 +356,7 @@ class MaskedLM(Task):
     @property
     def _answers(self) -> MaskAnswers:
         # The object is cached, because it contains the texts of all tokens.
-        make = functools.partial(MaskAnswers, self.preprocessor, self)
+        make = functools.partial(MaskAnswers, self.preprocessor, self._runner)
         return self.batch_maker.get_graph("answers", make)
 
     @property

@@ -256,7 +256,7 @@ class ReplacedTokenDetection(Task):
     @property
     def _answers(self) -> DetectionAnswers:
         # The object is cached, because it contains the names of all tokens.
-        make = functools.partial(DetectionAnswers, self.preprocessor, self)
+        make = functools.partial(DetectionAnswers, self.preprocessor, self._runner)
         return self.batch_maker.get_graph("answers", make)
 
     def signatures(self) -> dict[str, Callable]:

@@ -73,6 +73,7 @@ class QuestionAnswers(Answers):
 
     preprocessor_class = SpanQAPreprocessor
     methods = ("answer",)
+    returns_lists = True
     beam: Beam | None = None
     null_threshold: NullThreshold | None = None
 

@@ -144,7 +144,6 @@ class SpanQA(Task):
         answer_settings=("null_threshold",),
         tuned_settings={"null_threshold": (None, "evaluate_answers")},
         file_advice="To read a file of SQuAD, use fit(ez.read_squad({!r})).",
-        predicts_lists=True,
     )
     beam: tuple[int, int] | None = None
 
@@ -262,7 +261,7 @@ class SpanQA(Task):
 
     @property
     def _answers(self) -> QuestionAnswers:
-        return QuestionAnswers(self.preprocessor, self, self.beam, self.null_threshold)
+        return QuestionAnswers(self.preprocessor, self._runner, self.beam, self.null_threshold)
 
     answer = answered_by(QuestionAnswers.answer)
 

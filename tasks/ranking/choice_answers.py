@@ -41,6 +41,7 @@ class ChoiceAnswers(Answers):
 
     preprocessor_class = MultipleChoicePreprocessor
     methods = ("choose",)
+    returns_lists = True
     window_pooling: WindowPooling = "mean"
 
     @prepares_in_numpy

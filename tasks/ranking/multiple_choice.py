@@ -106,7 +106,6 @@ class MultipleChoice(ListScores):
         pipeline_tag="multiple-choice",
         text_method="choose",
         answer_settings=("window_pooling",),
-        predicts_lists=True,
     )
     objective = Objective(
         functools.partial(ClassCrossentropy, from_logits=True),
@@ -172,7 +171,7 @@ class MultipleChoice(ListScores):
 
     @property
     def _answers(self) -> ChoiceAnswers:
-        return ChoiceAnswers(self.preprocessor, self, self.window_pooling)
+        return ChoiceAnswers(self.preprocessor, self._runner, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export: "serving_default" and "with_context".

@@ -171,7 +171,7 @@ class RankAnswers(Answers):
         columns = self.preprocessor.read_texts((queries, texts))
         if not columns[0].shape[0]:
             return np.zeros(0, "float32")
-        return self.runner.predict(columns, batch_size, verbose=0)[:, 0]
+        return self.runner.predict(columns, batch_size)[:, 0]
 
     _score_texts = find_logits
 

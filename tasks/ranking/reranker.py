@@ -327,7 +327,7 @@ class Reranker(ListScores):
 
     @property
     def _answers(self) -> RankAnswers:
-        return RankAnswers(self.preprocessor, self, self.activation)
+        return RankAnswers(self.preprocessor, self._runner, self.activation)
 
     score = answered_by(RankAnswers.score)
 

@@ -247,7 +247,7 @@ class EngineRunner:
         self.session = session
         self.preprocessor = preprocessor
 
-    def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = 0) -> np.ndarray:
+    def predict(self, x: Any, batch_size: int | None = None) -> np.ndarray:
         """Compute the outputs for texts or preprocessed inputs, in the input order."""
         size = batch_size or BATCH_SIZE
         if not is_prepared(x):

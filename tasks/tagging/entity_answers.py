@@ -49,6 +49,7 @@ class EntityAnswers(Answers):
 
     preprocessor_class = EntityExtractorPreprocessor
     methods = ("extract_entities",)
+    returns_lists = True
     labels: Sequence[str] | None
     thresholds: Mapping[str, float] | None
     max_width: int

@@ -181,7 +181,6 @@ class EntityExtractor(Task):
         tuned_settings={"thresholds": (None, "tune_thresholds")},
         folder=gliner.GlinerFolder(),
         only_saved_model="words of several tokens, and an LSTM over them",
-        predicts_lists=True,
     )
     objective = Spans(
         SpanFocalLoss,
@@ -314,7 +313,7 @@ class EntityExtractor(Task):
     @property
     def _answers(self) -> EntityAnswers:
         settings = self.labels, self.thresholds, self.max_width
-        return EntityAnswers(self.preprocessor, self, *settings)
+        return EntityAnswers(self.preprocessor, self._runner, *settings)
 
     extract_entities = answered_by(EntityAnswers.extract_entities)
 

@@ -75,6 +75,7 @@ class TagAnswers(Answers):
 
     preprocessor_class = TokenClassifierPreprocessor
     methods = ("extract_entities", "predict_tags")
+    returns_lists = True
     tag_names: TagNames
     strategy: entities.Strategy | None = None
     valid_tags: bool | None = None

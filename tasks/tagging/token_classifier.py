@@ -183,7 +183,6 @@ class TokenClassifier(LabelledTask):
         distilled_settings=("strategy", "valid_tags", "split_symbols", "label_all_tokens"),
         has_classes=True,
         labels_tokens=True,
-        predicts_lists=True,
         learns_soft_labels=True,
     )
     _logged_notation: str | None = None
@@ -380,7 +379,8 @@ class TokenClassifier(LabelledTask):
         scores = weights and [gather_array(weight) for weight in weights]
         names = ("strategy", "valid_tags", "split_symbols", "temperature", "thresholds")
         settings = {name: getattr(self, name) for name in names}
-        return TagAnswers(self.preprocessor, self, self.tag_names, **settings, tag_scores=scores)
+        settings |= {"tag_names": self.tag_names, "tag_scores": scores}
+        return TagAnswers(self.preprocessor, self._runner, **settings)
 
     extract_entities = answered_by(TagAnswers.extract_entities)
 

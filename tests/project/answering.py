@@ -36,7 +36,7 @@ class Engine:
     def run_texts(self, texts, batch_size, encode):
         return np.concatenate([outputs for _, outputs in self.run_examples(encode(texts))])
 
-    def predict(self, x, batch_size=None, *, verbose="auto"):
+    def predict(self, x, batch_size=None):
         if isinstance(x, dict):
             return self.compute(x)
         texts = tuple(self.preprocessor.read_texts(x))

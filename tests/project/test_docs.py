@@ -24,8 +24,8 @@ yaml = pytest.importorskip("yaml")
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Methods that check their arguments, and that authors of tasks call or override.
-# The first three are for authors of tasks, and Keras describes the last one.
-HOOKS = {"signatures", "run_texts", "run_examples", "load_weights"}
+# The first is for authors of tasks, and Keras describes the last one.
+HOOKS = {"signatures", "load_weights"}
 MODULES = ("display", "losses", "sklearn", "testing", "typing")
 
 

@@ -195,7 +195,7 @@ input_ranges find_kept_classes trim_vocabulary load_adapters count_min_weights l
 objective list_input_names preprocess push_to_hub save_adapters save_to_preset signatures
 make_step_function supports tiny_data tiny_questions check_savable train_pooler train_step
 index_class load_index scale_weights chunks tune_thresholds encode_queries
-forget_stale_functions compute_batch_outputs sum_penalties forward run_examples run_texts""".split()
+forget_stale_functions compute_batch_outputs sum_penalties forward""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 
