@@ -44,7 +44,7 @@ class Safeguards:
 
     Attributes:
         verify: Boolean. Whether to verify all file checksums. Defaults to True.
-        max_bytes: Integer. The maximum weight size in float32. Defaults to 8 GiB.
+        max_bytes: Integer. Maximum size of all weights in bytes, in float32. Defaults to 8 GiB.
         allow_nonfinite: Boolean. Whether to accept weights that are NaN or infinite. Defaults to
             False.
     """

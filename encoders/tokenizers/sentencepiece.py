@@ -124,7 +124,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
                 if value not in (None, said):
                     raise ValueError(
                         f"{path}: {name} is {value}, but {said} in the normalizer of "
-                        "tokenizer.json. Expected the same."
+                        "tokenizer.json. Expected the same value."
                     )
         if not written:
             for name in ("add_bos_token", "add_eos_token"):
@@ -289,7 +289,7 @@ class XLNetTokenizer(AlbertTokenizer):
         if files.names_class and own is not None and unknown not in (None, own):
             raise ValueError(
                 f"{files.folder}: unk_id is {unknown} in tokenizer_config.json and {own} in "
-                "tokenizer.json. Expected the same."
+                "tokenizer.json. Expected the same value."
             )
         if lowers is None:
             options["lowercase"] = any(step.get("type") == "Lowercase" for step in types)

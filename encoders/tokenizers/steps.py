@@ -86,7 +86,7 @@ class Steps(NamedTuple):
 
     @property
     def trims(self) -> list[bool]:
-        """For each step that trims spans: whether a space is inserted before the text."""
+        """Return whether a space is inserted before the text, for each step that trims spans."""
         trimming = (step for step in self.post_processor if step.get("trim_offsets"))
         return [step["add_prefix_space"] for step in trimming]
 

@@ -183,7 +183,7 @@ def compute_attributions(
         task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the example.
         parts: Sequence of `Part` objects. Texts in the example.
-        weights: Array of shape (1, ...). The output weights.
+        weights: Array of shape (1, ...). Weights of the outputs in the sum.
         method: String. Key in `ATTRIBUTION_METHODS`.
         batch_size: Optional integer. The number of points per batch. If None, the default will be
             used.
@@ -272,7 +272,7 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
     Args:
         task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the text.
-        weights: Array of shape (1, ...). The output weights.
+        weights: Array of shape (1, ...). Weights of the outputs in the sum.
         vectors: Array of shape (n, L, D). Embeddings that replace the text embeddings.
 
     Returns:

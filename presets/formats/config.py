@@ -222,7 +222,7 @@ def check_sizes(
         family: The `Family` of the model.
         shapes: Dict {tensor name: shape}.
         path: The path of config.json for error messages.
-        max_bytes: Integer. The maximum weight size in float32.
+        max_bytes: Integer. Maximum size of all weights in bytes, in float32.
 
     Raises:
         ValueError: If a size differs from a weight shape, or if the weights exceed `max_bytes`.

@@ -338,7 +338,7 @@ def make_dense_files(
         paths: Sequence of strings. The subfolder of each layer.
         width: Integer. Input dimension of the first layer.
         name: String. Name of the argument with the layers, for error messages.
-        dtype: Stored weight dtype. If None, every weight keeps its dtype.
+        dtype: Dtype of the stored weights. If None, every weight keeps its dtype.
 
     Returns:
         A dict {file path: content}.

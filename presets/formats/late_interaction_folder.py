@@ -258,7 +258,7 @@ def make_hybrid_files(
         dense: The `TextEmbedder` to save.
         terms: The `SparseEncoder` with token weights.
         tokens: A `LateInteraction`.
-        dtype: Stored weight dtype. If None, every weight keeps its dtype.
+        dtype: Dtype of the stored weights. If None, every weight keeps its dtype.
 
     Returns:
         A dict {file name: content}.

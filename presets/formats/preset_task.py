@@ -104,7 +104,7 @@ class FolderFormat:
 
         Args:
             task: Task to save.
-            dtype: Stored weight dtype. If None, every weight keeps its dtype. Defaults to
+            dtype: Dtype of the stored weights. If None, every weight keeps its dtype. Defaults to
                 None.
 
         Returns:

@@ -195,7 +195,7 @@ def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
 
     Args:
         task: The `TextEmbedder` to save.
-        dtype: Stored table dtype. If None, float32 will be used.
+        dtype: Dtype of the stored table. If None, float32 will be used.
     """
     table = task.backbone.get_table()
     tokenizer, preprocessor = None, task.preprocessor

@@ -346,7 +346,7 @@ class ZeroShotClassifier:
         if keras.config.backend() != "tensorflow":
             raise ValueError(
                 "`export` requires the TensorFlow backend of Keras. The current backend is "
-                f"{keras.config.backend()!r}. Save its `classifier` with "
+                f"{keras.config.backend()!r}. Save the attribute `classifier` with "
                 "`save_to_preset('my_preset')`. Then install TensorFlow (`pip install "
                 "tensorflow`), and run in a process started with KERAS_BACKEND=tensorflow:\n"
                 "    import encoder_zoo as ez\n    "

@@ -205,7 +205,7 @@ def make_token_metrics() -> list[keras.metrics.Metric]:
 
 
 class _MaskedLMFolder(FolderFormat):
-    """Folder layout used by transformers, for supported heads."""
+    """Folder format of transformers, for heads that config.json can describe."""
 
     def make_config_fields(self, task: MaskedLM) -> dict[str, object]:
         check_head_representable(task)

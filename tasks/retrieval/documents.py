@@ -36,7 +36,7 @@ SCALARS = (str, int, float, bool)
 MAX_SHOWN = 60  # maximum length of a value in an error message
 MOST_BITS = 256  # maximum size of an integer: a checksum with 32 bytes
 CHUNKED_AT_ONCE = 1000  # documents
-DIGITS_OF_SINGLES = 14  # A float32 such as 0.10000000149011612 has more digits than people write.
+MIN_FLOAT32_DIGITS = 14  # A float32 such as 0.10000000149011612 has more digits than people write.
 
 
 def _mark_contained(values: np.ndarray, wanted: list) -> Iterator[bool]:
@@ -96,7 +96,7 @@ class Column:
         found = self.values.astype("float64")
         with np.errstate(over="ignore"):
             fits = bool((found == found.astype("float32")).all())
-        return fits and any(len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
+        return fits and any(len(repr(value)) >= MIN_FLOAT32_DIGITS for value in found.tolist())
 
     def convert_values(self, name: str, given: list) -> list:
         """Check the values in a condition, and convert them to the type of the column.

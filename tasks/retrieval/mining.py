@@ -86,7 +86,7 @@ def _mask_candidates(found: np.ndarray, excluded: set[int], top_k: int) -> np.nd
 def _score_candidates(
     score: Score, asked: np.ndarray, found: list[np.ndarray], allowed: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Score the possible negatives of each pair, (K,). All other documents get the score 0."""
+    """Compute the scores (K,) of the documents found for each pair. Excluded documents get 0."""
     counts = [int(may.sum()) for may in allowed]
     documents = np.concatenate([row[may] for row, may in zip(found, allowed, strict=True)])
     given = np.split(score(np.repeat(asked, counts), documents), np.cumsum(counts)[:-1])

@@ -54,9 +54,9 @@ class UnicodeNormalizer(tf.Module):
         super().__init__()
         self._composes = form.endswith("C")
         tables = get_composition_tables("K" in form)
-        touched = tables.touched if self._composes else tables.decomposed
-        self._first_touched = int(np.flatnonzero(touched)[0])
-        self._is_touched = CodePointTable(touched)
+        affected = tables.affected if self._composes else tables.decomposed
+        self._first_affected = int(np.flatnonzero(affected)[0])
+        self._is_affected = CodePointTable(affected)
         self._packed = CodePointTable(tables.packed_results)
         self._expansions = tf.constant(tables.expansions)
         self._splits = tf.constant(tables.expansion_splits)
@@ -67,10 +67,12 @@ class UnicodeNormalizer(tf.Module):
     def __call__(self, chars: Characters) -> Characters:
         """Normalize characters."""
 
-        def touched() -> tf.Tensor:
-            return tf.reduce_any(self._is_touched(chars.codes) > 0)
+        def affected() -> tf.Tensor:
+            return tf.reduce_any(self._is_affected(chars.codes) > 0)
 
-        changes = tf.cond(tf.reduce_max(chars.codes) < self._first_touched, lambda: False, touched)
+        changes = tf.cond(
+            tf.reduce_max(chars.codes) < self._first_affected, lambda: False, affected
+        )
         return tf.cond(changes, lambda: self._normalize(chars), lambda: chars)
 
     def _normalize(self, chars: Characters) -> Characters:
@@ -163,7 +165,7 @@ class CompositionTables(NamedTuple):
     """Lookup tables for Unicode normal forms.
 
     Attributes:
-        touched: Array with shape (code points,). 1 if a character can change or move when
+        affected: Array with shape (code points,). 1 if a character can change or move when
             composing.
         decomposed: Array with shape (code points,). 1 if a character can change or move when
             decomposing.
@@ -177,7 +179,7 @@ class CompositionTables(NamedTuple):
         composites: Array with the composite for each pair.
     """
 
-    touched: np.ndarray
+    affected: np.ndarray
     decomposed: np.ndarray
     packed_results: np.ndarray
     expansions: np.ndarray
@@ -206,15 +208,15 @@ def get_composition_tables(compatible: bool = False) -> CompositionTables:
     keys = sorted(pairs)
     may_follow = np.zeros(NUM_CODE_POINTS, np.int32)
     may_follow[[second for _, second in keys] + [*VOWELS, *TAILS]] = 1
-    touched = never | (may_follow > 0)
-    decomposed = np.zeros_like(touched)
-    for changed in (touched, decomposed):
+    affected = never | (may_follow > 0)
+    decomposed = np.zeros_like(affected)
+    for changed in (affected, decomposed):
         changed[list(orders)] = True
     decomposed[list(whole)] = True
     if compatible:
-        touched[[int(code) for code in load_unicode_data()["compatible"]]] = True
+        affected[[int(code) for code in load_unicode_data()["compatible"]]] = True
     return CompositionTables(
-        touched.astype(np.int32),
+        affected.astype(np.int32),
         decomposed.astype(np.int32),
         packed,
         (np.array(expansions) | marked).astype(np.int32),

@@ -56,8 +56,8 @@ def test_only_characters_of_scripts_added_since_are_left_out():
 @pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
 def codes(request):
     """Code points: those that compose, and some of the others; and all that are known."""
-    touched = get_composition_tables().touched.nonzero()[0].tolist()
-    some = sorted(set(KNOWN[::16]) | set(touched) & set(KNOWN))
+    affected = get_composition_tables().affected.nonzero()[0].tolist()
+    some = sorted(set(KNOWN[::16]) | set(affected) & set(KNOWN))
     return KNOWN if request.param == "all" else some
 
 
@@ -81,8 +81,8 @@ def test_every_code_point_between_a_letter_and_a_mark(compose, codes):
 
 @pytest.mark.slow
 def test_random_texts_of_characters_that_compose(compose):
-    touched = get_composition_tables().touched.nonzero()[0].tolist()
-    known = sorted(set(touched) & set(KNOWN))
+    affected = get_composition_tables().affected.nonzero()[0].tolist()
+    known = sorted(set(affected) & set(KNOWN))
     hangul = [*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3), 0xAC00]
     rng = random.Random(0)
     pools = [known, [*map(ord, "aeiouAO "), *range(0x300, 0x362)], hangul, KNOWN]
