@@ -163,7 +163,7 @@ def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
     }
 
 
-MOST_RANK = 1024  # Maximum rank to accept from a file, except for larger layers.
+MAX_LORA_RANK = 1024  # Maximum rank to accept from a file, except for larger layers.
 
 
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
@@ -174,7 +174,7 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
         if getattr(layer, "lora_enabled", None) is not False:
             continue
         sizes = [size for weight in list_own_weights(layer) for size in weight.shape]
-        most = max(MOST_RANK, *sizes)
+        most = max(MAX_LORA_RANK, *sizes)
         if type(rank) is not int or not 0 < rank <= most:
             expected = f"an integer from 1 to {most}"
             raise invalid(f"low_rank_updates: rank of {layer.path}", rank, expected)

@@ -18,7 +18,7 @@ from encoder_zoo.common.wording import decode_exactly, invalid, quote
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MOST = 300  # maximum number of characters for messages from other libraries
+_MAX_MESSAGE_LENGTH = 300  # maximum number of characters for messages from other libraries
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     lines = str(error).split("\n")[0].strip().rstrip(".")
-    return f"{type(error).__name__} {lines:.{_MOST}}".strip()
+    return f"{type(error).__name__} {lines:.{_MAX_MESSAGE_LENGTH}}".strip()
 
 
 def read_text(path: str | os.PathLike[str]) -> str:

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-_MOST = 60
-_MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparisons in `close_names`
+_MAX_QUOTE_LENGTH = 60
+_MAX_NAMES, _MAX_NAME_LENGTH = 1000, 200  # limits for the comparisons in `find_close_names`
 
 
 def quote(value: Any) -> str:
@@ -18,17 +18,17 @@ def quote(value: Any) -> str:
         ("['cat']", "'aaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaa'")
     """
     # Long values are shortened before they are formatted.
-    if isinstance(value, str | bytes | list | tuple) and len(value) > 4 * _MOST:
+    if isinstance(value, str | bytes | list | tuple) and len(value) > 4 * _MAX_QUOTE_LENGTH:
         long: Any = value
-        value = long[:_MOST] + long[-_MOST:]
+        value = long[:_MAX_QUOTE_LENGTH] + long[-_MAX_QUOTE_LENGTH:]
     try:
         text = repr(value)
     except ValueError:  # an integer with too many digits
         text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "a number"
     except RecursionError:
         text = f"a {type(value).__name__} that is nested too deeply"
-    half = (_MOST - 3) // 2
-    return text if len(text) <= _MOST else f"{text[:half]}...{text[-half - 1 :]}"
+    half = (_MAX_QUOTE_LENGTH - 3) // 2
+    return text if len(text) <= _MAX_QUOTE_LENGTH else f"{text[:half]}...{text[-half - 1 :]}"
 
 
 def quote_with_type(value: object) -> str:
@@ -137,12 +137,14 @@ def describe_unknown_argument(function: str, name: str, known: Iterable[str]) ->
     if name in COMPILED and function.rpartition(".")[2] == "fit":
         return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."
     other = OTHER_NAMES.get(name)
-    close = [other] if other in known else close_names(name, known, most=2, least=0.7)
+    close = [other] if other in known else find_close_names(name, known, max_names=2, cutoff=0.7)
     hint = suggest_names(close) or f" Expected some of {', '.join(known)}."
     return f"{function} got an unknown argument {name!r}.{hint}"
 
 
-def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0.6) -> list[str]:
+def find_close_names(
+    name: str, known: Iterable[str], max_names: int = 1, cutoff: float = 0.6
+) -> list[str]:
     """Find similar names for an unknown name, starting with the best match.
 
     The number of comparisons is limited, because comparing names is slow. If `name` has more than
@@ -152,20 +154,20 @@ def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0
     Args:
         name: String. The unknown name.
         known: Iterable of strings. Names to compare with `name`.
-        most: Integer. Maximum number of names to return. Defaults to 1.
-        least: Float between 0 and 1. Minimum similarity, as in `difflib`. Defaults to 0.6.
+        max_names: Integer. Maximum number of names to return. Defaults to 1.
+        cutoff: Float between 0 and 1. Minimum similarity, as in `difflib`. Defaults to 0.6.
 
     Example:
-        >>> close_names("epoch", ["epochs", "verbose"])
+        >>> find_close_names("epoch", ["epochs", "verbose"])
         ['epochs']
     """
-    if len(name) > _MOST_LETTERS:
+    if len(name) > _MAX_NAME_LENGTH:
         return []
-    known = [each for each in known if isinstance(each, str) and len(each) <= _MOST_LETTERS]
-    if len(known) > _MOST_NAMES:
+    known = [each for each in known if isinstance(each, str) and len(each) <= _MAX_NAME_LENGTH]
+    if len(known) > _MAX_NAMES:
         begin = name[:2].lower()
-        known = [each for each in known if each[:2].lower() == begin][:_MOST_NAMES]
-    return difflib.get_close_matches(name, known, n=most, cutoff=least)
+        known = [each for each in known if each[:2].lower() == begin][:_MAX_NAMES]
+    return difflib.get_close_matches(name, known, n=max_names, cutoff=cutoff)
 
 
 def suggest_names(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from encoder_zoo.common.lazy import keras, ops
-from encoder_zoo.common.wording import close_names, invalid, suggest_names
+from encoder_zoo.common.wording import find_close_names, invalid, suggest_names
 
 # Inputs that can be used with every backbone.
 BACKBONE_INPUTS = (
@@ -149,7 +149,7 @@ def check_inputs(
 def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
     for name in inputs:
         if name not in names:
-            close = close_names(str(name), names, least=0.7)
+            close = find_close_names(str(name), names, cutoff=0.7)
             meant = [TRANSFORMERS_NAMES[name]] if name in TRANSFORMERS_NAMES else close
             hint = suggest_names(meant) or f" Expected some of {', '.join(names)}."
             raise ValueError(f"{taker} has no input {name!r}.{hint}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from encoder_zoo.common.wording import close_names, suggest_names
+from encoder_zoo.common.wording import find_close_names, suggest_names
 
 # Maps names in transformers, sentence-transformers, KerasHub or spaCy to the code to use instead.
 ELSEWHERE = {
@@ -81,7 +81,7 @@ def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
     by_lower = {each.lower(): each for each in public}
     if name.lower() in by_lower:
         return [by_lower[name.lower()]]
-    close = close_names(name.lower(), by_lower, most=2, least=0.88)
+    close = find_close_names(name.lower(), by_lower, max_names=2, cutoff=0.88)
     return [by_lower[each] for each in close]
 
 

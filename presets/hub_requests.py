@@ -14,7 +14,7 @@ from typing import TypeVar
 logger = logging.getLogger("encoder_zoo")
 
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
-_WAIT, _LEAST = 60, 1000  # timeout in seconds, minimum number of bytes within this time
+_WAIT, _MIN_BYTES = 60, 1000  # timeout in seconds, minimum number of bytes within this time
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 REFUSALS = {
     401: "the repository does not exist or is private (401). Set HF_TOKEN",
@@ -68,7 +68,7 @@ def run_with_timeout(function: Callable[[], T], received: Callable[[], int] = la
             if error is not None:
                 raise error
             return result
-        if received() - last >= _LEAST:
+        if received() - last >= _MIN_BYTES:
             begun, last = time.monotonic(), received()
     raise Unreachable(f"the hub did not respond within {_WAIT} seconds")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from encoder_zoo.common.validation import FilePath, validate_arguments
-from encoder_zoo.common.wording import close_names, suggest_names
+from encoder_zoo.common.wording import find_close_names, suggest_names
 
 BUNDLED = pathlib.Path(__file__).parent / "data"
 KNOWN = BUNDLED / "known"
@@ -224,6 +224,6 @@ def _suggest_presets(name: str, presets: Mapping[str, PresetInfo]) -> str:
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     begun = [known for known in presets if known.startswith(own)]
-    close = same or begun or close_names(own, presets, most=3, least=0.5)
+    close = same or begun or find_close_names(own, presets, max_names=3, cutoff=0.5)
     names = "Expected a name in list_presets() or an existing folder."
     return f"{suggest_names(close[:5])} {names}"

@@ -29,8 +29,8 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import (
     ForeignName,
-    close_names,
     describe_unknown_argument,
+    find_close_names,
     invalid,
     suggest_names,
 )
@@ -81,7 +81,7 @@ class Vocabulary:
         """Get a token id. Raises a ValueError that suggests similar tokens if it does not exist."""
         if token in self.ids:
             return self.ids[token]
-        near = close_names(str(token), self.ids, most=3)
+        near = find_close_names(str(token), self.ids, max_names=3)
         hint = suggest_names(near) or " Expected a token of the vocabulary."
         raise ValueError(f"{token!r} is not in the vocabulary of {len(self.ids)} tokens.{hint}")
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from encoder_zoo.common.wording import close_names, invalid, suggest_names
+from encoder_zoo.common.wording import find_close_names, invalid, suggest_names
 
 
 class Refusal(Exception):
@@ -143,7 +143,7 @@ class Fields:
         """Raise a Refusal for unknown fields."""
         for name in self._given:
             if name not in self.known:
-                hint = suggest_names(close_names(name, self.known))
+                hint = suggest_names(find_close_names(name, self.known))
                 hint = hint or f" Expected some of {', '.join(sorted(self.known))}."
                 raise Refusal(422, f"The field {name!r} is unknown.{hint}", name[:100])
 

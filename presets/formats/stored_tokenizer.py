@@ -24,7 +24,7 @@ _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _FURTHER_TOKENS += ("model_specific_special_tokens",)
 # Classes of transformers 5 that return segment ids by default.
 _WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
-_LONGEST = 2**20  # maximum number of tokens. Tokenizers without a limit store 1e30
+_MAX_TOKENS = 2**20  # maximum number of tokens. Tokenizers without a limit store 1e30
 
 
 class StoredTokenizer(NamedTuple):
@@ -164,9 +164,9 @@ def check_max_length(length: object, field: str) -> int | None:
         (512, None)
     """
     whole = isinstance(length, int | float) and not isinstance(length, bool) and length >= 3
-    if not whole or (length < _LONGEST and length != int(length)):
+    if not whole or (length < _MAX_TOKENS and length != int(length)):
         raise invalid(field, length, "an integer of 3 or more")
-    return int(length) if length < _LONGEST else None
+    return int(length) if length < _MAX_TOKENS else None
 
 
 def read_stored_tokenizer(

@@ -23,7 +23,13 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.wording import close_names, invalid, quote, quote_with_type, suggest_names
+from encoder_zoo.common.wording import (
+    find_close_names,
+    invalid,
+    quote,
+    quote_with_type,
+    suggest_names,
+)
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 from encoder_zoo.tasks.retrieval.ranking import check_texts
 
@@ -34,7 +40,7 @@ Id = str | int
 Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
 SCALARS = (str, int, float, bool)
 MAX_SHOWN = 60  # maximum length of a value in an error message
-MOST_BITS = 256  # maximum size of an integer: a checksum with 32 bytes
+MAX_INTEGER_BITS = 256  # maximum size of an integer: a checksum with 32 bytes
 CHUNKED_AT_ONCE = 1000  # documents
 MIN_FLOAT32_DIGITS = 14  # A float32 such as 0.10000000149011612 has more digits than people write.
 
@@ -352,7 +358,7 @@ class Documents:
             )
         if type(one) is not kind:
             return f" The ids have the type {kind.__name__}, such as {self.ids[0]!r:.40}."
-        return suggest_names(close_names(one, self.ids)) if kind is str else ""
+        return suggest_names(find_close_names(one, self.ids)) if kind is str else ""
 
     @functools.cached_property
     def _index_of(self) -> dict[Id, int]:
@@ -414,9 +420,9 @@ class Documents:
             cure = ""
             if str(field).startswith("$"):
                 cure = " For other logic, pass a function of a document's fields instead of a dict."
+            hint = suggest_names(find_close_names(str(field), self._columns))
             raise ValueError(
-                "`where`: the documents have no field "
-                f"{field!r:.{MAX_SHOWN}}.{suggest_names(close_names(str(field), self._columns))} "
+                f"`where`: the documents have no field {field!r:.{MAX_SHOWN}}.{hint} "
                 f"Their fields are {', '.join(self._columns)}.{cure}"
             )
         column = self._columns[field]
@@ -497,7 +503,7 @@ class Documents:
         for value in values:
             if value not in firsts:
                 known = firsts if isinstance(value, str) else ()
-                near = suggest_names(close_names(str(value), known))
+                near = suggest_names(find_close_names(str(value), known))
                 raise ValueError(
                     f"The index has no document with {field}={value!r:.{MAX_SHOWN}}.{near}"
                 )
@@ -512,7 +518,7 @@ class Documents:
                 known = list(dict.fromkeys(name for row in rows for name in row))
                 raise ValueError(
                     "`group_by`: the documents have no field "
-                    f"{field!r:.{MAX_SHOWN}}.{suggest_names(close_names(field, known))}"
+                    f"{field!r:.{MAX_SHOWN}}.{suggest_names(find_close_names(field, known))}"
                 )
             without = np.flatnonzero([isinstance(value, list | None) for value in values])
             self._grouped[field] = values, without
@@ -852,8 +858,10 @@ def _convert_value(value: object, name: str):
 
 def _check_size(value: int, name: str) -> None:
     """Raise a ValueError if an integer is too large for the JSON file."""
-    if value.bit_length() > MOST_BITS:
-        raise invalid(name, value, f"at most {MOST_BITS} bits. Use a string for larger numbers")
+    if value.bit_length() > MAX_INTEGER_BITS:
+        raise invalid(
+            name, value, f"at most {MAX_INTEGER_BITS} bits. Use a string for larger numbers"
+        )
 
 
 def _convert_scalar(value: Any):

@@ -37,10 +37,10 @@ hierarchy = LazyModule(
     "scipy.cluster.hierarchy",
     "`pool_factor` requires the package scipy: `pip install scipy`. Or remove this argument.",
 )
-MOST_CENTROIDS = 2**16  # the index of a centroid takes two bytes
+MAX_CENTROIDS = 2**16  # the index of a centroid takes two bytes
 TOKENS_PER_CENTROID = 16  # number of training vectors per centroid
 ROUNDS = 4  # number of iterations of k-means
-LEAST_SCALE = 1e-6  # minimum scale of a residual in half precision
+MIN_SCALE = 1e-6  # minimum scale of a residual in half precision
 OVERSAMPLED_TOKENS = (
     16  # documents per result that are scored with complete vectors, after a search by centroids
 )
@@ -148,7 +148,7 @@ class Int8Residuals(Float32Vectors):
     def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Pack residuals (T, D), and compute their scales, float16 (T, 1)."""
         most = np.abs(residuals).max(axis=1, keepdims=True)
-        scales = np.maximum(most / 127, LEAST_SCALE).astype("float16")
+        scales = np.maximum(most / 127, MIN_SCALE).astype("float16")
         steps = np.rint(residuals / scales)
         return np.clip(steps, -127, 127).astype("int8"), scales
 
@@ -212,9 +212,7 @@ def compute_centroids(vectors: np.ndarray) -> np.ndarray:
         >>> compute_centroids(vectors).shape
         (64, 3)
     """
-    count = min(
-        MOST_CENTROIDS, 2 ** int(np.log2(max(1.0, 8 * np.sqrt(len(vectors))))), len(vectors)
-    )
+    count = min(MAX_CENTROIDS, 2 ** int(np.log2(max(1.0, 8 * np.sqrt(len(vectors))))), len(vectors))
     draw = np.random.default_rng(0)  # a fixed seed, so that the same vectors give the same index
     size = min(len(vectors), TOKENS_PER_CENTROID * count)
     sample = np.asarray(vectors[np.sort(draw.choice(len(vectors), size, replace=False))])

@@ -12,7 +12,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.tagging.entities import LEAST
+from encoder_zoo.tasks.tagging.entities import MIN_PROBABILITY
 
 
 def find_best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
@@ -25,7 +25,7 @@ def find_best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
             (C, C), and of the last tag (C,).
     """
     first, between, last = (ops.convert_to_tensor(scores) for scores in transitions)
-    logits = ops.log(ops.maximum(ops.softmax(ops.cast(logits, "float32")), LEAST))
+    logits = ops.log(ops.maximum(ops.softmax(ops.cast(logits, "float32")), MIN_PROBABILITY))
     # Tags are floats, because on TensorFlow the Keras scan returns the dtype of its inputs.
     same = ops.arange(ops.shape(last)[0], dtype=logits.dtype) + ops.zeros_like(logits[:, 0])
     real = ops.cast(mask, logits.dtype)[..., None]

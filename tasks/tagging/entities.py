@@ -34,7 +34,7 @@ from encoder_zoo.tasks.tagging.tags import (
 )
 
 FORBIDDEN = -1e9  # added to the score of an invalid sequence
-LEAST = 1e-30  # replaces the probability 0, whose logarithm is infinite
+MIN_PROBABILITY = 1e-30  # replaces the probability 0, whose logarithm is infinite
 
 
 class Transitions(NamedTuple):
@@ -209,7 +209,7 @@ def _compute_logarithms(
     """Convert probabilities (U, C) to ragged log-probabilities (N, None, C)."""
     number = array_ops.cumsum(array_ops.cast(row != shift_right(row, -1), array_ops.int64)) - 1
     values = array_ops.cast(probabilities, array_ops.float32)
-    values = array_ops.math.log(array_ops.maximum(values, LEAST))
+    values = array_ops.math.log(array_ops.maximum(values, MIN_PROBABILITY))
     return array_ops.RaggedTensor.from_value_rowids(values, number)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import losses, metrics
 
-from encoder_zoo.common.wording import close_names, invalid, quote, suggest_names
+from encoder_zoo.common.wording import find_close_names, invalid, quote, suggest_names
 from encoder_zoo.tasks.losses.batch_loss import (
     FUNCTIONS,
     LOSS_CLASSES,
@@ -449,7 +449,7 @@ def _make_loss(name: str):
         return losses.get(name)
     except ValueError:
         known = ["auto", "crossentropy", *sorted(f.__name__ for f in FUNCTIONS)]
-        close = close_names(name.lower(), known, most=2)
+        close = find_close_names(name.lower(), known, max_names=2)
         raise ValueError(
             f"Unknown loss {name!r}.{suggest_names(close)} Expected a name in keras.losses, a "
             "function or a loss instance."
@@ -479,7 +479,7 @@ def _check_known(name: str) -> None:
         _make_metric(name)
     except ValueError:
         known = [*METRIC_NAMES, "accuracy", *filter(str.islower, dir(metrics))]
-        close = close_names(name.lower(), known, most=2)
+        close = find_close_names(name.lower(), known, max_names=2)
         raise ValueError(
             f"Unknown metric {name!r}.{suggest_names(close)} Expected {', '.join(METRIC_NAMES)} or "
             "the name of a Keras metric."

@@ -185,7 +185,7 @@ def test_names_are_compared_with_a_bounded_number(monkeypatch):
         wording.difflib, "get_close_matches", lambda name, known, **_: compared.append(known) or []
     )
     for name in ("x1", "a" * 10**6):
-        wording.close_names(name, [f"x{i}" for i in range(5000)] + ["b" * 10**6])
+        wording.find_close_names(name, [f"x{i}" for i in range(5000)] + ["b" * 10**6])
     assert all(len(known) <= 1000 and max(map(len, known)) <= 200 for known in compared)
 
 
