@@ -90,7 +90,7 @@ def make_attention_mask(
     max_distance: int | None = None,
     has_unattended: bool = False,
 ) -> AttentionMask:
-    """Create an attention mask for padding, and for other texts in the same example.
+    """Create an attention mask that excludes padding and, in packed examples, other texts.
 
     Args:
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. It

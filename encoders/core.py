@@ -55,8 +55,9 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
             Defaults to 2.
         dropout: Float between 0 and 1. The dropout rate for the normalized sum. Defaults to 0.0.
         layer_norm_epsilon: Float. Value that is added to the variance. Defaults to 1e-12.
-        output_dim: Positive integer. D, if a dense layer should project the sum to another width.
-            If None, D is `hidden_dim`.
+        output_dim: Optional positive integer. The width D of the output. A dense layer projects the
+            normalized embeddings to this width. If None, there is no projection, and D is
+            `hidden_dim`. Defaults to None.
         use_bias: Boolean. Whether the LayerNorm and the projection have a bias. Defaults to True.
 
     Call arguments:
@@ -183,7 +184,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
     Call arguments:
         x: Tensor of shape (B, L, D).
         attention_mask: An `AttentionMask`, or a boolean tensor that can be broadcast to (B, H, L,
-            L). If None, nothing is masked.
+            L). If None, no token is masked.
         return_probabilities: Boolean. Whether to also return the attention probabilities, (B, H, L,
             L). Defaults to False.
         rotation: Tuple of cosines and sines. See `positions.rotation`.
@@ -545,7 +546,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return self.embeddings(*(inputs.get(name) for name in names), training=training)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        """Return a list of dictionaries with keyword arguments for each block, such as masks."""
+        """Return a dictionary of keyword arguments for each block, such as the attention mask."""
         return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
 
     def attention_mask(
@@ -565,7 +566,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return make_attention_mask(real, starts, max_distance, attended is not None)
 
     def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
-        """Apply all blocks to x, (B, L, D). Return x with all outputs, and all probabilities."""
+        """Apply all blocks to x, (B, L, D). Return x with the block outputs, and probabilities."""
         states, probabilities = [x], []
         for block, context in zip(blocks, contexts, strict=True):
             if return_probabilities:

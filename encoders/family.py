@@ -201,7 +201,7 @@ class CustomHeadRecord(Head):
 
     @classmethod
     def from_record(cls, record: Head, num_weights: int) -> CustomHeadRecord:
-        """Create a record for a custom head, with the same inputs as another head."""
+        """Create a record for a custom head that has the same inputs as the head of `record`."""
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(Head)}
         return cls(**fields, num_weights=num_weights)
 

@@ -58,7 +58,7 @@ Size = Annotated[int, Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positi
 Activation = Annotated[
     str, Rule(lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
 ]
-NO_VALUE = Rule(lambda v: not v, "no value, because these encoders have no such part")
+NO_VALUE = Rule(lambda v: not v, "false, 0 or no value")
 
 
 def get_activation(name: str) -> Callable:
@@ -152,7 +152,7 @@ def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
 
 
 class CalledDirectly:
-    """Mixin to call layers without the checks and conversions in Keras, on PyTorch.
+    """Mixin for layers that skip the checks and conversions of Keras on PyTorch.
 
     For small layers, the checks in Keras take as long as the computation. The layer must have a
     single input tensor. The Keras method is still used for quantized layers, for layers with
@@ -167,11 +167,11 @@ class CalledDirectly:
     if keras.config.backend() == "torch":
 
         def __call__(self, inputs, *others, **options):
-            call = self.call if self._is_right(inputs, **options) else super().__call__
+            call = self.call if self._can_skip_checks(inputs, **options) else super().__call__
             return call(inputs, *others, **options)
 
-    def _is_right(self, inputs, training: bool | None = False, **others) -> bool:
-        """Return True if `call` can be used directly, without any conversions."""
+    def _can_skip_checks(self, inputs, training: bool | None = False, **others) -> bool:
+        """Return True if `call` does not need any checks or conversions for these inputs."""
         if training is None or not self.built or not ops.is_tensor(inputs):
             return False
         policy = self.dtype_policy
@@ -251,7 +251,7 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
         return gradients.residual(residual, inputs, kept, training=True)
 
     def share_draw(self, training: bool | None) -> Callable:
-        """Use the same seed for several calls, for example for the parts of a batch.
+        """Draw a single seed for several calls, for example for the parts of a batch.
 
         Args:
             training: Boolean. If False or None, no seed is drawn.
@@ -386,7 +386,7 @@ class MakesLayers:
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments
     ) -> keras.layers.Layer:
-        """Create a layer. Attributes with the name of a constructor argument are passed to it.
+        """Create a layer. Attributes of this object are used as default arguments.
 
         Args:
             kind: Class of the layer, a subclass of `ConfigFromSignature`.

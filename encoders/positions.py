@@ -172,7 +172,7 @@ def find_last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
 def select_first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Select the vector of the first token in the same text, for each token.
+    """Return, for each token, the vector of the first token in the same text.
 
     Args:
         x: Tensor of shape (B, L, D).
@@ -267,7 +267,10 @@ def compute_rotation(
 
 
 def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
-    """Rotate pairs of dimensions from the first half and the second half in each head.
+    """Apply rotary positions to queries or keys.
+
+    A dimension in the first half of each head is rotated together with the dimension at the same
+    index in the second half.
 
     Args:
         x: Tensor of shape (B, L, H, D/H).

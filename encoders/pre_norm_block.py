@@ -43,11 +43,11 @@ class PreNormBlock(EncoderBlock):
         return (x, probabilities) if return_probabilities else x
 
     def normalize_attended(self, attended, training=None):
-        """Normalize the attention output (B L, D) before adding x. By default, do nothing."""
+        """Normalize the attention output (B L, D) before adding x. By default, do not change it."""
         return attended
 
     def normalize_update(self, update, training=None):
-        """Normalize the FFN output (B L, D) before adding y. By default, this does nothing."""
+        """Normalize the FFN output (B L, D) before adding y. By default, do not change it."""
         return update
 
     def project(self, x, attention_mask=None, training=None, **context):

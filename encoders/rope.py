@@ -28,7 +28,7 @@ _YARN_OPTIONS = {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None}
 
 
 def is_rope_scaling(value: object) -> bool:
-    """Return True for valid scaling settings, or None. See `compute_scaled_rotation`."""
+    """Return True if the value is None or valid settings for `compute_scaled_rotation`."""
     if value is None:
         return True
     if not isinstance(value, Mapping) or not {"rope_type", "factor"} <= set(value):
@@ -180,8 +180,8 @@ def read_rope(config: Mapping) -> dict:
     it is equal to the hidden size divided by the number of heads.
 
     Args:
-        config: Dictionary with the content of config.json. In version 5, both values are stored in
-            `rope_parameters`.
+        config: Dictionary with the content of config.json. transformers 5 stores the base and the
+            scaling in `rope_parameters`.
 
     Example:
         >>> parameters = {"rope_type": "dynamic", "rope_theta": 1000, "factor": 2.0}

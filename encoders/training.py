@@ -122,7 +122,7 @@ def call_block(
 
 
 def _describe_block(block: keras.layers.Layer) -> str:
-    """Describe a block. Two blocks can share a trace if the descriptions are equal.
+    """Return a description of a block. Blocks with equal descriptions can share a trace.
 
     All attributes with simple values, arrays and functions are included, because custom layers can
     depend on them.

@@ -51,13 +51,15 @@ class BartEmbeddings(Embeddings):
 
     @property
     def max_sequence_length(self) -> int:
-        """The maximum number of tokens for the position table."""
+        """The maximum number of tokens that have a row in the position table."""
         return self.max_positions - UNUSED_POSITIONS
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CrossAttention(FastAttention):
-    """Attention to another sequence, which is used for keys and values. Similar to `SelfAttention`.
+    """Attention to a second sequence, from which keys and values are computed.
+
+    See `SelfAttention` for the arguments.
 
     Call arguments:
         encoded: Tensor of shape (B, L, D). The sequence for keys and values.
@@ -168,7 +170,7 @@ class BartBackbone(Backbone):
     on the previous tokens in the decoder and, through the encoder, on the whole text. For this
     reason, classifiers read the last token. The model has no segments and no pooler. The list
     "hidden_states" contains the encoder hidden states, followed by the decoder hidden states.
-    Attention probabilities are returned for the self-attention of both.
+    Attention probabilities are returned for the self-attention of the encoder and of the decoder.
 
     Args:
         num_decoder_layers: Positive integer. The number of decoder blocks. They are the last blocks

@@ -123,7 +123,7 @@ class TextConvolution(ConfigFromSignature, keras.layers.Layer):
 
     Call arguments:
         x: Tensor of shape (B, L, D).
-        numbers: Integer tensor of shape (B, L). The text index for each token. Tokens of other
+        text_indices: Integer tensor of shape (B, L). The text index for each token. Tokens of other
             texts are treated as zeros.
 
     Returns:
@@ -135,8 +135,8 @@ class TextConvolution(ConfigFromSignature, keras.layers.Layer):
     Example:
         >>> import numpy as np
         >>> layer = TextConvolution(hidden_dim=4, width=3)
-        >>> numbers = np.array([[1, 1, 2]])
-        >>> keras.ops.shape(layer(np.ones((1, 3, 4), "float32"), numbers))
+        >>> text_indices = np.array([[1, 1, 2]])
+        >>> keras.ops.shape(layer(np.ones((1, 3, 4), "float32"), text_indices))
         (1, 3, 4)
     """
 
@@ -152,13 +152,13 @@ class TextConvolution(ConfigFromSignature, keras.layers.Layer):
         self.kernel = self.add_weight(shape, make_initializer(), name="kernel")
         self.bias = self.add_weight((self.hidden_dim,), "zeros", name="bias")
 
-    def call(self, x, numbers):
+    def call(self, x, text_indices):
         length, before = ops.shape(x)[1], self.width // 2
         padded = ops.pad(x, ((0, 0), (before, before), (0, 0)))
-        others = ops.pad(numbers, ((0, 0), (before, before)), constant_values=-1)
+        others = ops.pad(text_indices, ((0, 0), (before, before)), constant_values=-1)
         y = self.bias
         for k in range(self.width):
-            seen = ops.cast(others[:, k : k + length] == numbers, x.dtype)
+            seen = ops.cast(others[:, k : k + length] == text_indices, x.dtype)
             seen = ops.expand_dims(seen, axis=-1)  # LiteRT cannot slice dynamic sizes [:, :, None]
             y = y + ops.matmul(padded[:, k : k + length] * seen, self.kernel[k])
         return y
@@ -170,14 +170,14 @@ class DebertaV2Block(EncoderBlock):
 
     Args:
         terms: List of strings. See `DisentangledAttention`. Defaults to both terms.
-        convolution_width: Odd integer, or 0 for no convolution. The kernel size of a convolution of
-            the input of the block. Its result is added to the output before a layer normalization.
-            Defaults to 0.
+        convolution_width: Odd integer, or 0 for no convolution. The kernel size of a convolution
+            that is applied to the block input. The result is added to the block output, followed by
+            a layer normalization. Defaults to 0.
         convolution_activation: String, one of `layers.ACTIVATIONS`. Defaults to "tanh".
         **kwargs: Additional arguments for `EncoderBlock`.
 
     Call arguments:
-        numbers: Integer tensor of shape (B, L). See `TextConvolution`.
+        text_indices: Integer tensor of shape (B, L). See `TextConvolution`.
         **context: Call arguments of `DisentangledAttention`.
 
     Source: He et al. 2021, DeBERTa, the released code of version 2.
@@ -218,13 +218,13 @@ class DebertaV2Block(EncoderBlock):
             self.convolution.build()
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
-        numbers = context.pop("numbers", None)
+        text_indices = context.pop("text_indices", None)
         outputs = super().call(x, attention_mask, training, return_probabilities, **context)
         if self.convolution is None:
             return outputs
         y, *probabilities = outputs if return_probabilities else (outputs,)
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
-        convolved = ops.reshape(self.convolution(x, numbers), rows)  # (B L, D)
+        convolved = ops.reshape(self.convolution(x, text_indices), rows)  # (B L, D)
         convolved = self.convolution_dropout_layer(convolved, training=training)
         convolved = activate(self.convolution_activation, convolved)
         y = self.convolution_norm(ops.reshape(y, rows) + convolved, training=training)
@@ -337,8 +337,8 @@ class DebertaV2Backbone(Backbone):
         if self.convolution_width:
             inputs = add_padding_mask(inputs)
             real, starts = ops.cast(inputs["padding_mask"], "int32"), inputs.get("text_starts")
-            numbers = real if starts is None else real * (1 + compute_text_indices(starts, length))
-            contexts[0]["numbers"] = numbers
+            indices = real if starts is None else real * (1 + compute_text_indices(starts, length))
+            contexts[0]["text_indices"] = indices
         return contexts
 
 

@@ -35,8 +35,8 @@ class EsmEmbeddings(TokenEmbeddings):
     with dropout. Without masks, the factor is 0.88, the share of tokens that were kept in training.
 
     Args:
-        token_dropout: Boolean. Whether to treat masks in this way. Otherwise, masks have an
-            embedding. Defaults to True.
+        token_dropout: Boolean. Whether masks have zero embeddings, and all other embeddings are
+            scaled. If False, masks have a learned embedding. Defaults to True.
         mask_token_id: Non-negative integer. Id of the mask token. Defaults to 32.
         **kwargs: Additional arguments for `Embeddings`.
 
@@ -77,8 +77,8 @@ class EsmBackbone(Backbone):
     """ESM-2 encoder for protein sequences. See `Backbone` for inputs and outputs.
 
     Each token is a residue. The model uses rotary positions and has no segments. The frequencies of
-    the positions are weights, because released checkpoints contain rounded values. They and the
-    weights of `predict_contacts` are not trained.
+    the positions are weights, because released checkpoints contain rounded values. These weights
+    and the weights of `predict_contacts` are not trained.
 
     Args:
         token_dropout: Boolean. Whether masks have an embedding of zeros, and all other embeddings
@@ -159,8 +159,9 @@ class EsmBackbone(Backbone):
             inputs: Dictionary of tensors. Each sequence has a start and an end token.
 
         Returns:
-            Float tensor of shape (B, L - 2, L - 2), without the start and the end token. The
-            probability that two residues are in contact, and any value for padding.
+            Float tensor of shape (B, L - 2, L - 2), without the start and the end token. It
+            contains the probability that two residues are in contact. The values of padding are
+            undefined.
 
         Source: Rao et al. 2021, Transformer protein language models are unsupervised structure
             learners, section 3.3.

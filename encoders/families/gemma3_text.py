@@ -286,7 +286,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
 
 
 def _find_global_distance(types: list[str]) -> int:
-    """Return the distance between global blocks. Larger than the number of blocks if none."""
+    """Return the distance between global blocks, or the number of blocks + 1 if none is global."""
     return types.index(GLOBAL) + 1 if GLOBAL in types else len(types) + 1
 
 

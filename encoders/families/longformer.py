@@ -141,7 +141,7 @@ class LongformerAttention(FastAttention):
         return self.join_heads(ops.transpose(mixed, (0, 2, 1, 3)), x), probabilities
 
     def _touch_global_weights(self, x):
-        """Return x. Adds zero gradients for the global weights, which are needed in Keras."""
+        """Return x unchanged. The global weights get zero gradients, which Keras requires."""
         unused = sum(ops.sum(part) for part in self._project_globally(x[:1, :1], x[:1, :1]))
         return x + 0 * unused
 
@@ -172,7 +172,7 @@ AttentionWindow = Annotated[
     int | Sequence[int],
     Rule(
         lambda v: _is_window(v) or (isinstance(v, list | tuple) and all(map(_is_window, v))),
-        "a positive even integer, or a list of them with one for each layer",
+        "a positive even integer, or a list of positive even integers, one per layer",
     ),
 ]
 
@@ -268,7 +268,7 @@ class LongformerBackbone(roberta.RobertaBackbone):
 
 
 def _add_global(global_mask, attention_mask: AttentionMask) -> dict:
-    """Add the positions of global tokens to the context of a block."""
+    """Return the context of a block with a mask that contains the global tokens."""
     length = ops.shape(global_mask)[1]
     keys = ops.cast(global_mask, "bool") & attention_mask.real
     positions = ops.where(keys, ops.arange(length, dtype="int32"), length)

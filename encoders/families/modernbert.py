@@ -242,7 +242,8 @@ def alternate_contexts(
 def compute_residual_stddev(backbone: Backbone) -> float:
     """Return the standard deviation of initial weights for layers added to the residual stream.
 
-    It decreases with the number of layers, so that the scale of their sum does not grow.
+    The standard deviation decreases with the number of layers, so that the sum of all layers keeps
+    the same scale.
 
     Source: Warner et al. 2024, section 2.2.2; Shoeybi et al. 2019, Megatron-LM.
     """
@@ -250,7 +251,7 @@ def compute_residual_stddev(backbone: Backbone) -> float:
 
 
 def compute_input_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of initial weights to keep the scale of the input."""
+    """Return the standard deviation of initial weights that preserve the scale of the input."""
     return backbone.hidden_dim**-0.5
 
 

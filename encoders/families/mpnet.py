@@ -1,4 +1,4 @@
-"""MPNet: BERT with relative attention biases, and with position numbers as in RoBERTa.
+"""MPNet: BERT with relative attention biases, and with the positions of RoBERTa.
 
 Comments use these letters for shapes: B batch, L sequence, H heads.
 """
@@ -96,7 +96,7 @@ class MPNetBackbone(Backbone):
     value per head for each of 32 distance buckets. This model does not use segments.
 
     Args:
-        **kwargs: Arguments for `Backbone`. Some default values are different.
+        **kwargs: Arguments for `Backbone`. See the signature for the default values.
 
     Source: Song et al. 2020, MPNet: Masked and Permuted Pre-training for Language Understanding,
     section 3.

@@ -1,4 +1,4 @@
-"""RoBERTa: the blocks of BERT with other positions, another tokenizer and other heads."""
+"""RoBERTa: the blocks of BERT. Positions, tokenizer and heads are different."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -53,7 +53,7 @@ class RobertaEmbeddings(Embeddings):
 
     @property
     def max_sequence_length(self) -> int:
-        """The maximum number of tokens for the position table."""
+        """The maximum number of tokens that have a row in the position table."""
         return self.max_positions - self.pad_token_id - 1
 
 

@@ -20,7 +20,7 @@ from encoder_zoo.encoders.layers import make_initializer
 
 
 class _Rows(keras.layers.Layer):
-    """Layer for the token table. The attribute path is the same as in other encoders."""
+    """Layer that contains the token table, at the attribute path used by all other encoders."""
 
     def call(self, token_ids):
         is_token = ops.expand_dims(token_ids < self.token_embedding.input_dim, -1)
@@ -36,7 +36,7 @@ class TokenTable(Backbone):
         vocabulary_size: Positive integer. The number of tokens V. The token id V is used for texts
             without tokens, and has a zero vector.
         hidden_dim: Positive integer. The embedding width D.
-        **arguments: Other arguments for `Backbone`, which are ignored.
+        **arguments: Arguments for `Backbone` that have no effect here.
 
     Returns:
         Dictionary with "sequence_output", a tensor of shape (B, L, D).

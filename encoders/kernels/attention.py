@@ -172,7 +172,7 @@ def compute_fused_attention(
         query: Tensor of shape (B, Q, H, d).
         key: Tensor of shape (B, K, H, d).
         value: Tensor of shape (B, K, H, d).
-        mask: Boolean tensor that can be broadcast to (B, H, Q, K). If None, nothing is masked.
+        mask: Boolean tensor that can be broadcast to (B, H, Q, K). If None, no token is masked.
 
     Returns:
         Tensor of shape (B, Q, H, d).

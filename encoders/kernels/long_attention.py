@@ -176,7 +176,7 @@ def attend_in_chunks(
 
     texts = None if mask.texts is None else chunks(mask.texts)
 
-    def one(query, key, value, i):
+    def attend_chunk(query, key, value, i):
         """Compute the output for a chunk, (B, H, C, D/H)."""
         distances = None
         if mask.max_distance is not None:
@@ -189,16 +189,16 @@ def attend_in_chunks(
     queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
     key, value = (ops.swapaxes(x, 1, 2) for x in (key, value))
     if keras.config.backend() == "tensorflow":
-        mixed = _map_chunks(one)(queries, key, value, training=training)
+        mixed = _map_chunks(attend_chunk)(queries, key, value, training=training)
     else:
-        one = keras.remat(one) if training else one
-        mixed = ops.map(lambda i: one(queries[i], key, value, i), ops.arange(count))
+        attend_chunk = keras.remat(attend_chunk) if training else attend_chunk
+        mixed = ops.map(lambda i: attend_chunk(queries[i], key, value, i), ops.arange(count))
     mixed = ops.transpose(mixed, (1, 0, 3, 2, 4))  # (B, N, C, H, D/H)
     return ops.reshape(mixed, (batch, count * size, *ops.shape(mixed)[3:]))[:, :length]
 
 
-def _map_chunks(one: Callable) -> Callable:
-    """Create an operation to apply `one` to each chunk of queries (N, B, H, C, D/H).
+def _map_chunks(attend_chunk: Callable) -> Callable:
+    """Create an operation to apply `attend_chunk` to each chunk of queries (N, B, H, C, D/H).
 
     The manual gradient saves memory, because the automatic gradient of a TensorFlow loop would
     store the keys and values of every iteration.
@@ -208,7 +208,7 @@ def _map_chunks(one: Callable) -> Callable:
     def operation(queries, key, value):
         count = array_ops.shape(queries)[0]
         mixed = tf.map_fn(
-            lambda i: one(queries[i], key, value, i),
+            lambda i: attend_chunk(queries[i], key, value, i),
             array_ops.range(count),
             parallel_iterations=1,
             fn_output_signature=tf.TensorSpec(queries.shape[1:], queries.dtype),
@@ -219,7 +219,7 @@ def _map_chunks(one: Callable) -> Callable:
                 factors = (queries[i], key, value)
                 with tf.GradientTape() as tape:
                     tape.watch(factors)
-                    y = one(*factors, i)
+                    y = attend_chunk(*factors, i)
                 dquery, *others = tape.gradient(y, factors, dy[i])
                 others = (array_ops.cast(d, array_ops.float32) for d in others)
                 sums = (a + b for a, b in zip(sums, others, strict=True))

@@ -160,7 +160,7 @@ def _keep_rows(value, kept: np.ndarray):
 
 
 def _spread(answers, kept: np.ndarray):
-    """Insert empty answers for the rows without text into the answers for the other rows.
+    """Insert an empty answer for each row without text.
 
     The answer for a row without text is None, NaN in an array, or an empty row in a sparse matrix.
     """

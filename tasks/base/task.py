@@ -278,7 +278,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return None
 
     def _warn_new_head(self) -> None:
-        """Log a warning if the head has random weights. It is not logged again."""
+        """Log a warning if the head has random weights. Later calls do not log again."""
         first, self.new_head = self.new_head, None
         if first is None or len(first) != len(self.head.weights):
             return

@@ -1,4 +1,4 @@
-"""Copy a task with a smaller vocabulary, and find texts that the copy splits into other tokens."""
+"""Copy a task with a smaller vocabulary, and find texts that the copy tokenizes differently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS_AND_SYMBOLS = re.compile(r"\w+(?:[-_]\w+)*|\S")  # as split by `EntityExtr
 
 
 class UncoveredText(TypedDict):
-    """A text that a trimmed vocabulary splits into other tokens.
+    """A text whose tokens are different with a trimmed vocabulary.
 
     Attributes:
         index: Integer. Index of the text in the list.

@@ -230,7 +230,7 @@ class ScoresClasses:
     ) -> list[Coverage]:
         """Compute coverage and accuracy for several values of `abstain_below`.
 
-        To plot both for all scores, use `ez.display.coverage`.
+        To plot coverage and accuracy for all scores, use `ez.display.coverage`.
 
         Args:
             x: Texts or pairs of texts in memory. They should not be part of the training data.
@@ -257,7 +257,7 @@ class ScoresClasses:
         return compute_coverage(*self._score_best_classes(x, y, batch_size), thresholds)
 
     def _score_best_classes(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the score of the best class and whether it is correct, both with shape (N,)."""
+        """Return the score of each text's best class, and whether this class is correct, (N,)."""
         if self._class_answers.is_multi_label:
             raise ValueError(
                 "`evaluate_coverage` requires one class per text, but this classifier predicts "

@@ -481,7 +481,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
         Args:
             texts: Texts, as for `classify`.
-            label: Optional string, integer. Name or index of the class to explain. If None, the
+            label: Optional string or integer. Name or index of the class to explain. If None, the
                 class with the highest score will be used for each text. Defaults to None.
             method: String. The attribution method to use. With "integrated_gradients", the gradient
                 of the logit is integrated along a path from the masked text to the original text.

@@ -339,9 +339,9 @@ class Embedder(Task, Searchable[IndexKind]):
         Returns:
             Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
             "map@100". See `compute_ranking_metrics` for details. For sparse vectors, the dict also
-            contains
-            "query_terms" and "document_terms", the average number of terms per query and per
-            document, and "flops", the average number of multiplications per query-document pair.
+            contains "query_terms" and "document_terms", the average number of terms per query and
+            per document, and "flops", the average number of multiplications per query-document
+            pair.
 
         Raises:
             ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or

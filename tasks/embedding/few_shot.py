@@ -260,19 +260,21 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     Args:
         backbone, preprocessor: See `TextEmbedder`.
-        num_classes: Integer. The number of classes. By default, this is inferred from `labels`.
-        labels: List of strings. The class names. If both `labels` and `num_classes` are None, the
-            classes will be inferred from the data in the first call to `fit`.
-        problem_type: Use "single_label_classification" for a single class per text, or
+        num_classes: Optional positive integer. The number of classes. If None, the number of
+            `labels` is used. Defaults to None.
+        labels: Optional list of strings. The class names. If `labels` and `num_classes` are None,
+            the first call to `fit` infers the classes from the data. Defaults to None.
+        problem_type: String. Use "single_label_classification" for a single class per text, or
             "multi_label_classification" for any number of classes per text. For multi-label
             classification, pairs are sampled based on whether the texts have any common class, and
             a separate logistic regression is fitted for each class. Defaults to
             "single_label_classification".
-        thresholds: Dict mapping labels to minimum scores, to be used for multi-label
-            classification. See `tune_thresholds` for details. If None, a threshold of 0.5 will be
-            used for all labels. Defaults to None.
-        abstain_below: Float. Minimum score to return a label. If the score for the best class is
-            lower, the label will be None. By default, a label is returned for every text.
+        thresholds: Optional dict mapping labels to minimum scores, for multi-label classification.
+            See `tune_thresholds` for details. If None, a threshold of 0.5 is used for all labels.
+            Defaults to None.
+        abstain_below: Optional float. Minimum score to return a label. If the best class has a
+            lower score, the label is None. If None, a label is returned for every text. Defaults to
+            None.
         **kwargs: Additional arguments to pass to `TextEmbedder`.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.

@@ -80,12 +80,13 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         backbone: A `Backbone`.
         preprocessor: `LateInteractionPreprocessor` for raw text. Defaults to None.
         dim: Integer. Embedding dimension to use when no `projections` are given. Defaults to 128.
-        projections: List of dicts with the options for the linear layers to project the token
+        projections: Optional list of dicts. Options of the linear layers that project the token
             vectors. Each dict contains `units` and optionally `activation` ("linear"), `use_bias`
-            (False) and `residual` (False). By default, a single layer with `dim` units is used.
+            (False) and `residual` (False). If None, a single layer with `dim` units is used.
+            Defaults to None.
         normalize: Boolean. Whether to normalize vectors to unit length. Defaults to True.
-        similarity_function: "maxsim" or "meanmaxsim". With "maxsim", the maximum dot product with
-            the document tokens is computed for each query token, and these values are summed up.
+        similarity_function: String, "maxsim" or "meanmaxsim". "maxsim" computes the maximum dot
+            product with the document tokens for each query token, and sums these maxima.
             With "meanmaxsim", the sum is divided by the number of query tokens, as in BGE-M3.
             Defaults to "maxsim".
 

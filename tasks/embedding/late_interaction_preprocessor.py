@@ -43,10 +43,10 @@ class LateInteractionPreprocessor(SeparateTexts):
             used. Defaults to 32.
         document_length: Integer. Maximum number of document tokens, including special tokens. If
             None, the model's maximum length will be used. Defaults to 180.
-        query_marker: Token to insert before queries. If None, no marker will be used. Defaults to
-            None.
-        document_marker: Token to insert before documents. If None, no marker will be used. Defaults
-            to None.
+        query_marker: Optional string. Token to insert before queries. If None, no marker is used.
+            Defaults to None.
+        document_marker: Optional string. Token to insert before documents. If None, no marker is
+            used. Defaults to None.
         prompts: Dict {"query": text, "document": text} with prompts to insert after the markers.
             Defaults to None.
         expand_queries: Boolean. Whether to pad queries with [MASK] tokens, which will also have

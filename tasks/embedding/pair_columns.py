@@ -42,7 +42,7 @@ TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
 
 
 class SeparateTexts(Preprocessor):
-    """Base class for preprocessors with each text passed to the model as a separate input.
+    """Base class for preprocessors that pass each text to the model as a separate input.
 
     Attributes:
         values_per_text: Tuple with the names of additional values to include per text, besides

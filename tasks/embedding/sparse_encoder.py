@@ -114,14 +114,13 @@ class SparseEncoder(Embedder[SparseIndex]):
     Args:
         backbone: A `Backbone` from a family with a masked language model.
         preprocessor: `SparseEncoderPreprocessor` for raw text. Defaults to None.
-        pooling: The pooling to use: "max" or "sum" over all tokens, or "token_weights". Defaults to
-            "max".
-        activation: The activation to apply to the logits. "relu" is log(1 + max(0, x)), and for
-            "log1p_relu", log(1 + x) is applied a second time. This is not used for token weights.
+        pooling: String. "max" or "sum" over all tokens, or "token_weights". Defaults to "max".
+        activation: String. Activation of the logits. "relu" is log(1 + max(0, x)). "log1p_relu"
+            applies log(1 + x) a second time. The activation is not used for token weights.
             Defaults to "relu".
         max_terms: Integer. Maximum number of terms to keep per vector, based on the largest
             weights. If None, all terms are kept. Defaults to None.
-        similarity_function: "dot" or "cosine". Defaults to "dot".
+        similarity_function: String, "dot" or "cosine". Defaults to "dot".
         head_activation, head_layer_norm_epsilon: See `MaskedLM`.
         query_encoder: Separate encoder to use for queries, i.e. for texts with the prompt "query".
             Use a `TermTable` to embed queries without a model. It is also possible to use a smaller
@@ -205,7 +204,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         self._finish_building()
 
     def _check_queries(self) -> None:
-        """Check that the query encoder has the same vocabulary and no query encoder."""
+        """Check that the query encoder has the same vocabulary, and no query encoder of its own."""
         other = self.query_encoder
         if other is None:
             return

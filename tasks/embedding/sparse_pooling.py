@@ -99,7 +99,7 @@ def compute_term_weights(
 def pool_term_weights(
     weights: keras.KerasTensor, token_ids: keras.KerasTensor, vocabulary_size: int
 ) -> keras.KerasTensor:
-    """Compute the largest token weight for each term, with 0 for other terms, (B, V).
+    """Compute the largest token weight of each term, (B, V). Terms without a token get 0.
 
     Args:
         weights: Float32 tensor of shape (B, L). Nonnegative weights, with 0 for tokens to ignore.

@@ -1,4 +1,4 @@
-"""Sparse query embeddings without a model, with a fixed weight for each term.
+"""Sparse query embeddings without a model, with one weight for each term.
 
 Comments use these letters for shapes: B batch, L sequence, N texts, V vocabulary.
 """

@@ -98,9 +98,9 @@ class TextEmbedder(Embedder[VectorIndex]):
         pooling: String or list of strings. "mean", "cls", "max", "mean_sqrt_len_tokens",
             "weightedmean" or "lasttoken", as in sentence-transformers. If a list is given, the
             results will be concatenated. Defaults to "mean".
-        dense: List of dicts with the options for the dense layers after the pooling. Each dict
+        dense: Optional list of dicts. Options of the dense layers after the pooling. Each dict
             contains `units` and optionally `activation`, `use_bias` and `residual`. See
-            `Projection` for details. By default, there are no dense layers.
+            `Projection` for details. If None, there are no dense layers. Defaults to None.
         normalize: Boolean. Whether to normalize vectors to unit length. Defaults to True.
         dim: Integer. The number of dimensions to truncate the embeddings to in `embed`. If None, no
             truncation will be applied. Defaults to None.

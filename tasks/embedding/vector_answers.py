@@ -24,7 +24,7 @@ from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderP
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, scale_to_unit_length
 
-TABLE_ROWS_AT_ONCE = 1024  # texts at a time whose rows of a table are added
+TABLE_ROWS_AT_ONCE = 1024  # number of texts whose table rows are averaged at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ class VectorAnswers(EmbeddingAnswers):
         return scale_to_unit_length(vectors) if self.normalize else vectors
 
     def shorten(self, vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
-        """Truncate vectors to `dim` dimensions. By default, the setting is used."""
+        """Truncate vectors to `dim` dimensions. If `dim` is None, the model's `dim` is used."""
         dim = dim or self.dim
         if dim is None or dim == vectors.shape[1]:
             return vectors

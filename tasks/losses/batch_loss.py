@@ -56,7 +56,7 @@ WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
 
 def get_wrapped_function(wrapper):
-    """Return the function that a Keras loss or metric wraps, or None without such a function.
+    """Return the function that a Keras loss or metric wraps, or None if there is none.
 
     Args:
         wrapper: Loss, metric or any other object.
@@ -174,7 +174,7 @@ def prepare_function_inputs(
 
 
 def find_counted(loss, y_true):
-    """Return a boolean mask of the labels that differ from `ignore_class`, or None without it.
+    """Return a mask of the labels that are not `ignore_class`, or None if it is not set.
 
     Example:
         >>> find_counted(losses.SparseCategoricalCrossentropy(ignore_class=0), [0, 2]).numpy()
@@ -234,10 +234,10 @@ class BatchLoss:
             rows are used. Defaults to None.
 
     Returns:
-        Tuple of the loss and the size. The size is the number of values, or the sum of the weights.
-        The sum of the values was divided by it. If the loss is a sum, the size is None. In a
-        replica, the loss is the replica's part of the loss of the whole batch, so that the sum of
-        the gradients over all replicas is the gradient of the whole batch. The size is the size of
+        Tuple of the loss and the size. The loss is the sum of the values, divided by the size. The
+        size is the number of values or the sum of their weights, in the whole batch. If the loss
+        is not divided, the size is None. In a replica, the loss is the replica's part of the loss
+        of the whole batch, so that the sum of the gradients over all replicas is the gradient of
         the whole batch.
 
     Raises:

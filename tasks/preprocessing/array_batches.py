@@ -13,7 +13,7 @@ from encoder_zoo.common.ragged_array import make_array
 
 
 class ArrayBatches(keras.utils.PyDataset):
-    """Dataset of NumPy batches that are created on demand, with some methods of `tf.data`.
+    """Dataset of NumPy batches that are created on demand. Its methods are named as in `tf.data`.
 
     Args:
         make: Function from a batch number to the batch.

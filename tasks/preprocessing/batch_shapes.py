@@ -281,7 +281,7 @@ def iterate_by_length(
 ) -> Iterator[np.ndarray]:
     """Yield the example indices of each batch, starting with the longest examples.
 
-    If a batch is too large for the memory, the first batch fails.
+    The largest batch is the first, so a batch that does not fit into memory fails immediately.
 
     Args:
         examples: Dict with the ragged "token_ids", (N, None).

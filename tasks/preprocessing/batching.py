@@ -294,8 +294,8 @@ class LengthGroupedBatcher:
     def make_ordered_batches(self, examples: dict, batch_size: int) -> Batches:
         """Create batches for one pass over the examples, starting with the longest examples.
 
-        If a batch is too large for the memory, the first batch fails. With packing, each batch has
-        long and short texts.
+        The largest batch is the first, so a batch that does not fit into memory fails immediately.
+        With packing, each batch has long and short texts.
 
         Args:
             examples: Dict of tensors. N encoded examples. "token_ids" is ragged.

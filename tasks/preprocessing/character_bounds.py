@@ -113,7 +113,7 @@ def trim_spans(
 def _find_next(
     positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return the first position (S,) from `begin` to `limit`, or `limit` otherwise."""
+    """Return the first of the positions from `begin` to `limit`, or else `limit`, (S,)."""
     padded = array_ops.concat([positions, [2**62]], axis=0)
     found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
     return array_ops.minimum(found, limit)
@@ -121,11 +121,11 @@ def _find_next(
 
 @functools.cache
 def compute_runs() -> tuple[np.ndarray, np.ndarray]:
-    r"""Find the code points at which the kind of character changes.
+    r"""Find the code points at which visible characters, blanks or combining marks begin.
 
     Returns:
-        Two int32 arrays: the code points, and the kinds of the characters between them. The first
-        kind is for the characters before the first code point.
+        Two int32 arrays: the code points, and for each range between two code points one of
+        VISIBLE, BLANK and COMBINING_MARK. The first range ends at the first code point.
 
     Example:
         >>> first, kinds = compute_runs()

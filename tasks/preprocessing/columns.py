@@ -185,7 +185,9 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
 def split_texts_and_labels(
     x: object, y: object, classes: Sequence[str] | None, several: bool
 ) -> tuple:
-    """Separate texts and labels. If `y` is None, rows of `x` can contain both.
+    """Split training data into texts and labels.
+
+    If `y` is None, `x` can contain rows with texts and labels.
 
     Args:
         x: Texts, or rows of texts and labels if `y` is None.

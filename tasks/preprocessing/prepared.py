@@ -134,7 +134,7 @@ def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
     length, longest = inputs["token_ids"].shape[1], task.backbone.max_sequence_length
     if type(length) is int and length > longest and "text_starts" not in inputs:
         raise ValueError(
-            f"The length of token_ids is {length}, but the maximum of the backbone is {longest}. "
+            f"The length of token_ids is {length}, but the backbone supports at most {longest}. "
             "Truncate the texts, for example with `sequence_length` of the preprocessor."
         )
 

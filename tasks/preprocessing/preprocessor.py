@@ -37,7 +37,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class HasBackbone(Protocol):
-    """Protocol for tasks, of which a preprocessor only uses the backbone."""
+    """Protocol for tasks. A preprocessor only reads the backbone of a task."""
 
     backbone: Backbone
 
@@ -139,7 +139,7 @@ class Preprocessor(ConfigFromSignature):
             )
         check_tokenizer(backbone, self.tokenizer)
         if (self.sequence_length or 0) > backbone.max_sequence_length:
-            expected = f"at most {backbone.max_sequence_length}, the maximum of the backbone"
+            expected = f"at most {backbone.max_sequence_length}, the maximum length of the backbone"
             raise invalid("sequence_length", self.sequence_length, expected)
         self.num_segments = 1 + backbone.input_ranges(1)["segment_ids"][1]
         limits = self.given_length or self.tokenizer.model_max_length, backbone.max_sequence_length
@@ -173,7 +173,7 @@ class Preprocessor(ConfigFromSignature):
         return dataset.batch(batch_size) if single else dataset
 
     def separate(self, x, y) -> tuple:
-        """Separate inputs and labels, for preprocessors whose rows can contain both."""
+        """Separate inputs and labels. Subclasses override this if rows can contain labels."""
         return x, y
 
     def encode(

@@ -134,7 +134,7 @@ def _compute_checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarra
 
 
 def _join_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
-    """Create the tensor or ragged tensor with a name from the arrays of `_list_parts`."""
+    """Restore the tensor or ragged tensor `name` from the arrays of `_list_parts`."""
     values = array_ops.constant(arrays[name])
     for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):
         values = array_ops.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])

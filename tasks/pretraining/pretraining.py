@@ -48,10 +48,10 @@ SHORT_SHARE = 0.1
 class PretrainingPreprocessor(MaskedLMPreprocessor):
     """Convert segment pairs to examples with masked tokens, to be used in `Pretraining`.
 
-    For a `PretrainingCorpus`, the pairs are created by the preprocessor (see
-    `make_segment_pairs`). For
+    For a `PretrainingCorpus`, the preprocessor creates the pairs (see `make_segment_pairs`). For
     half of all pairs, the second segment is the next segment in the document. For all remaining
-    pairs, it is taken from another document (BERT), or the segments are swapped (ALBERT).
+    pairs, the second segment is taken from another document (BERT), or the segments are swapped
+    (ALBERT).
 
     Args:
         tokenizer: A `BertTokenizer` or `AlbertTokenizer`.
@@ -325,7 +325,7 @@ class Pretraining(Task):
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the sum of both losses, averaged over masked tokens and over pairs."""
+        """Compute the mean loss of masked tokens plus the mean loss of pairs."""
         weights = sample_weight or dict.fromkeys(y)
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)

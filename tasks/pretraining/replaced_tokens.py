@@ -76,13 +76,14 @@ class ReplacedTokenDetection(Task):
         backbone: An `ElectraBackbone` or a `DebertaV2Backbone`. The discriminator.
         preprocessor: Optional `ReplacedTokenDetectionPreprocessor` for raw text. Defaults to None.
         generator_size: Optional float. Generator width, as a fraction of the backbone's width. This
-            is used for hidden layers, attention heads and feed-forward layers. If None, the value
-            of the family: 1/4 for ELECTRA (the paper uses 1/3 for base models) and 1 for DeBERTa-v3
-            will be used. Defaults to None.
+            is used for hidden layers, attention heads and feed-forward layers. If None, the
+            family's fraction is used: 1/4 for ELECTRA (the paper uses 1/3 for base models) and 1
+            for DeBERTa-v3. Defaults to None.
         detection_weight: Float. Weight for the discriminator loss, relative to the generator loss.
+            Defaults to 50.0.
         generator_depth: Optional float. Number of blocks in the generator, as a fraction of the
-            backbone's blocks. If None, the value of the family: 1 for ELECTRA and 1/2 for
-            DeBERTa-v3 will be used. Defaults to None.
+            backbone's blocks. If None, the family's fraction is used: 1 for ELECTRA and 1/2 for
+            DeBERTa-v3. Defaults to None.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor. Without
@@ -235,10 +236,11 @@ class ReplacedTokenDetection(Task):
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the sum of both losses. Each loss is averaged over all tokens in the batch.
+        """Compute the generator loss plus the discriminator loss, times `detection_weight`.
 
-        Text weights are converted to token weights by the preprocessor and used for both losses.
-        Weights with shape (B, M) are only used for masked tokens in the generator loss.
+        The generator loss is averaged over the masked tokens, and the discriminator loss over all
+        tokens. The preprocessor converts text weights to token weights, which are used in the two
+        losses. Weights with shape (B, M) are only used in the generator loss.
         """
         masked, weights = split_weights(sample_weight)
         loss = super().compute_loss(x, y, y_pred["generator"], masked, training)
@@ -278,8 +280,9 @@ def split_weights(sample_weight) -> tuple:
     """Return weights for the generator loss (B, M) and the detection loss (B, L), or None.
 
     Args:
-        sample_weight: Dict with both weights, as returned from the preprocessor. This can also be a
-            tensor of shape (B, M) for the generator loss only, or None.
+        sample_weight: Dict with the keys "generator" and "detection", as returned from the
+            preprocessor. This can also be a tensor of shape (B, M) for the generator loss only, or
+            None.
 
     Raises:
         ValueError: If `sample_weight` does not contain a weight per token.
@@ -311,7 +314,7 @@ def find_replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
 
 
 def _make_metrics() -> dict:
-    """Return metrics for both outputs."""
+    """Create the metrics for the generator and for the discriminator."""
     return {
         "generator": make_token_metrics(),
         "detection": [
@@ -324,7 +327,7 @@ def _make_metrics() -> dict:
 
 
 def _flatten_outputs(x: dict, y, y_pred: dict, sample_weight) -> tuple:
-    """Return labels, predictions and weights for both outputs, with a row per token."""
+    """Return labels, predictions and weights of generator and discriminator, a row per token."""
     masked, weights = split_weights(sample_weight)
     replaced, real = find_replaced_tokens(x, y_pred, weights)
     scores = ops.sigmoid(y_pred["detection"])

@@ -51,8 +51,9 @@ class RankedSpans(NamedTuple):
     Attributes:
         start: Int32 tensor of shape (N, n). Start offset into the context.
         end: Int32 tensor of shape (N, n). End offset into the context.
-        score: Float32 tensor of shape (N, n). Sum of both logits, or of both log-probabilities for
-            a beam. If fewer answers were found, the remaining scores will be `IMPOSSIBLE` or less.
+        score: Float32 tensor of shape (N, n). Sum of the start logit and the end logit, or of the
+            two log-probabilities for a beam. If fewer answers were found, the remaining scores are
+            `IMPOSSIBLE` or less.
         total: Float32 tensor of shape (N,). Log-sum-exp over all span scores in all windows.
         null: Float32 tensor of shape (N,). Score for "no answer", as the minimum over all windows.
             For a beam, see `add_best_score`.

@@ -20,7 +20,7 @@ from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_span
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
-COLUMNS = 4  # of a candidate: its start and end position, and the log-probabilities of both
+COLUMNS = 4  # of a candidate: start, end, log-probability of the start, log-probability of the end
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 
 
@@ -63,8 +63,9 @@ class AnswerCandidates(NamedTuple):
     """The best spans per window, sorted by score.
 
     Attributes:
-        score: Float32 tensor of shape (W, n). Sum of both logits, or of both log-probabilities for
-            a beam. If fewer spans were found, the remaining scores will be `IMPOSSIBLE` or less.
+        score: Float32 tensor of shape (W, n). Sum of the start logit and the end logit, or of the
+            two log-probabilities for a beam. If fewer spans were found, the remaining scores are
+            `IMPOSSIBLE` or less.
         start: Int32 tensor of shape (W, n). Position of the first token.
         end: Int32 tensor of shape (W, n). Position of the last token.
         total: Float32 tensor of shape (W,). Log-sum-exp over all span scores.
@@ -193,8 +194,9 @@ def list_answers(y) -> list[list[dict]]:
     """Convert the answers to a list of `{"text", "answer_start"}` per question.
 
     Args:
-        y: The answers for each question. This can be a dict as above, a spaCy `Span`, a list of
-            either, or a dict of lists. Use None or an empty list for questions without an answer.
+        y: The answers for each question: a dict `{"text", "answer_start"}`, a spaCy `Span`, a list
+            of dicts or `Span` objects, or a dict of lists. Use None or an empty list for questions
+            without an answer.
 
     Raises:
         ValueError: If answers are missing, or if an answer has no text or start.

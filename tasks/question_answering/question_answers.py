@@ -269,8 +269,7 @@ class QuestionAnswers(Answers):
         )
 
     def _insert_null_answers(self, found: RankedSpans, given: float | None) -> RankedSpans:
-        """Insert "no answer" based on the given null threshold, or on the threshold in the
-        settings."""
+        """Insert "no answer", with the given null threshold or the threshold in the settings."""
         found = answer_ranking.add_best_score(found) if self.beam else found
         threshold = self.null_threshold if given is None else given
         threshold = None if threshold == float("inf") else threshold

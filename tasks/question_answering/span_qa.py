@@ -103,8 +103,7 @@ class SpanQA(Task):
     to `fit`, the first answer will be used for training. Use None or an empty list for questions
     without an answer. When passing examples with answers, `y` should not be passed.
     `validation_data` can be `((questions, contexts), answers)`, examples, or a dataset. Error
-    messages will point to the example, e.g. "Example 3: the answer 'cat' does not stand at
-    character 7 ..."
+    messages name the example, e.g. "Example 3: the answer 'cat' does not start at character 7 ..."
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor.

@@ -57,8 +57,7 @@ class QuestionContexts(NamedTuple):
 
     @property
     def has_characters(self) -> array_ops.RaggedTensor:
-        """Return ragged booleans (N, None), which are False for the separate space tokens of
-        RoBERTa."""
+        """Return False for RoBERTa's separate space tokens, else True, ragged (N, None)."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
 

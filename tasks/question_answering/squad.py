@@ -64,8 +64,9 @@ def compute_word_f1(prediction: str, answer: str, empty_matches: bool = True) ->
 def compute_squad_scores(
     predictions: Sequence[str], answers: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Compute the exact match and F1 of SQuAD v1.1 in percent, for the best answer of each
-    question.
+    """Compute the exact match and F1 of SQuAD v1.1 in percent.
+
+    Each prediction gets the best score that it reaches with one of the true answers.
 
     Args:
         predictions: List with one text per question.
@@ -258,8 +259,7 @@ class SpanExactMatch(SpanMetric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AnswerF1(SpanMetric):
-    """Compute the mean F1 of the tokens that the best span shares with the answer, over all
-    windows.
+    """Compute the token F1 of the best span and the answer, averaged over all windows.
 
     See `SpanMetric` for the call arguments, and `SpanExactMatch`.
 

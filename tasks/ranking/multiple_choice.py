@@ -66,7 +66,7 @@ class MultipleChoice(ListScores):
         preprocessor: `MultipleChoicePreprocessor` for raw text. Defaults to None.
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
             backbone's dropout rate will be used. Defaults to None.
-        window_pooling: "mean" or "max". How to pool the logits of a choice's windows, for
+        window_pooling: String, "mean" or "max". How to pool the logits of a choice's windows, for
             training and answers. It is used if the preprocessor has a `window_length`. Defaults to
             "mean".
 

@@ -155,7 +155,8 @@ class Reranker(ListScores):
     Args:
         backbone: A `Backbone`. A BERT backbone must have a pooler.
         preprocessor: `RerankerPreprocessor` for raw text. Defaults to None.
-        activation: "sigmoid" or "linear". Activation to apply to the scores. Defaults to "sigmoid".
+        activation: String, "sigmoid" or "linear". Activation to apply to the scores. Defaults to
+            "sigmoid".
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
             backbone's dropout rate will be used. Defaults to None.
 

@@ -271,7 +271,7 @@ class Documents:
         return Documents(None, self.ids, self.metadata)
 
     def join(self, others: Documents) -> Documents:
-        """Return a copy with other documents at the end.
+        """Return a copy with more documents at the end.
 
         Raises:
             ValueError: If only one of the two collections has ids or metadata, if an id is not

@@ -1,10 +1,10 @@
 """Export tasks to files that run without this package: SavedModel, ONNX, LiteRT and OpenVINO.
 
-A SavedModel is used to convert raw text to answers. It has the signatures from `Task.signatures`,
-which share their code with `classify`, `extract_entities`, `answer` and `fill_mask`. In addition,
-the signature "ids" can be used to convert prepared token ids to logits. A SavedModel only contains
-core TensorFlow operations. All other formats contain the computation for "ids", either in a file
-(`model_files`) or in a folder for `open_export` (`export_folder`).
+A SavedModel converts raw text to answers. It has the signatures from `Task.signatures`, which share
+their code with `classify`, `extract_entities`, `answer` and `fill_mask`. The additional signature
+"ids" converts token ids to logits. A SavedModel only contains core TensorFlow operations. All other
+formats only convert token ids to logits, either in a file (`model_files`) or in a folder for
+`open_export` (`export_folder`).
 """
 
 from __future__ import annotations

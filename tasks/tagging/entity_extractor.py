@@ -147,9 +147,8 @@ class EntityExtractor(Task):
     a span if they share a character.
 
     Call arguments:
-        inputs: Dict. The inputs to the model, as returned from the preprocessor. For prepared
-            inputs without "word_index", each token is used as a word, and the first token as the
-            only label.
+        inputs: Dict. The inputs to the model, as returned from the preprocessor. Without
+            "word_index", each token is used as a word, and the first token as the only label.
 
     Returns:
         Float32 tensor of shape (B, W, K, C). Logits for spans with K widths, starting at each word.
@@ -362,7 +361,7 @@ class EntityExtractor(Task):
             x: List of texts.
             y: Spans of the texts, as for `fit`.
             labels, threshold, nested, multi_label, batch_size: See `extract_entities`. `labels`
-            defaults to the task's labels, or to the labels of the spans.
+                defaults to the task's labels, or to the labels of the spans.
 
         Returns:
             `{"precision", "recall", "f1", "per_type": {label: {..., "support"}}}`.

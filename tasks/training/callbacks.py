@@ -589,7 +589,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             if step == 0:
                 epoch, step = epoch - 1, self.params["steps"]
             raise _make_nan_loss_error(
-                epoch, step, self.params, "the weights or the loss are not finite after it"
+                epoch, step, self.params, "the weights or the loss are not finite"
             )
 
 

@@ -165,7 +165,7 @@ class BatchMaker:
 
     @property
     def multiple(self) -> int | None:
-        """If batches are padded, the number of rows is a multiple of this integer. Else None."""
+        """Return the integer whose multiples are used as row counts, or None without padding."""
         return count_data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:

@@ -235,7 +235,7 @@ class MeanOfLoss(metrics.Mean):
 
 
 def get_class_indices(y_true, scores):
-    """Convert labels to class indices. For probabilities, the class with the largest is used."""
+    """Convert labels to class indices. Probabilities become the most probable class."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if has_indices(y_true, scores) else ops.argmax(y_true, -1)
 
