@@ -502,7 +502,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return self.make_layer(kind, f"block_{i}", **arguments)
 
     def make_final_layer(self) -> keras.layers.Layer | None:
-        """Create the layer to apply after the last block. By default, return None."""
+        """Create the layer that is applied after the last block. By default, there is none."""
         return None
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):

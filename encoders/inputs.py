@@ -180,7 +180,7 @@ def _get_shape(values: object) -> tuple | None:
 
 
 def _find_expected_shape(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
-    """Return the expected shape of an input, based on the token ids. None if unknown."""
+    """Return the expected shape of an input, based on the token ids, or None if it is unknown."""
     for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
             token_ids = _get_shape(inputs[f"{owner}token_ids"])

@@ -291,7 +291,7 @@ def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
     return ops.cast(ops.concatenate(turned, axis=-1), x.dtype)
 
 
-def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
+def compute_log_buckets(buckets: int, max_distance: int) -> np.ndarray:
     """Compute a bucket for each distance. Larger distances share a bucket (logarithmic scale).
 
     Args:
@@ -308,7 +308,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
     Source: He et al. 2021, DeBERTa, the released code of version 2.
 
     Example:
-        >>> log_buckets(8, 16).tolist()
+        >>> compute_log_buckets(8, 16).tolist()
         [0, 1, 2, 3, 4, 5, 5, 6, 6, 6, 7, 7, 7, 7, 7, 7, 8]
     """
     middle = buckets // 2
@@ -333,7 +333,7 @@ def compute_buckets(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
 
     Args:
         length: Integer. The sequence length L.
-        magnitudes: Integer array. See `log_buckets`.
+        magnitudes: Integer array. See `compute_log_buckets`.
 
     Returns:
         Int32 tensor of shape (2, 2 L). The first row contains buckets for distances from L - 1 down
@@ -341,7 +341,7 @@ def compute_buckets(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
         as the query position minus the key position.
 
     Example:
-        >>> compute_buckets(2, log_buckets(4, 16)).numpy().tolist()
+        >>> compute_buckets(2, compute_log_buckets(4, 16)).numpy().tolist()
         [[5, 4, 3, 2], [3, 4, 5, 6]]
     """
     span = int(magnitudes[-1])

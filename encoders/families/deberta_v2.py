@@ -26,8 +26,8 @@ from encoder_zoo.encoders.layers import NO_VALUE, Activation, Size, activate, ma
 from encoder_zoo.encoders.positions import (
     align_distance_scores,
     compute_buckets,
+    compute_log_buckets,
     compute_text_indices,
-    log_buckets,
 )
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
 
@@ -77,7 +77,7 @@ class DisentangledAttention(FastAttention):
     Example:
         >>> import numpy as np
         >>> attention = DisentangledAttention(hidden_dim=8, num_heads=2)
-        >>> buckets = compute_buckets(3, log_buckets(4, 16))
+        >>> buckets = compute_buckets(3, compute_log_buckets(4, 16))
         >>> distances = {"relative_embeddings": np.ones((8, 8), "float32"), "buckets": buckets}
         >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32"), **distances))
         (1, 3, 8)
@@ -185,7 +185,7 @@ class DebertaV2Block(EncoderBlock):
     Example:
         >>> import numpy as np
         >>> block = DebertaV2Block(hidden_dim=8, num_heads=2, intermediate_dim=16)
-        >>> buckets = compute_buckets(3, log_buckets(4, 16))
+        >>> buckets = compute_buckets(3, compute_log_buckets(4, 16))
         >>> distances = {"relative_embeddings": np.ones((8, 8), "float32"), "buckets": buckets}
         >>> keras.ops.shape(block(np.zeros((1, 3, 8), "float32"), **distances))
         (1, 3, 8)
@@ -259,7 +259,7 @@ class DebertaV2Backbone(Backbone):
 
     Raises:
         ValueError: If `terms` is empty or contains other values than "c2p" and "p2c". See also
-            `log_buckets`.
+            `compute_log_buckets`.
 
     Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention. He et al.
     2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled
@@ -296,7 +296,7 @@ class DebertaV2Backbone(Backbone):
         self.terms = [term for term in TERMS if term in terms]
         self.convolution_width = convolution_width
         self.convolution_activation = convolution_activation
-        self._log_buckets = log_buckets(position_buckets, max_relative_positions)
+        self._log_buckets = compute_log_buckets(position_buckets, max_relative_positions)
 
     def build(self, input_shape=None):
         super().build(input_shape)

@@ -80,7 +80,7 @@ def read_summary(config: Mapping) -> dict:
 
 
 def make_summary_rules(vector: str) -> dict[str, Rule]:
-    """Return the rules for the summary fields of a configuration.
+    """Return the validation rules for the summary fields in config.json.
 
     A summary is the vector of one token with a dense layer on top.
 

@@ -27,7 +27,7 @@ from encoder_zoo.encoders.families.modernbert import (
     GLOBAL,
     LOCAL,
     ROTATIONS,
-    alternate_contexts,
+    make_alternating_contexts,
     read_rotations,
 )
 from encoder_zoo.encoders.family import Family, Head
@@ -253,7 +253,7 @@ class Gemma3TextBackbone(MakesCenteredNorms, Backbone):
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         types = _make_layer_types(self.num_layers, self.global_every)
-        return alternate_contexts(self, inputs, types, self.head_dim)
+        return make_alternating_contexts(self, inputs, types, self.head_dim)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         """Return the output for the last token, (B, D), to use in classifiers."""

@@ -21,7 +21,7 @@ from encoder_zoo.encoders.core import Encoder, EncoderBlock
 from encoder_zoo.encoders.families import roberta
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.kernels.attention import FastAttention, attend_fast, attend_heads
-from encoder_zoo.encoders.kernels.long_attention import find_is_long
+from encoder_zoo.encoders.kernels.long_attention import is_long_text
 from encoder_zoo.encoders.positions import (
     compute_text_positions,
     select_first_tokens,
@@ -73,7 +73,7 @@ class LongformerAttention(FastAttention):
         mask = attention_mask
         if getattr(mask, "global_keys", None) is None:
             if training:
-                x = self._touch_global_weights(x)
+                x = self._add_zero_gradients(x)
             return super().call(x, mask, training, return_probabilities, **context)
         if return_probabilities:
             return self._compute_probabilities(x, mask, training)
@@ -93,7 +93,7 @@ class LongformerAttention(FastAttention):
                 mixed = attend_fast(self, *query_key_value, mask, training)
                 return self._replace_global(mixed, x, mask, training)
 
-        is_long = find_is_long(ops.shape(x)[1])
+        is_long = is_long_text(ops.shape(x)[1])
         if is_long is False:
             return self.join_heads(use_pairs(), x)
         # Both functions use the method for long texts, because TensorFlow has no gradient for
@@ -140,7 +140,7 @@ class LongformerAttention(FastAttention):
         )
         return self.join_heads(ops.transpose(mixed, (0, 2, 1, 3)), x), probabilities
 
-    def _touch_global_weights(self, x):
+    def _add_zero_gradients(self, x):
         """Return x unchanged. The global weights get zero gradients, which Keras requires."""
         unused = sum(ops.sum(part) for part in self._project_globally(x[:1, :1], x[:1, :1]))
         return x + 0 * unused

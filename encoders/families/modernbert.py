@@ -199,7 +199,7 @@ class ModernBertBackbone(Backbone):
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         types = _make_layer_types(self.num_layers, self.global_every)
         width = self.hidden_dim // self.num_heads
-        return alternate_contexts(self, inputs, types, width, self.rope_scaling)
+        return make_alternating_contexts(self, inputs, types, width, self.rope_scaling)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "cls":
@@ -207,7 +207,7 @@ class ModernBertBackbone(Backbone):
         return average_tokens(sequence_output, add_padding_mask(inputs)["padding_mask"])
 
 
-def alternate_contexts(
+def make_alternating_contexts(
     backbone: Backbone,
     inputs: Mapping,
     types: Sequence[str],
@@ -337,7 +337,7 @@ def _is_alternating(types: object) -> bool:
     )
 
 
-def _have_one_scaling(kinds: object) -> bool:
+def _has_same_scaling(kinds: object) -> bool:
     """Return True if global and local blocks use the same scaling for rotary positions."""
     if not isinstance(kinds, dict) or not set(kinds) <= {GLOBAL, LOCAL}:
         return False
@@ -358,7 +358,7 @@ _LAYER_TYPES = Rule(
     f"a list that has {GLOBAL!r} first and at equal distances, and {LOCAL!r} everywhere else",
 )
 ROTATIONS = Rule(
-    lambda v: v is None or _have_one_scaling(v),
+    lambda v: v is None or _has_same_scaling(v),
     f"objects for {GLOBAL!r} and {LOCAL!r} with a rope_theta and the same rope_type, 'default', "
     "'linear', 'dynamic' or 'yarn', with the same settings",
 )

@@ -355,7 +355,7 @@ class XLNetBackbone(Backbone):
             x = self._run([block], [{**context, "attention_mask": of_contents}], x, training)[0][-1]
         return self.final_layer(y, training=training)
 
-    def _order_masks(self, inputs: Mapping) -> tuple:
+    def _make_order_masks(self, inputs: Mapping) -> tuple:
         """Return boolean masks for the content stream and the query stream, both (B, 1, L, L)."""
         mask, order = convert_mask(self.attention_mask(inputs)), inputs.get("prediction_order")
         numbers = ops.arange(ops.shape(inputs["token_ids"])[1])

@@ -107,7 +107,7 @@ def attend_fast(
 
         return long_attention.attend_in_chunks(attend_chunk, query, key, value, mask, training)
 
-    is_long = long_attention.find_is_long(ops.shape(query)[1])
+    is_long = long_attention.is_long_text(ops.shape(query)[1])
     if mask.supports_blocks:
         return select(is_long, attend_by_block, attend_all)
     drops = training and layer.dropout_layer.rate

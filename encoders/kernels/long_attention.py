@@ -45,7 +45,7 @@ CHUNK_NUMBERS = 2**24  # maximum number of probabilities to store. Smaller value
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
-def find_is_long(length: int | keras.KerasTensor) -> bool | keras.KerasTensor:
+def is_long_text(length: int | keras.KerasTensor) -> bool | keras.KerasTensor:
     """Return True for long texts. For unknown lengths during tracing, return a boolean tensor."""
     is_long = length > SHORT_LENGTH
     if isinstance(is_long, bool) or keras.config.backend() != "tensorflow":
@@ -93,33 +93,34 @@ def attend_in_blocks(
     count = -(-length // size)
     missing = count * size - length
 
-    def blocks(x, left=0, right=0):
+    def split_into_blocks(x, left=0, right=0):
         """Pad (B, L, ...) with zeros, and split it into blocks (B, N, C, ...)."""
         x = ops.pad(x, [[0, 0], [left, missing + right]] + [[0, 0]] * (len(x.shape) - 2))
         return ops.reshape(x, (batch, -1, size, *ops.shape(x)[2:]))
 
-    def queries(x):
-        return _merge_axes(blocks(x))  # (B N, C, ...)
+    def gather_queries(x):
+        return _merge_axes(split_into_blocks(x))  # (B N, C, ...)
 
-    def window(x):
-        x = blocks(x, mask.max_distance, size - mask.max_distance)  # (B, N + 1, C, ...)
+    def gather_windows(x):
+        x = split_into_blocks(x, mask.max_distance, size - mask.max_distance)  # (B, N + 1, C, ...)
         return _merge_axes(ops.concatenate([x[:, :-1], x[:, 1:]], axis=2))  # (B N, 2 C, ...)
 
-    def keys(x):
+    def gather_keys(x):
         if mask.global_keys is None:
-            return window(x)
+            return gather_windows(x)
         last = ops.minimum(mask.global_positions, length - 1)
         everywhere = ops.repeat(take_positions(x, last), count, axis=0)  # (B N, S, ...)
-        return ops.concatenate([window(x), everywhere], axis=1)  # (B N, 2 C + S, ...)
+        return ops.concatenate([gather_windows(x), everywhere], axis=1)  # (B N, 2 C + S, ...)
 
-    texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
+    gathers = (gather_queries, gather_keys)
+    texts = [None if mask.texts is None else gather(mask.texts) for gather in gathers]
     # Positions of queries, relative to the keys of the block.
     positions = ops.arange(size, dtype="int32")[:, None] + mask.max_distance
     distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
     if mask.global_keys is None:
-        real = window(ops.cast(mask.real, "int32")) > 0
+        real = gather_windows(ops.cast(mask.real, "int32")) > 0
     else:  # global keys are near to all queries, but are used only once
-        in_window = window(ops.cast(mask.real & ~mask.global_keys, "int32")) > 0
+        in_window = gather_windows(ops.cast(mask.real & ~mask.global_keys, "int32")) > 0
         is_used = ops.repeat(mask.global_positions < length, count, axis=0)  # (B N, S)
         real = ops.concatenate([in_window, is_used], axis=1)
         near = ops.ones((size, ops.shape(is_used)[1]), "int32")
@@ -168,13 +169,13 @@ def attend_in_chunks(
     size = _minimum(_minimum(_maximum(fit, SMALLEST_CHUNK), LARGEST_CHUNK), length)
     count = -(-length // size)
 
-    def chunks(x):
+    def split_into_chunks(x):
         """Pad (B, L, ...) with zeros, and split it into chunks (N, B, C, ...)."""
         x = ops.pad(x, [[0, 0], [0, count * size - length]] + [[0, 0]] * (len(x.shape) - 2))
         x = ops.reshape(x, (batch, count, size, *ops.shape(x)[2:]))
         return ops.moveaxis(x, 0, 1)
 
-    texts = None if mask.texts is None else chunks(mask.texts)
+    texts = None if mask.texts is None else split_into_chunks(mask.texts)
 
     def attend_chunk(query, key, value, i):
         """Compute the output for a chunk, (B, H, C, D/H)."""
@@ -186,7 +187,7 @@ def attend_in_chunks(
         allowed = mask.compare_pairs(mask.real, of_chunk, mask.texts, distances, mask.global_keys)
         return attend(query, key, value, mask=allowed, chunk=i)
 
-    queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
+    queries = ops.swapaxes(split_into_chunks(query), 2, 3)  # (N, B, H, C, D/H)
     key, value = (ops.swapaxes(x, 1, 2) for x in (key, value))
     if keras.config.backend() == "tensorflow":
         mixed = _map_chunks(attend_chunk)(queries, key, value, training=training)

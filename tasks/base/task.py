@@ -684,7 +684,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         class for the same task can load a folder in the Hugging Face format, and KerasHub a folder
         in the KerasHub format. Both compute the same outputs. The folder is replaced atomically, so
         it does not change if an error occurs. Low-rank updates are merged into the weights. Frozen
-        layers and the `compile` arguments are not stored. To keep both, use
+        layers and the `compile` arguments are not stored. To store them, use
         `.save("model.keras")`.
 
         Args:

@@ -40,7 +40,7 @@ from encoder_zoo.tasks.preprocessing.columns import is_doc
 
 
 class LabelScore(TypedDict):
-    """A label and its score. For regression, only the score, which is the predicted value.
+    """A label and its score. The answer of a regression has no label, only the predicted value.
 
     The label is None if the classifier abstains (see `abstain_below`).
     """

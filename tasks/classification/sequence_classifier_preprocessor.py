@@ -208,7 +208,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Pad examples to model inputs: (B, L), and (B, K - 1, L) for further windows."""
+        """Pad examples to model inputs (B, L). Further windows become inputs (B, K - 1, L)."""
         if CANDIDATE + "token_ids" in examples:
             return pad_candidates(super().pad, examples, self.tokenizer.pad_token_id, bucketed)
         return super().pad(examples, bucketed)

@@ -226,7 +226,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return Objective(self.default_losses[self.form or PAIRS])
 
     def _adapt(self, given, training=True) -> None:
-        """Choose the default loss for the form of the training data."""
+        """Choose the default loss that fits the format of the training data."""
         if given.kind == "arrays" or (self.compiled and not training):
             return
         x, y, _ = given.element
@@ -332,8 +332,10 @@ class Embedder(Task, Searchable[IndexKind]):
                 Defaults to (1, 5, 10).
             batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
                 Defaults to None.
-            query_prompt: Prompt for the queries, as in `embed`. Defaults to "query".
-            document_prompt: Prompt for the documents, as in `embed`. Defaults to "document".
+            query_prompt: Optional string. Prompt for the queries, as in `embed`. Defaults to
+                "query".
+            document_prompt: Optional string. Prompt for the documents, as in `embed`. Defaults to
+                "document".
             **options: Options of `embed`: `dim` or `max_terms`.
 
         Returns:
@@ -389,7 +391,7 @@ class Embedder(Task, Searchable[IndexKind]):
                 higher scores.
             batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
                 Defaults to None.
-            prompt: Prompt for all texts, as in `embed`. Defaults to None.
+            prompt: Optional string. Prompt for all texts, as in `embed`. Defaults to None.
             **options: Options of `embed`: `dim` or `max_terms`.
 
         Returns:
@@ -480,8 +482,10 @@ class Embedder(Task, Searchable[IndexKind]):
                 `top_k` documents replace the similarities. Defaults to None.
             batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
                 Defaults to None.
-            query_prompt: Prompt for the queries, as in `embed`. Defaults to "query".
-            document_prompt: Prompt for the documents, as in `embed`. Defaults to "document".
+            query_prompt: Optional string. Prompt for the queries, as in `embed`. Defaults to
+                "query".
+            document_prompt: Optional string. Prompt for the documents, as in `embed`. Defaults to
+                "document".
 
         Returns:
             Tuple of P queries, P documents, and P lists of `num_negatives` negatives, sorted from

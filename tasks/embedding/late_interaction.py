@@ -265,8 +265,8 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         """Load a pretrained model, or an encoder to train with a new projection and new markers.
 
         Args:
-            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
-                optional `@revision`, or `kaggle://...`.
+            source: String or path. A name from `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: Options for the model: `dim`, `projections`, `normalize` and
                 `similarity_function`. Options for the preprocessor: `query_length`,
                 `document_length`, `query_marker`, `document_marker`, `prompts`, `expand_queries`,

@@ -26,7 +26,7 @@ def _pool_last(x, mask):
 
 
 def _pool_max(x, mask):
-    """Compute the maximum (B, D) over the tokens. Only the first such token gets a gradient."""
+    """Compute the maximum (B, D) over the tokens. For ties, the first token gets the gradient."""
     # The gradient for `max` in TensorFlow is divided by the number of equal values. XLA recomputes
     # these values with different rounding, so this can lead to a division by 0.
     tokens = ops.argmax(ops.where(ops.expand_dims(mask, 2) > 0, x, -1e9), axis=1)

@@ -140,7 +140,7 @@ class Searchable(Generic[IndexKind]):
         """Load an index built with this embedder. See also `encoder_zoo.load_index`.
 
         Args:
-            folder: Path to the index folder.
+            folder: String or path. Folder of the index.
             **options: Additional options to pass to `encoder_zoo.load_index`, for example
                 `verify=False`.
         """

@@ -481,8 +481,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         "token_weights". See also `Task.from_preset`.
 
         Args:
-            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
-                optional `@revision`, or `kaggle://...`.
+            source: String or path. A name from `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: Options for the model: `pooling`, `activation`, `max_terms`,
                 `similarity_function` and `query_encoder`. Use `query_encoder=None` to skip loading
                 the separate query encoder. Options for the preprocessor: `sequence_length`,

@@ -122,7 +122,7 @@ def pool_term_weights(
 
 
 def _map_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:
-    """Apply a function to parts of x (B, L, D) and a mask (B, L), and join the results."""
+    """Apply a function to x (B, L, D) and a mask (B, L), in several parts to save memory."""
     length = ops.shape(x)[1]
     if training or _is_traced_by_torch() or (isinstance(length, int) and length <= POSITIONS):
         return function(x, mask)

@@ -31,7 +31,7 @@ class TermAnswers(EmbeddingAnswers):
     """Answers from `SparseEncoder` models. See `SparseEncoder` for the settings.
 
     Attributes:
-        similarity_function: Function to use for comparing vectors.
+        similarity_function: String. Name of the function that compares vectors.
         max_terms: Optional positive integer. Maximum number of terms to keep per text.
         query_runner: Runner for the query model. If None, the same model is used for queries and
             documents.

@@ -452,8 +452,8 @@ class TextEmbedder(Embedder[VectorIndex]):
         """Load a pretrained embedder, or an encoder to train. See also `Task.from_preset`.
 
         Args:
-            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
-                optional `@revision`, or `kaggle://...`.
+            source: String or path. A name from `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: Options for the model: `pooling`, `dense`, `normalize`, `dim` and
                 `similarity_function`. Options for the preprocessor: `sequence_length`,
                 `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options for the

@@ -65,7 +65,8 @@ def find_prompt_text(prompts: Mapping[str, str], prompt: str | None, default: st
             names. The names "document", "passage" and "corpus" are equivalent. If the model has no
             prompt with this name, these names and "query" mean that no prompt will be used. If
             None, the default prompt will be used.
-        default: Name for the model's default prompt. If None, no prompt will be used by default.
+        default: Optional string. Name of the model's default prompt. If None, no prompt will be
+            used by default.
 
     Raises:
         ValueError: If `prompt` is not a string, or is a single word that is unknown.
@@ -118,9 +119,9 @@ class TextEmbedderPreprocessor(SeparateTexts):
         max_length: Integer. Maximum number of tokens, including special tokens. Longer texts will
             be truncated to this length. Unlike `sequence_length`, this argument does not add
             padding. If None, the model's maximum length will be used. Defaults to None.
-        prompts: Dict mapping prompt names to prompt texts. Defaults to None.
-        default_prompt: Name for the prompt to use by default. If None, no prompt will be used.
-            Defaults to None.
+        prompts: Optional dict mapping prompt names to prompt texts. Defaults to None.
+        default_prompt: Optional string. Name of the prompt to use by default. If None, no prompt
+            will be used. Defaults to None.
         include_prompt: Boolean. Whether to include the prompt tokens in the pooling. Defaults to
             True.
 

@@ -30,7 +30,7 @@ class TokenAnswers(EmbeddingAnswers):
     """Answers from `LateInteraction` models.
 
     Attributes:
-        similarity_function: Function to use for comparing the tokens in two texts.
+        similarity_function: String. Name of the function that compares the tokens of two texts.
     """
 
     preprocessor_class = LateInteractionPreprocessor

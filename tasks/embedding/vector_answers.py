@@ -32,8 +32,8 @@ class VectorAnswers(EmbeddingAnswers):
     """Answers from `TextEmbedder` models. See `TextEmbedder` for the settings.
 
     Attributes:
-        similarity_function: Function to use for comparing vectors.
-        normalize: Whether to normalize vectors to unit length.
+        similarity_function: String. Name of the function that compares vectors.
+        normalize: Boolean. Whether to normalize vectors to unit length.
         dim: Optional positive integer. The number of dimensions to truncate the embeddings to.
     """
 

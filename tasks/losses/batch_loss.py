@@ -151,8 +151,9 @@ def prepare_function_inputs(
     Args:
         function: Function from `FUNCTIONS`.
         logits: Boolean. Whether this function expects logits.
-        y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
-        y_pred: The logits with shape (B, ..., C).
+        y_true: Integer tensor of shape (B, ...) with class indices, or tensor of shape (B, ..., C)
+            with labels.
+        y_pred: Float tensor of shape (B, ..., C). Logits.
         activation: Optional string. The task's activation, "softmax" or "sigmoid".
 
     Example:

@@ -17,8 +17,9 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
     """Compute the cross-entropy with class indices or class probabilities as labels.
 
     Call arguments:
-        y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
-        y_pred: The outputs with shape (B, C).
+        y_true: Integer tensor of shape (B,) with class indices, or float tensor of shape (B, C)
+            with class probabilities.
+        y_pred: Float tensor of shape (B, C). Outputs.
 
     Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
     probabilities as labels.
@@ -45,9 +46,9 @@ class LabelCrossentropy(losses.BinaryCrossentropy):
     can have its own weight.
 
     Call arguments:
-        y_true: Labels or probabilities between 0 and 1, with shape (B, C).
-        y_pred: The outputs with shape (B, C).
-        sample_weight: The weights with shape (B,) or (B, C).
+        y_true: Tensor of shape (B, C). Labels or probabilities between 0 and 1.
+        y_pred: Float tensor of shape (B, C). Outputs.
+        sample_weight: Optional float tensor of shape (B,) or (B, C). Weights.
 
     Example:
         >>> loss = LabelCrossentropy(from_logits=True)

@@ -118,8 +118,8 @@ def make_masked_lm_head(
         record: `Head`. The family's record of this head.
         backbone: The `Backbone` to use.
         dtype: Keras dtype policy of the task.
-        activation, layer_norm_epsilon: Values that replace the values of the family. Default to
-            None.
+        activation, layer_norm_epsilon: Optional values that replace the values of the family.
+            Default to None.
 
     Raises:
         ValueError: If the family's head has no layer that uses the given values.

@@ -149,7 +149,7 @@ class QuestionAnswers(Answers):
         """Find answers to questions in the given contexts.
 
         Args:
-            question: The question to answer, or a list of questions.
+            question: String or list of strings. The question or questions to answer.
             context: List with a context per question, or a single context to use for all questions.
                 For a single question, this can also be a list of passages. In this case, the best
                 answer from all passages will be returned.

@@ -295,7 +295,7 @@ class SpanQA(Task):
         The result can be displayed with `ez.display.explanation`.
 
         Args:
-            question: The question to answer, or a list of questions.
+            question: String or list of strings. The question or questions to answer.
             context: List with a context per question, or a single context to use for all questions.
             method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
             max_answer_length: Positive integer. See `answer`. Defaults to 30.

@@ -136,8 +136,8 @@ class MultipleChoice(ListScores):
         Works like `Task.from_preset`.
 
         Args:
-            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
-                optional `@revision`, or `kaggle://...`.
+            source: String or path. A name from `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: Option for the model: `window_pooling`. Options for the preprocessor:
                 `sequence_length`, `window_length`, `doc_stride` and `text_columns`. Options for the
                 backbone, for example `dropout` and `dtype`. Option for the tokenizer:

@@ -59,9 +59,9 @@ class PairAccuracy(metrics.BinaryAccuracy):
     """Compute the accuracy of pairs. Probabilities and scores above 0.5 count as relevant.
 
     Call arguments:
-        y_true: Scores between 0 and 1, with shape (B, 1).
-        y_pred: Logits with shape (B, 1).
-        sample_weight: Weights for the pairs, with shape (B,).
+        y_true: Float tensor of shape (B, 1). Scores between 0 and 1.
+        y_pred: Float tensor of shape (B, 1). Logits.
+        sample_weight: Optional float tensor of shape (B,). Weights of the pairs.
 
     Example:
         >>> metric = PairAccuracy()
@@ -91,9 +91,9 @@ class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
         k: Integer. Number of top-ranked texts that count. Defaults to 10.
 
     Call arguments:
-        y_true: Scores with shape (B, K). Use minus infinity for padding.
-        y_pred: Logits with shape (B, K).
-        sample_weight: Weights for the queries, with shape (B,).
+        y_true: Float tensor of shape (B, K). Scores. Use minus infinity for padding.
+        y_pred: Float tensor of shape (B, K). Logits.
+        sample_weight: Optional float tensor of shape (B,). Weights of the queries.
 
     Source: Järvelin and Kekäläinen 2002, Cumulated Gain-Based Evaluation of IR Techniques,
     sections 2.2 and 2.3.
@@ -227,8 +227,8 @@ class Reranker(ListScores):
         Works like `Task.from_preset`.
 
         Args:
-            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
-                optional `@revision`, or `kaggle://...`.
+            source: String or path. A name from `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
             **arguments: Option for the model: `activation`, "sigmoid" or "linear". Options for the
                 preprocessor: `sequence_length` and `max_length`. Options for the backbone, for
                 example `dropout` and `dtype`. Option for the tokenizer: `added_tokens`. Options for

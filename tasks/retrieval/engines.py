@@ -60,8 +60,8 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
 
     Args:
         engine: Optional string. Name of the engine.
-        precision: The vector precision.
-        function: The similarity function.
+        precision: String. Precision of the vectors.
+        function: String. Name of the similarity function.
 
     Raises:
         ValueError: If the precision or the similarity function is not supported by the engine.
@@ -93,7 +93,7 @@ class FaissVectors(Float32Vectors):
 
     Args:
         vectors: Float32 array of shape (N, D).
-        function: The similarity function. Defaults to "dot".
+        function: String. Name of the similarity function. Defaults to "dot".
 
     Raises:
         ImportError: If the package faiss-cpu is not installed.
@@ -183,7 +183,7 @@ class GraphVectors(Float32Vectors):
         """Create a store from the vectors and the graph in a file, and check the graph.
 
         Args:
-            path: Path to the file. This is only used in error messages.
+            path: String or path. File path for error messages.
             base: Store with the vectors to search.
             arrays: Dict with "links" and "levels".
 

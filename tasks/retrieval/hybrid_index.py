@@ -288,7 +288,8 @@ class HybridIndex(Index):
         """Save all indexes to a folder. Use `load` to load them again.
 
         Args:
-            folder: Path of the folder. An existing index in the folder is replaced atomically.
+            folder: String or path. Folder to write. An existing index in the folder is replaced
+                atomically.
 
         Raises:
             ValueError: If the folder contains other files, or if an index cannot be saved as part
@@ -317,7 +318,7 @@ class HybridIndex(Index):
         """Load an index from a folder written by `save`.
 
         Args:
-            folder: Path to the folder to load from, as written by `save`.
+            folder: String or path. Folder written by `save`.
             models: List with the model of each index, or None for a `BM25Index`.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
@@ -402,7 +403,7 @@ def load_index(
     """Load an index of any kind from a folder written by `save`.
 
     Args:
-        folder: Path to the folder to load from, as written by `save`.
+        folder: String or path. Folder written by `save`.
         embedder: The embedder that the index was built with, or an equal embedder. None for a
             `BM25Index`. For a `HybridIndex`, the `HybridEmbedder`, or a list with the embedder of
             each index. Defaults to None.

@@ -737,9 +737,9 @@ class Index:
         """Save the index to a folder. Use `load_index` to load it again.
 
         Args:
-            folder: Path of the folder. An existing index in the folder is replaced atomically.
-                Programs that have opened the old index can still read it. Other files are not
-                changed.
+            folder: String or path. Folder to write. An existing index in the folder is replaced
+                atomically. Programs that have opened the old index can still read it. Other files
+                are not changed.
 
         Raises:
             ValueError: If the folder contains files that are not from an index, or if the embedder
@@ -762,7 +762,7 @@ class Index:
         """Load an index from a folder, as written by `save`. The vectors are memory-mapped.
 
         Args:
-            folder: Path to the folder to load from, as written by `save`.
+            folder: String or path. Folder written by `save`.
             embedder: The embedder used to build the index, or an equal embedder.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
@@ -808,9 +808,9 @@ class Index:
         """Create the store from the arrays in a file and check the values.
 
         Args:
-            path: Path to the file. This is only used in error messages.
+            path: String or path. File path for error messages.
             arrays: Dict with the arrays for the store, with the correct types, and "fingerprint".
-            precision: The precision to use in the store.
+            precision: String. Precision of the store.
             function: Name of the similarity function to use.
         """
         raise NotImplementedError
@@ -825,8 +825,8 @@ class Index:
         as from `search` with the prompt "query", up to float32 rounding. Ids are int64 or strings.
 
         Args:
-            path: Path of the version folder, e.g. "served/1". It is written atomically. Other files
-                are not changed.
+            path: String or path. Version folder to write, e.g. "served/1". It is written
+                atomically. Other files are not changed.
             top_k: Integer. Number of documents to return per query. At most the number of documents
                 in the index. Defaults to 10.
 

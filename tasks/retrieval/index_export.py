@@ -34,7 +34,7 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
 
     Args:
         index: `Index` to export. The embedder must have a preprocessor.
-        path: Path to the version folder.
+        path: String or path. Version folder to write.
         top_k: Integer. Number of documents to return per query, K. Defaults to 10.
     """
     from encoder_zoo.tasks.serving.export import (

@@ -64,7 +64,7 @@ def write_index(
     """Write all files of an index to a folder. An existing index is replaced.
 
     Args:
-        folder: Path to the folder.
+        folder: String or path. Folder to write.
         kind: String. Kind of index, saved as "task" in the manifest.
         arrays: Dict of names to arrays.
         documents: The texts, ids and fields for the documents.
@@ -124,7 +124,7 @@ def read_index(
     """Read all files of an index. The vectors are memory-mapped.
 
     Args:
-        folder: Path to the folder to read from, as written by `write_index`.
+        folder: String or path. Folder written by `write_index`.
         kind: String. The expected kind of index.
         types: Dict of precisions to the types of the arrays, without the fingerprint.
         optional_types: Types of optional arrays. A file contains all of these arrays or no optional

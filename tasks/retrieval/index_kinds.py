@@ -259,9 +259,9 @@ class VectorIndex(EmbeddedIndex):
         embedder: Embedder for the queries: a `TextEmbedder`, or any object with `embed`,
             `embedding_dim`, `dim` and `similarity_function`.
         store: The vectors of the documents. See `tasks.retrieval.vectors`.
-        documents: The N documents to search in.
-        prompt: Prompt to use for documents added later.
-        fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the embedder.
+        documents: `Documents`, or list of strings. The N documents to search in.
+        prompt: Optional string. Prompt for documents that are added later.
+        fingerprint: Optional array. Vectors of `index.FINGERPRINT_TEXTS`, computed by the embedder.
 
     Attributes:
         embedder, documents, prompt: See the arguments.
@@ -371,7 +371,7 @@ class VectorIndex(EmbeddedIndex):
         """Load an index from a folder, as written by `save`. The vectors are memory-mapped.
 
         Args:
-            folder: Path to the folder to load from, as written by `save`.
+            folder: String or path. Folder written by `save`.
             embedder: The embedder used to build the index, or an equal embedder.
             engine: Optional string. Search engine, as in `build`. If None, a saved graph is loaded
                 into memory, if there is one. Defaults to None.
@@ -416,10 +416,10 @@ class MultiVectorIndex(EmbeddedIndex):
         embedder: Embedder for the queries: a `LateInteraction`, or any object with `embed`,
             `embedding_dim` and `similarity_function`.
         store: The token vectors of the documents. See `tasks.retrieval.token_vectors`.
-        documents: The N documents to search in.
-        prompt: Prompt to use for documents added later.
-        pool_factor: Pool factor to use for documents added later.
-        fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the embedder.
+        documents: `Documents`, or list of strings. The N documents to search in.
+        prompt: Optional string. Prompt for documents that are added later.
+        pool_factor: Positive integer. Pool factor for documents that are added later.
+        fingerprint: Optional array. Vectors of `index.FINGERPRINT_TEXTS`, computed by the embedder.
 
     Attributes:
         embedder, documents, prompt, pool_factor: See the arguments.
@@ -529,10 +529,11 @@ class SparseIndex(EmbeddedIndex):
     Args:
         embedder: Embedder for the queries, usually a `SparseEncoder`.
         store: The inverted index, `Postings`.
-        documents: The N documents to search in.
-        prompt: Prompt to use for documents added later.
-        max_terms: Maximum number of terms for documents that are added later.
-        fingerprint: Vectors for `index.FINGERPRINT_TEXTS`, as computed by the encoder.
+        documents: `Documents`, or list of strings. The N documents to search in.
+        prompt: Optional string. Prompt for documents that are added later.
+        max_terms: Optional positive integer. Maximum number of terms for documents that are added
+            later.
+        fingerprint: Optional array. Vectors of `index.FINGERPRINT_TEXTS`, computed by the encoder.
 
     Attributes:
         embedder, documents, prompt, max_terms: See the arguments.
@@ -668,7 +669,7 @@ class BM25Index(Index):
         """Load an index from a folder written by `save`. The words are counted again.
 
         Args:
-            folder: Path to the folder to load from, as written by `save`.
+            folder: String or path. Folder written by `save`.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:

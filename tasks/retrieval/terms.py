@@ -131,7 +131,7 @@ class Postings:
         All values are checked, because scipy would use invalid values as memory offsets.
 
         Args:
-            path: Path to the file. This is only used in error messages.
+            path: String or path. File path for error messages.
             arrays: Dict of the arrays in `types`, sorted by document.
             width: Integer. Size of the vocabulary.
 

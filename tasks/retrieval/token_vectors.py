@@ -304,7 +304,7 @@ class TokenVectors:
         """Create a store from the arrays in a file, and check their values.
 
         Args:
-            path: Path to the file. This is only used in error messages.
+            path: String or path. File path for error messages.
             arrays: Dict of the arrays of the store, with the correct types, and "ends".
             precision: String. Precision of the store.
 

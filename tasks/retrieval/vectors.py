@@ -238,7 +238,7 @@ class Float32Vectors:
         """Create a store from the arrays in a file, and check their values.
 
         Args:
-            path: Path to the file. This is only used in error messages.
+            path: String or path. File path for error messages.
             arrays: Dict of all arrays in `types`, with the correct types.
             **settings: More arguments of the constructor.
 

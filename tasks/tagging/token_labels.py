@@ -94,9 +94,9 @@ def locate_spans(
 
     length = array_ops.gather(array_ops.strings.length(texts, unit="UTF8_CHAR"), row)
     right = (starts >= 0) & (starts < ends) & (ends <= length)
-    message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
-    expected = " characters, or empty. Expected 0 <= start < end <= length."
-    start, end = check((start, end), right, *message, length, expected)
+    span = ": the span from ", starts, " to ", ends, " is empty or outside of its text, which has "
+    expected = " characters. Expected 0 <= start < end <= length."
+    start, end = check((start, end), right, *span, length, expected)
     bounds = trim_to_visible(texts, row, start.flat_values, end.flat_values)
     start, end = (rows.with_flat_values(v) for rows, v in zip((start, end), bounds, strict=True))
 

@@ -80,9 +80,10 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
     If labels are probabilities, the class with the largest probability is the true class.
 
     Call arguments:
-        y_true: Class indices with shape (B,), or class probabilities with shape (B, C).
-        y_pred: The outputs with shape (B, C).
-        sample_weight: The weights with shape (B,).
+        y_true: Integer tensor of shape (B,) with class indices, or float tensor of shape (B, C)
+            with class probabilities.
+        y_pred: Float tensor of shape (B, C). Outputs.
+        sample_weight: Optional float tensor of shape (B,). Weights.
 
     Example:
         >>> metric = ClassAccuracy()
@@ -111,9 +112,10 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         activation: "softmax" or "sigmoid".
 
     Call arguments:
-        y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C).
-        y_pred: The logits with shape (B, ..., C).
-        sample_weight: The weights with shape (B, ...).
+        y_true: Integer tensor of shape (B, ...) with class indices, or tensor of shape (B, ..., C)
+            with labels.
+        y_pred: Float tensor of shape (B, ..., C). Logits.
+        sample_weight: Optional float tensor of shape (B, ...). Weights.
 
     Example:
         >>> metric = OfLogits(metrics.Precision(), "softmax")
@@ -256,10 +258,10 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
             every label with an output above 0. Defaults to "softmax".
 
     Call arguments:
-        y_true: Class indices with shape (B, ...), or labels with shape (B, ..., C). Negative class
-            indices will be ignored.
-        y_pred: The logits with shape (B, ..., C).
-        sample_weight: The weights with shape (B,) or (B, ...).
+        y_true: Integer tensor of shape (B, ...) with class indices, or tensor of shape (B, ..., C)
+            with labels. Negative class indices will be ignored.
+        y_pred: Float tensor of shape (B, ..., C). Logits.
+        sample_weight: Optional float tensor of shape (B,) or (B, ...). Weights.
 
     Example:
         >>> metric = ClassScore("recall", "macro")
@@ -328,9 +330,10 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     """Compute the Matthews correlation coefficient for two or more classes, as used for CoLA.
 
     Call arguments:
-        y_true: Class indices with shape (B,), or labels with shape (B, C).
-        y_pred: Logits or probabilities with shape (B, C).
-        sample_weight: The weights with shape (B,).
+        y_true: Integer tensor of shape (B,) with class indices, or tensor of shape (B, C) with
+            labels.
+        y_pred: Float tensor of shape (B, C). Logits or probabilities.
+        sample_weight: Optional float tensor of shape (B,). Weights.
 
     Source: Matthews 1975. For several classes: Gorodkin 2004, Comparing two K-category assignments
     by a K-category correlation coefficient.
@@ -386,9 +389,10 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
     """Compute the perplexity: the exponential of the mean cross-entropy per token.
 
     Call arguments:
-        y_true: Token ids with shape (B, ...).
-        y_pred: The logits with shape (B, ..., C).
-        sample_weight: The weights with shape (B, ...). Tokens with weight 0 will be ignored.
+        y_true: Integer tensor of shape (B, ...). Token ids.
+        y_pred: Float tensor of shape (B, ..., C). Logits.
+        sample_weight: Optional float tensor of shape (B, ...). Weights. Tokens with weight 0 will
+            be ignored.
 
     Example:
         >>> metric = Perplexity()
@@ -554,9 +558,10 @@ class ClassRanking(ExactMetric):
         capacity: Positive integer. See `ExactMetric`.
 
     Call arguments:
-        y_true: Class indices with shape (B,), or labels with shape (B, C).
-        y_pred: The logits with shape (B, C).
-        sample_weight: The weights with shape (B,).
+        y_true: Integer tensor of shape (B,) with class indices, or tensor of shape (B, C) with
+            labels.
+        y_pred: Float tensor of shape (B, C). Logits.
+        sample_weight: Optional float tensor of shape (B,). Weights.
     """
 
     undefined = float("nan")  # result if no class has a score
@@ -675,9 +680,10 @@ class Pearson(ExactMetric):
     the mean of the correlations in each batch.
 
     Call arguments:
-        y_true: The labels with shape (B, C).
-        y_pred: The outputs with shape (B, C).
-        sample_weight: The weights with shape (B,). An example with weight 2 counts twice.
+        y_true: Float tensor of shape (B, C). Labels.
+        y_pred: Float tensor of shape (B, C). Outputs.
+        sample_weight: Optional float tensor of shape (B,). Weights. An example with weight 2 counts
+            twice.
 
     Example:
         >>> metric = Pearson()
@@ -701,9 +707,10 @@ class Spearman(ExactMetric):
     Ties get their mean rank. The result is NaN for constant labels or outputs, as in SciPy.
 
     Call arguments:
-        y_true: The labels with shape (B, C).
-        y_pred: The outputs with shape (B, C).
-        sample_weight: The weights with shape (B,). An example with weight 2 counts twice.
+        y_true: Float tensor of shape (B, C). Labels.
+        y_pred: Float tensor of shape (B, C). Outputs.
+        sample_weight: Optional float tensor of shape (B,). Weights. An example with weight 2 counts
+            twice.
 
     Source: Spearman 1904, The proof and measurement of association between two things.
 

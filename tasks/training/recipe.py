@@ -230,7 +230,7 @@ class Recipe:
     def report_still(
         self, optimizer, weights: Sequence[keras.Variable], total_batches: int
     ) -> None:
-        """Log a warning if `fit` has not changed the weights.
+        """Log a warning if the weights are the same as before `fit`.
 
         The weights do not change if all gradients are 0, or if all gradients overflow in float16.
 

@@ -7,7 +7,7 @@ import pytest
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.families.deberta_v2 import FAMILY, compute_buckets, log_buckets
+from encoder_zoo.encoders.families.deberta_v2 import FAMILY, compute_buckets, compute_log_buckets
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -62,7 +62,7 @@ def test_distances_fall_into_their_buckets(buckets, farthest):
     text = torch.zeros(1, length, 1)
     distances = there.build_relative_position(text, text, buckets, farthest)[0]  # (L, L)
     expected = torch.clamp(distances + buckets, 0, 2 * buckets - 1).numpy()
-    down, up = np.array(compute_buckets(length, log_buckets(buckets, farthest)))
+    down, up = np.array(compute_buckets(length, compute_log_buckets(buckets, farthest)))
     for i in (0, 1, length // 2, length - 1):
         np.testing.assert_array_equal(down[length - 1 - i : 2 * length - 1 - i], expected[i])
         np.testing.assert_array_equal(up[length - 1 - i : 2 * length - 1 - i], expected[:, i])

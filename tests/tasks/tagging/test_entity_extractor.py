@@ -172,7 +172,10 @@ def test_wrong_labels_are_refused(model, labels, message):
         ([{"start": 0, "end": 4}], "Example 0: {'start': 0, 'end': 4}.*span"),
         (["B-PER"], "Example 0: 'B-PER'.*span"),
         ([(0.5, 4, "p")], r"Example 0: start is 0\.5"),
-        ([(-3, 4, "p")], "the span from -3 to 4 is outside of the text, which has 12 characters"),
+        (
+            [(-3, 4, "p")],
+            "the span from -3 to 4 is empty or outside of its text, which has 12 characters",
+        ),
         ([(0, 40, "p")], "the span from 0 to 40 is outside"),
         ([(4, 5, "p")], "the span from 4 to 5"),
         ([], "no spans"),
