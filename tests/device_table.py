@@ -1,12 +1,12 @@
-"""All tasks and calls on several devices beside one, with rows that the devices do not divide.
+"""Compare all tasks and methods on several devices with a single device.
 
-`compare` returns what differs; in the folder `tests`,
-`python -c "import device_table; device_table.main('jax', 3)"` prints the table, of JAX with
-XLA_FLAGS=--xla_force_host_platform_device_count=3; "model" is ModelParallel, "mirrored" the
-MirroredStrategy of TensorFlow.
+The number of rows is not a multiple of the number of devices. `compare` yields the differences. In
+the folder `tests`, `python -c "import device_table; device_table.main('jax', 3)"` prints the table.
+For JAX, set XLA_FLAGS=--xla_force_host_platform_device_count=3. "model" is ModelParallel, and
+"mirrored" is the MirroredStrategy of TensorFlow.
 
-Answers, and weights after a step, are equal to 1e-5, or the call ends in an error that says what to
-do. After either the model still answers.
+Answers, and weights after a step, must be equal up to 1e-5, or the call must raise an error that
+says what to do. Afterwards, the model must still return answers.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import tempfile
 
 ROWS, SIZE = (1, 3, 5, 7), 8
 CLOSE = 1e-5
-# What the errors of calls that many devices do not have say.
+# Parts of the error messages for calls that are not supported on several devices.
 ADVICE = ("a multiple of", "Remove", "Pass at least")
 TASKS = (
     "SequenceClassifier",
@@ -55,7 +55,7 @@ DATA = {
 
 
 def devices(kind, count):
-    """Return a context of models on so many devices, made in this process before the backend."""
+    """Create devices, and return a context for models. Call this before using the backend."""
     if kind == "mirrored":
         import tensorflow as tf
 
@@ -94,7 +94,7 @@ def import_package():
 
 
 def several(values, count):
-    """Return so many rows of lists, arrays and tuples of them."""
+    """Repeat the rows of a list, an array or a tuple of columns until there are `count` rows."""
     import numpy as np
 
     if isinstance(values, tuple):
@@ -105,7 +105,7 @@ def several(values, count):
 
 
 def make(name):
-    """Return a tiny model without dropout, with the same weights every time, and its data."""
+    """Return a tiny model without dropout and with reproducible weights, and its data."""
     import keras
 
     from encoder_zoo.common.layers import list_layers
@@ -306,7 +306,7 @@ def distil_answer(model, x, y):
 
 
 def round_trip(model, x, y):
-    """The answers of a preset that is saved and loaded on these devices."""
+    """Save and load a preset on these devices, and return the answers of the loaded model."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_to_preset(folder)
         again = type(model).from_preset(folder)
@@ -350,7 +350,7 @@ def calls_of(name):
 
 
 def outcome(call, model, x, y):
-    """Return the numbers that a call gives, or its error."""
+    """Return the result of a call, or the error that it raises."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -375,7 +375,7 @@ def flat(values):
 
 
 def difference(found, expected):
-    """Return the largest difference of nested answers, or what is unlike in words."""
+    """Return the largest difference of nested answers, or describe a different structure."""
     import numpy as np
 
     found, expected = list(flat(found)), list(flat(expected))
@@ -401,7 +401,7 @@ def is_right(result):
 
 
 def outcomes(name, scope, rows, calls):
-    """Return {(call, rows): outcome, and whether the model answers as before}."""
+    """Run all calls. Return {(call, rows): outcome}, and the outcomes of two calls afterwards."""
     found = {}
     with scope():
         model, (x, y) = make(name)
@@ -449,10 +449,11 @@ def is_clear(result):
 
 
 def main(kind, count, names=TASKS, rows=ROWS, calls=None):
-    """Print the table; exit with 1 if something is wrong."""
+    """Print the table. Exit with status 1 if a result is wrong."""
     scope = devices(kind, count)
     ez = import_package()
-    for cls in (ez.SequenceClassifier, ez.Reranker):  # else one device has other batches
+    # Without packing, a single device uses the same batches as several devices.
+    for cls in (ez.SequenceClassifier, ez.Reranker):
         cls.record = dataclasses.replace(cls.record, packs_batches=False)
     wrong = 0
     for name in names:

@@ -1,4 +1,4 @@
-"""A server on this machine that answers as the Hugging Face hub does, for the real client."""
+"""A local server that behaves like the Hugging Face hub, for tests with the real client."""
 
 import functools
 import hashlib
@@ -15,24 +15,25 @@ COMMIT = "a" * 40
 
 
 class Hub:
-    """Serves repositories as the hub does, and misbehaves when told to.
+    """Serve repositories like the hub, with optional faults.
 
     Args:
-        folders: {repository: folder with its files}; one folder alone is that of org/model.
+        folders: Dict {repository: folder with the files}, or the folder of the repository
+            org/model.
 
     Attributes:
-        log: (method, path, range) of every request.
-        fail: file names for which the next so many requests are answered with 503.
-        cut: file names whose next contents break off in the middle.
-        wrong: file names whose next contents are other bytes, equally many.
-        statuses: with what the next listings are answered instead.
-        listed: what is sent as the listing, instead of it.
-        commits: of the next listings, one each; the head when they are used up.
-        heads: {repository: its last commit}; COMMIT where there is none.
-        discussions: of every repository, as the hub lists them; None answers 500.
-        headers: sent with every answer, in place of others of the same names.
-        pause: seconds before every 4 KB of an answer.
-        sent: bytes of all contents of files.
+        log: List of (method, path, range) for all requests.
+        fail: Dict {file name: number of requests to answer with status 503}.
+        cut: Dict {file name: number of requests to answer with truncated contents}.
+        wrong: Dict {file name: number of requests to answer with wrong bytes of the same length}.
+        statuses: List of integers. Statuses of the next listings.
+        listed: Optional bytes to send instead of the listing.
+        commits: List of strings. Commits of the next listings. After that, the last commit is used.
+        heads: Dict {repository: last commit}. If a repository is missing, this is `COMMIT`.
+        discussions: List of discussions for every repository. If None, the status is 500.
+        headers: Dict of headers that are added to every response, or replace existing headers.
+        pause: Float. Seconds to wait before every 4 KB of a response.
+        sent: Integer. Number of bytes sent as file contents.
     """
 
     def __init__(self, folders: pathlib.Path | Mapping[str, pathlib.Path]):
@@ -93,18 +94,18 @@ class Hub:
         ]
 
     def spend(self, budget: dict[str, int], name: str) -> bool:
-        """Whether to misbehave this time."""
+        """Return whether to insert the fault in this request, and count the request."""
         budget[name] = budget.get(name, 0) - 1
         return budget[name] >= 0
 
     def take(self, method: str, path: str, headers: Mapping, body: bytes) -> tuple[int, object]:
-        """Status and JSON with which what a client sends is answered; see `writable_hub`."""
+        """Return the status and the JSON response to a request with data. See `writable_hub`."""
         return 404, {}
 
     def _handler(hub):
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            wbufsize = -1  # headers and a small content in one packet
+            wbufsize = -1  # headers and small contents are sent in one packet
 
             def log_message(self, *args):
                 pass
@@ -218,7 +219,7 @@ class Hub:
 
 
 def etag(path: pathlib.Path) -> str:
-    """What the hub calls a file's contents: SHA-256 for large files, else git's SHA-1."""
+    """Return the ETag of a file: the SHA-256 for large files, otherwise the SHA-1 of git."""
     return _etag(path, path.stat().st_mtime_ns)
 
 
@@ -231,7 +232,7 @@ def _etag(path: pathlib.Path, _: int) -> str:
 
 
 def environment(hub: Hub, folder: pathlib.Path) -> dict[str, str]:
-    """The variables that make the client use a hub, and a cache in a folder."""
+    """Return environment variables that make the client use this hub and a cache folder."""
     return {
         "HF_ENDPOINT": hub.address,
         "HF_HOME": str(folder / "cache"),

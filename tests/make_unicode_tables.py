@@ -1,7 +1,8 @@
-"""Writes `encoders/tokenizers/text/data/unicode.json`: Unicode as the library `tokenizers` has it.
+"""Write `encoders/tokenizers/text/data/unicode.json` with the Unicode tables of `tokenizers`.
 
-The library, which trained the checkpoints' vocabularies, mixes four versions of Unicode. So the
-tables are measured from its behaviour on every code point, not read from one version.
+The vocabularies of checkpoints were trained with the library `tokenizers`, which mixes four
+versions of Unicode. For this reason, the tables are measured by running the library on every code
+point.
 
     python tests/make_unicode_tables.py
 """
@@ -18,7 +19,7 @@ CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def ranges(belongs: Callable[[str], bool]) -> list[list[int]]:
-    """Return closed ranges [first, last] of the code points whose character belongs."""
+    """Return closed ranges [first, last] of the code points for which `belongs` is true."""
     found: list[list[int]] = []
     for code_point in CODE_POINTS:
         if belongs(chr(code_point)):
@@ -30,20 +31,20 @@ def ranges(belongs: Callable[[str], bool]) -> list[list[int]]:
 
 
 def mapping(function: Callable[[str], str], leave_out: range = range(0)) -> dict[str, list[int]]:
-    """Return {code point: code points} of the function, where it changes a character."""
+    """Return {code point: code points} for all characters that the function changes."""
     pairs = ((c, function(chr(c))) for c in CODE_POINTS if c not in leave_out)
     return {str(c): [ord(x) for x in text] for c, text in pairs if text != chr(c)}
 
 
 def differing(function: Callable[[str], str], other: Callable[[str], str]) -> dict[str, list[int]]:
-    """Return {code point: code points} of the function, where it differs from the other."""
+    """Return {code point: code points} for all characters with different results in `other`."""
     pairs = ((c, function(chr(c)), other(chr(c))) for c in CODE_POINTS)
     return {str(c): [ord(x) for x in text] for c, text, others in pairs if text != others}
 
 
 def combining_classes(decompose: Callable[[str], str]) -> dict[str, int]:
     """Return the canonical combining classes of the marks that the library reorders."""
-    low, high = "\u0334", "\u0345"  # marks of the classes 1 and 240: any other class moves past one
+    low, high = "\u0334", "\u0345"  # marks of the classes 1 and 240
 
     def moves(mark: str) -> bool:
         return decompose("a" + high + mark)[-1] == high or decompose("a" + mark + low)[1] == low
@@ -53,9 +54,9 @@ def combining_classes(decompose: Callable[[str], str]) -> dict[str, int]:
 
 
 def charsmap(characters: Iterable[str]) -> bytes:
-    """Return a charsmap that replaces each of the characters by X.
+    """Return a charsmap that replaces all given characters by X.
 
-    A node of the trie has two pages of 256 units: one for its children, one for the ends of keys.
+    A node of the trie has two pages of 256 units: one for children, and one for the ends of keys.
     """
     children: list[dict[int, int]] = [{}]
     ends: list[set[int]] = [set()]
@@ -91,7 +92,7 @@ def _leads(position: int, to: int) -> int:
 
 
 def grapheme_classes() -> dict[str, list[list[int]]]:
-    """Return ranges that decide whether neighbours are one grapheme of up to five bytes.
+    """Return ranges to decide if adjacent characters are a grapheme of up to five bytes.
 
     A charsmap that replaces every character by X also replaces such graphemes by X.
     """
@@ -108,7 +109,7 @@ def grapheme_classes() -> dict[str, list[list[int]]]:
 
 
 def word_characters() -> list[list[int]]:
-    """Return the characters beside which a token that must be a word of its own is not found."""
+    """Return the characters next to which a token with `single_word` is not found."""
     from tokenizers import AddedToken, Tokenizer, models
 
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
@@ -117,7 +118,7 @@ def word_characters() -> list[list[int]]:
 
 
 def removed(pattern: str) -> Callable[[str], bool]:
-    """Return whether the library finds a character by a regular expression."""
+    """Return a function that checks whether a regular expression matches a character."""
     from tokenizers import Regex, pre_tokenizers
 
     found = pre_tokenizers.Split(Regex(pattern), "removed").pre_tokenize_str
@@ -125,9 +126,9 @@ def removed(pattern: str) -> Callable[[str], bool]:
 
 
 def scripts() -> list[list[int]]:
-    """Return [first, last, number] of the code points of a script, numbered from 2 on.
+    """Return [first, last, number] for the code points of each script. Numbers start at 2.
 
-    Code points that belong to any script, which the library never splits, are left out.
+    Code points that occur in any script are omitted, because the library never splits at them.
     """
     from tokenizers import pre_tokenizers
 

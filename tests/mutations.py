@@ -1,15 +1,16 @@
-"""Put one small fault after another into the package, and count those that the tests find.
+"""Insert small faults into the package, one at a time, and count the faults that the tests find.
 
     pip install coverage
     python tests/mutations.py record
     python tests/mutations.py find --count 100 --seed 0 --output mutations.jsonl
 
-The first command runs the default tests once, in one process, and records which lines each of them
-runs. The second one draws faults at random: a comparison, an operator, a constant or a check that
-is changed or left out. For each it runs tests that run the changed line, or, where none does, those
-of the files that name what is changed; and if none fails, slow tests of these files. A run has at
-most `MOST` tests that took `SECONDS` together: of the files that name it first, and of each file
-the shortest. Work in a clone of its own: the files are changed in place, and put back.
+The first command runs the default tests once, in one process, and records the lines that each test
+runs. The second command draws random faults: it changes or removes a comparison, an operator, a
+constant or a check. For each fault, it runs the tests that run the changed line. If there are none,
+it runs the test files that contain the name of the changed function. If no test fails, it runs the
+slow tests in these files. A run has at most `MOST` tests, which took at most `SECONDS` in total
+when they were recorded. Files that contain the name come first, and short tests come first. Use a
+separate clone, because the files are changed in place and then restored.
 """
 
 import argparse
@@ -31,9 +32,9 @@ from paths import TOPS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECORD = ROOT / "build" / "mutations"
-MAX_FILES = 6  # of tests, that name what is changed
-MOST, SECONDS = 150, 60  # tests of a run, and what they took when they were recorded
-LIMIT = 300  # seconds of a run
+MAX_FILES = 6  # number of test files that contain the changed names
+MOST, SECONDS = 150, 60  # number of tests in a run, and the sum of their recorded times
+LIMIT = 300  # maximum seconds for a run
 IN_ONE_PROCESS = ("-n0", "-p", "no:cacheprovider")
 
 COMPARED = {
@@ -62,7 +63,7 @@ CI_SLOW = "slow and not peers and not matrix"  # the slow tests that `.ci/run` r
 
 
 def changed(node: ast.AST) -> ast.AST | None:
-    """Return a changed copy of a part of a function, or None if there is no fault for its kind."""
+    """Return a changed copy of a syntax node, or None if this type of node has no fault."""
     new = copy.deepcopy(node)
     if isinstance(new, ast.Compare) and type(new.ops[0]) in COMPARED:
         new.ops[0] = COMPARED[type(new.ops[0])]()
@@ -75,14 +76,14 @@ def changed(node: ast.AST) -> ast.AST | None:
     elif isinstance(new, ast.Constant) and type(new.value) in (bool, int, float):
         new.value = not new.value if isinstance(new.value, bool) else new.value + 1
     elif isinstance(new, ast.Expr) and isinstance(new.value, ast.Call):
-        return ast.Pass()  # a check, a log line or a change that is left out
+        return ast.Pass()  # removes a check, a log message or an assignment
     else:
         return None
     return new
 
 
 def faults() -> list[tuple[pathlib.Path, ast.AST, ast.FunctionDef, str | None]]:
-    """Return file, part, function and class of all places for a fault in functions."""
+    """List all places for a fault, as tuples of file, syntax node, function and class."""
     found = []
     for path in sorted(p for folder in TOPS for p in (ROOT / folder).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -98,7 +99,7 @@ def faults() -> list[tuple[pathlib.Path, ast.AST, ast.FunctionDef, str | None]]:
 
 
 def with_fault(text: str, node: ast.AST) -> str:
-    """Return a module's text in which a part is replaced by its changed copy."""
+    """Return the source code of a module in which a syntax node is replaced by its changed copy."""
     lines = text.encode().splitlines(keepends=True)  # columns count bytes
     starts = [0]
     for line in lines:
@@ -111,7 +112,7 @@ def with_fault(text: str, node: ast.AST) -> str:
 
 
 def tests_of(path: pathlib.Path, function: str, owner: str | None) -> list[str]:
-    """Return the module, for its doctests, and the test files that name what is changed."""
+    """Return the changed module, for its doctests, and the test files that contain its names."""
     words = {function.strip("_"): 3, path.stem: 1, **({owner.strip("_"): 2} if owner else {})}
     scores = {}
     for test in (ROOT / "tests").rglob("test_*.py"):
@@ -127,7 +128,7 @@ def tests_of(path: pathlib.Path, function: str, owner: str | None) -> list[str]:
 
 
 class Recorder:
-    """A plugin of pytest that notes which test runs which line, and how long a test takes."""
+    """Pytest plugin that records the lines that each test runs, and the time that it takes."""
 
     def __init__(self, measured):
         self.measured, self.seconds = measured, {}
@@ -142,12 +143,12 @@ class Recorder:
         return done
 
     def pytest_runtest_logreport(self, report):
-        if report.failed:  # a test that fails without a fault finds none
+        if report.failed:  # a test that fails without a fault cannot find a fault
             self.seconds[report.nodeid] = None
 
 
 class Only:
-    """A plugin of pytest that keeps some tests, in their order, of those that are there."""
+    """Pytest plugin that selects the given tests, and runs them in the given order."""
 
     def __init__(self, tests: list[str]):
         self.order = {test: i for i, test in enumerate(tests)}
@@ -159,7 +160,7 @@ class Only:
 
 
 def record() -> None:
-    """Run the default tests, and write down which lines they run."""
+    """Run the default tests, and store the lines that they run."""
     import coverage
 
     RECORD.mkdir(parents=True, exist_ok=True)
@@ -176,7 +177,7 @@ def record() -> None:
 
 
 def chosen(seconds: dict[str, float], named: list[str]) -> list[str]:
-    """Return the tests to run of some, file by file."""
+    """Choose the tests to run, grouped by file."""
     turns = collections.Counter()
     order = []
     for test in sorted(seconds, key=seconds.get):
@@ -192,9 +193,9 @@ def chosen(seconds: dict[str, float], named: list[str]) -> list[str]:
 
 
 def found_by(tests: list[str], *options: str) -> str | None:
-    """Return the test that fails, None if none does, or "timeout".
+    """Run tests. Return the name of the test that fails, "timeout", or None if no test fails.
 
-    They run in a fork of this process, which has imported Keras, but nothing of the package.
+    The tests run in a fork of this process, which has imported Keras but not the package.
     """
     if not tests:
         return None
@@ -213,20 +214,20 @@ def found_by(tests: list[str], *options: str) -> str | None:
 
 
 def run_tests(tests: list[str], options: tuple[str, ...]) -> None:
-    """Run tests in their order, as a process to be forked."""
-    os.setsid()  # a group with the processes that the tests start
+    """Run tests in the given order. This function is called in a forked process."""
+    os.setsid()  # a process group that includes the processes started by tests
     with open(RECORD / "output.txt", "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    # Doctests alone would not load conftest.py, which gives them their names.
+    # With only doctests, pytest would not load conftest.py, which defines the names in doctests.
     arguments = ["-q", "-x", "--tb=no", *IN_ONE_PROCESS, *options, "tests/conftest.py", *files]
     sys.exit(pytest.main(arguments, plugins=[Only(tests)]))
 
 
 def find(count: int, seed: int, output: pathlib.Path) -> None:
-    """Put in faults, run tests, and add a row to a file for each; goes on behind its last row."""
-    # Imported once for all forks, with what `conftest.py` sets before.
+    """Insert faults, run tests, and append a row per fault to a file. Existing rows are skipped."""
+    # Imported once for all forks, after setting the same variables as `conftest.py`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     import coverage

@@ -1,4 +1,4 @@
-"""Packages that seem not to be installed."""
+"""Simulate that a package is not installed."""
 
 import sys
 
@@ -6,7 +6,7 @@ from encoder_zoo.common.lazy import LazyModule
 
 
 def hide(monkeypatch, module: LazyModule) -> None:
-    """Let a module that may have been imported be missing for the rest of a test."""
+    """Hide a module for the rest of a test, even if it has already been imported."""
     fresh = vars(LazyModule(module.__name__, module._missing))
     for name in vars(module).keys() - fresh.keys():
         monkeypatch.delitem(vars(module), name)

@@ -1,11 +1,12 @@
-"""Training beside a plain loop that is written out: own losses, gradients of the backend, AdamW.
+"""Compare training with `fit` and training in a plain loop with its own losses and its own AdamW.
 
-`compare` trains a tiny task in both ways; in the folder `tests`,
-`python -c "import plain_training; plain_training.main()"` prints the table of a backend.
+`compare` trains a tiny task with `fit` and with the plain loop, which uses the gradients of the
+backend. In the folder `tests`, `python -c "import plain_training; plain_training.main()"` prints
+the table of a backend.
 
-AdamW divides a gradient by its own size, so that one that is only rounding moves its weight as far
-as any other. With the epsilon of 1e-3 here, for both sides, it moves it by as much less as it is
-smaller. So all changes of all weights can be compared, their sizes included.
+AdamW divides a gradient by its size. A gradient that only consists of rounding errors would
+therefore change its weight as much as any other gradient. With an epsilon of 1e-3 in `fit` and in
+the plain loop, small gradients cause small changes, so the changes of all weights can be compared.
 """
 
 import contextlib
@@ -31,14 +32,14 @@ from encoder_zoo.tasks.training.text_model import TextModel
 from encoder_zoo.testing import tiny
 
 ROWS, SIZE, LENGTH = 7, 2, 16  # rows in batches of 2: the last is smaller
-FILLED = 10  # rows of the plain loop's batches, so that one shape does: some do not count
+FILLED = 10  # rows per batch of the plain loop, including padding, so that there is one shape
 PEAK, DECAY, EPSILON = 1e-2, 0.01, 1e-3
-FIRST_SCALE = 2.0**15  # of the loss in float16
-# Largest error of all changes, over their norm. A real fault makes 1e-2 and more of it.
+FIRST_SCALE = 2.0**15  # loss scale in float16
+# Maximum norm of the errors, relative to the norm of the changes. A real fault causes 1e-2 or more.
 MOST = {"float32": 1e-4, "mixed_float16": 5e-2, "mixed_bfloat16": 2e-1}
 
 
-# -- losses of a batch, whose rows (N,) count where they are 1 -----------------------------------
+# -- losses of a batch, with `rows` (N,): 1 for real rows and 0 for padding ------------------------
 
 
 def crossentropy(logits, y, smoothing=0.0):
@@ -112,7 +113,7 @@ def of_ranking(scores, y, rows):
 
 
 def candidates(vectors):
-    """Return further texts (N, K, ...) one column after the other, (K N, ...)."""
+    """Concatenate the columns of additional texts (N, K, ...) to (K N, ...)."""
     columns = ops.swapaxes(vectors[:, 1:], 0, 1)
     return ops.reshape(columns, (-1, *columns.shape[2:]))
 
@@ -168,18 +169,19 @@ def tokens_of(weights, rows):
 
 
 class Case:
-    """A task and its own loss.
+    """A task and its loss in the plain loop.
 
     Args:
-        name: of the task's class.
-        loss: of a batch.
-        raw: whether `fit` takes raw texts; others are prepared: those of MaskedLM are masked at
-            random, once.
-        size: what each batch's loss counts by in an accumulated step; None: the loss is that of
-            the large batch. Of losses that compare the batch's texts or are sums of two means.
-        data: (x, y) in place of `tiny_data`.
-        arguments: of the task, likewise.
-        compiled: arguments of `compile`.
+        name: String. Class name of the task.
+        loss: Function that computes the loss of a batch.
+        raw: Boolean. Whether `fit` receives raw texts. If False, the inputs are preprocessed, and
+            the texts for MaskedLM are masked once, at random. Defaults to False.
+        size: Optional function. Weight of a batch in an accumulated step. If None, the loss is
+            computed for the large batch. Required for losses that compare the texts of a batch, and
+            for sums of two means. Defaults to None.
+        data: Optional tuple (x, y) to use instead of `tiny_data`.
+        arguments: Optional dict. Task arguments to use instead of the arguments in `tiny_data`.
+        compiled: Optional dict. Arguments for `compile`.
     """
 
     def __init__(self, name, loss, raw=False, size=None, data=None, arguments=None, compiled=None):
@@ -278,16 +280,16 @@ TF, ALWAYS = ("tensorflow",), ("tensorflow", "jax", "torch")
 
 
 class Way:
-    """Arguments of `compile`, and of `fit`.
+    """A way to train: arguments for `compile` and `fit`.
 
     Args:
-        epochs: of `fit`.
-        precision: of the task.
-        size: of the batches.
-        fit: further arguments of `fit`.
-        backends: that have it.
-        all_on: backends on which all tasks are tried, and not only `FEW`.
-        **compiled: arguments of `compile`.
+        epochs: Integer. Number of epochs. Defaults to 2.
+        precision: String. Dtype policy of the task. Defaults to "float32".
+        size: Integer. Batch size.
+        fit: Optional dict. Additional arguments for `fit`.
+        backends: Tuple of strings. Backends to test. Defaults to all backends.
+        all_on: Tuple of strings. Backends on which all tasks are tested instead of `FEW` tasks.
+        **compiled: Arguments for `compile`.
     """
 
     def __init__(
@@ -346,10 +348,10 @@ WAYS = {
 
 
 def cells(backend):
-    """Return the pairs of a way and a case of a backend.
+    """Return the pairs of a way and a case to test on a backend.
 
-    The ways do not depend on the task's loss, but for accumulation. On JAX, where a program is
-    compiled for each cell, they have one task.
+    Except for accumulation, a way does not depend on the loss of the task. On JAX, a program is
+    compiled for each pair, so a way is only tested with one task.
     """
     few, found = FEW[:1] if backend == "jax" else FEW, []
     for (way, given), case in itertools.product(WAYS.items(), CASES):
@@ -372,7 +374,7 @@ def _precision(name):
 
 
 def several(values):
-    """Return seven rows of lists, arrays and tuples of them."""
+    """Repeat the rows of a list, an array or a tuple of columns until there are seven rows."""
     if isinstance(values, tuple):
         return tuple(map(several, values))
     if isinstance(values, np.ndarray):
@@ -381,10 +383,10 @@ def several(values):
 
 
 def data_of(case, task):
-    """Return raw inputs and labels, sample weights, and the same as one prepared batch."""
+    """Return raw inputs, labels and sample weights, and the same data as a preprocessed batch."""
     x, y = map(several, case.data)
     given = np.random.default_rng(1).uniform(0.2, 2.0, ROWS).astype("float32")
-    of_detection = case.cls is ez.ReplacedTokenDetection  # whose weights are of all tokens
+    of_detection = case.cls is ez.ReplacedTokenDetection  # with weights for all tokens
     prepared = task.preprocessor(x, y, given if of_detection else None)
     inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(prepared)
     labels = np.zeros(ROWS) if labels is None else labels
@@ -399,7 +401,7 @@ def data_of(case, task):
 
 
 def filled(values, rows):
-    """Return some rows, and the first of all as often as fills a batch."""
+    """Select rows, and fill the batch with copies of row 0."""
     rows = np.concatenate([rows, np.zeros(FILLED - len(rows), int)])
     return keras.tree.map_structure(lambda v: np.asarray(v)[rows], values)
 
@@ -416,8 +418,10 @@ def groups_of(way):
 
 
 def gradient_function(task, loss):
-    """Return the function `(scale, x, y, weights, rows, *share)` to the gradient of scale * loss,
-    by the backend alone."""
+    """Create a function that computes the gradient of scale * loss with the backend, without Keras.
+
+    The function has the arguments `(scale, x, y, weights, rows, *share)`.
+    """
     backend = keras.config.backend()
 
     def scaled(scale, x, y, weights, rows, *share, outputs):
@@ -471,7 +475,7 @@ def gradient_function(task, loss):
 
 
 def rates(steps, warmup):
-    """Return rates from above 0 to the peak over the warmup, and down."""
+    """Return the learning rates of all steps: linear warmup to the peak, and linear decay."""
     up = max(1, int(steps * warmup)) if warmup else 0
     return [
         PEAK * min((n + 1) / up if up else 1.0, (steps - n) / max(1, steps - up))
@@ -480,8 +484,7 @@ def rates(steps, warmup):
 
 
 def shares(backbone, variables, decay):
-    """Return the share of the learning rate of each weight: of the head, the only block below it
-    and the embeddings below that."""
+    """Return the learning rate multiplier of each weight, for a head, one block and embeddings."""
     [block] = backbone.blocks
     powers = {id(weight): 1 for weight in block.weights}
     powers |= {id(weight): 2 for weight in backbone.embeddings.weights}
@@ -489,7 +492,7 @@ def shares(backbone, variables, decay):
 
 
 def step_gradient(case, gradient, prepared, batches, total, scale):
-    """Return the gradient of a step over pairs of a batch's number and rows."""
+    """Return the gradient of a step. `batches` are pairs of a batch index and its row indices."""
     if not case.size:
         batches = [(batches[0][0], np.concatenate([rows for _, rows in batches]))]
     sums, divisor = None, 0.0
@@ -508,16 +511,16 @@ def step_gradient(case, gradient, prepared, batches, total, scale):
 
 
 def plain_loop(case, way, gradient, prepared, values, trained, shares, decays):
-    """Return the weights after all steps, and how many there are.
+    """Return the weights after all steps, and the number of steps.
 
     Args:
-        case, way: of the table.
-        gradient: of `gradient_function`, of weights that `values` assigns.
-        prepared: the data.
-        values: the weights, NumPy; assigns and returns them.
-        trained: which of the weights are trained.
-        shares: of the learning rate, of each.
-        decays: which have weight decay.
+        case, way: `Case` and `Way` to test.
+        gradient: Function from `gradient_function`. It uses the weights that `values` assigns.
+        prepared: Tuple of inputs, labels and weights.
+        values: Function that returns the weights as NumPy arrays, or assigns them.
+        trained: List of booleans. Whether each weight is trained.
+        shares: List of floats. Learning rate multiplier of each weight.
+        decays: List of booleans. Whether each weight has weight decay.
     """
     groups, warmup = groups_of(way), way.compiled.get("warmup", 0.1)
     total, step, numbers = sum(map(len, groups)), 0, itertools.count()
@@ -559,7 +562,7 @@ def plain_loop(case, way, gradient, prepared, values, trained, shares, decays):
 
 
 class Models:
-    """The tasks of a case in a precision, one to train and one for gradients, used for all ways."""
+    """Two copies of a task that all ways share: one copy for `fit`, and one copy for gradients."""
 
     def __init__(self, case, precision, strategy=None):
         self.case = case
@@ -578,7 +581,7 @@ class Models:
                 variable.assign(value)
 
     def values(self, weights=None):
-        """Assign weights for gradients; without any, return those that there are, as float64."""
+        """Assign weights to the copy for gradients. By default, return the weights as float64."""
         if weights is None:
             return [np.float64(weight) for weight in self.weights]
         for variable, value in zip(self.all[1], weights, strict=True):
@@ -586,7 +589,7 @@ class Models:
 
 
 def compare(name, way_name, models=None, strategy=None):
-    """Return the numbers of steps, ours and expected, and the error of all changes."""
+    """Train in both ways. Return the numbers of steps (found, expected) and the relative error."""
     case, way = CASES[name], WAYS[way_name]
     models = models or Models(case, way.precision, strategy)
     models.reset()
@@ -620,7 +623,7 @@ def compare(name, way_name, models=None, strategy=None):
 
 
 def wrong(result, precision="float32"):
-    """Return what of a result is not that of the plain loop."""
+    """Return a list of the differences between a result and the plain loop."""
     found, expected = result["steps"]
     problems = [] if found == expected else [f"{found} steps for {expected}"]
     if not result["error"] < MOST[precision]:
@@ -628,7 +631,7 @@ def wrong(result, precision="float32"):
     return problems
 
 
-# Faults that were there, or could be, each with a cell that must show it.
+# Faults that occurred or could occur, each with a pair of case and way that must detect it.
 FAULTS = {
     "a mean of the batches' means": (
         lambda: mock.patch.object(
@@ -684,7 +687,7 @@ def _only_whole_steps(optimizer):
 
 
 def faults():
-    """Put each fault in, and exit with an error where its cell does not show it."""
+    """Insert each fault, and exit with an error if the comparison does not detect it."""
     missed = 0
     for fault, (put_in, (name, way)) in FAULTS.items():
         with put_in():
@@ -696,8 +699,11 @@ def faults():
 
 
 def check_overflows(steps=(2, 3), count=5):
-    """Check runs of some batches, of which each may overflow or not, against AdamW by the paper
-    with the mean of each step's finite gradients; the first step is all of the warmup."""
+    """Check training with overflowing batches against AdamW as in the paper.
+
+    All combinations of overflowing and finite batches are tested. Each step uses the mean of its
+    finite gradients. The warmup has one step.
+    """
     backend, start, first_scale = keras.config.backend(), np.float32([1.0, -2.0, 0.5]), 8.0
     gradients = np.random.default_rng(0).normal(size=(count, 3)) * [[3], [0.1], [1], [2], [0.3]]
     weight = keras.Variable(start, name="kernel")
@@ -737,7 +743,7 @@ def check_overflows(steps=(2, 3), count=5):
 
 
 def applying(optimizer, weight, backend):
-    """Return the function of a gradient that has an optimizer make one graph's step."""
+    """Create a function that takes a gradient and runs an optimizer step in a graph."""
     if backend == "tensorflow":
         import tensorflow as tf
 
@@ -758,7 +764,7 @@ def applying(optimizer, weight, backend):
 
 
 def two_devices():
-    """Return a strategy of two devices on one processor, before TensorFlow is used."""
+    """Create a strategy with two devices on one processor. Call this before using TensorFlow."""
     import tensorflow as tf
 
     [cpu] = tf.config.list_physical_devices("CPU")
@@ -768,15 +774,17 @@ def two_devices():
 
 
 def main(*ways, names=()):
-    """Print the table of this backend, or some of its ways and cases; exit with an error where a
-    cell is wrong."""
+    """Print the table of this backend, and exit with an error if a result is wrong.
+
+    By default, all ways and cases are tested.
+    """
     backend = keras.config.backend()
     strategy = two_devices() if backend == "tensorflow" else None
     chosen = [
         (name, WAYS[way].precision, "replicas" in way, repr(WAYS[way].compiled), way)
         for way, name in cells(backend)
         if (not ways or way in ways) and (not names or name in names)
-    ]  # with the same arguments of `compile` next to each other: they have one graph
+    ]  # pairs with the same `compile` arguments are adjacent, because they share a graph
     failed = 0
     for (name, precision, divided), members in itertools.groupby(sorted(chosen), lambda c: c[:3]):
         models = Models(CASES[name], precision, strategy if divided else None)

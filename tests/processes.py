@@ -1,4 +1,4 @@
-"""Python processes that tests start."""
+"""Start Python processes in tests."""
 
 import functools
 import importlib.util
@@ -12,11 +12,14 @@ import textwrap
 import pytest
 from paths import TESTS
 
-PATIENCE = 1800  # seconds for a process, so that one that hangs ends even on a busy machine
+PATIENCE = 1800  # maximum seconds for a process, so that a test ends if the process hangs
 
 
 def run(code: str, *arguments: object, given: str | None = None, cwd=None, **environment) -> str:
-    """Return what a new process prints, which can import tests' modules; skip without backend."""
+    """Run code in a new process, and return its output. Skip the test if the backend is missing.
+
+    The code can import modules from the folder of the tests.
+    """
     backend = environment.get("KERAS_BACKEND", "keras")
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed: `pip install {backend}`")
@@ -36,7 +39,7 @@ def run(code: str, *arguments: object, given: str | None = None, cwd=None, **env
 def start_process(
     code: str, log: str | os.PathLike, *arguments: object, **environment
 ) -> subprocess.Popen:
-    """Start a process as `run` does, and return it; the file `log` takes what it prints."""
+    """Start a process like `run`, and return the process. The output is written to `log`."""
     with open(log, "w") as file:
         return subprocess.Popen(
             _command(code, arguments),
@@ -47,7 +50,7 @@ def start_process(
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return addresses at this machine, at ports that are free."""
+    """Return addresses of free ports on this machine."""
     sockets = [socket.socket() for _ in range(count)]
     for s in sockets:
         s.bind(("127.0.0.1", 0))
@@ -58,7 +61,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def cluster_of_two() -> list[str]:
-    """Return TF_CONFIG of each of two workers."""
+    """Return the values of TF_CONFIG for two workers."""
     cluster = {"worker": free_addresses(2)}
     tasks = [{"type": "worker", "index": i} for i in range(2)]
     return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
@@ -75,5 +78,5 @@ def _with_tests(environment: dict[str, str]) -> dict[str, str]:
 
 @functools.cache
 def printed(code: str, backend: str, *arguments: str) -> str:
-    """Return what a process of a backend prints, which runs once for all tests that ask."""
+    """Run code on a backend, and return the output. The result is cached for other tests."""
     return run(code, *arguments, KERAS_BACKEND=backend)

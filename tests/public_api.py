@@ -1,7 +1,7 @@
-"""The public surface, one line each: names, arguments, defaults.
+"""List the public API, with one line per name: arguments and default values.
 
-`python tests/public_api.py --write` renews `tests/recorded/public_api.txt`, which
-`tests/facade/test_public_api.py` compares with the package.
+`python tests/public_api.py --write` updates `tests/recorded/public_api.txt`.
+`tests/facade/test_public_api.py` compares this file with the package.
 """
 
 import inspect
@@ -15,7 +15,7 @@ RECORD = pathlib.Path(__file__).parent / "recorded" / "public_api.txt"
 
 
 def lines() -> list[str]:
-    """Return the lines of all names and members that the reference documents, sorted."""
+    """Return the sorted lines of all names and members that the reference documents."""
     found: set[str] = set()
     objects = {name: find_object(name) for name in documented_names()}
     classes = [value for value in objects.values() if inspect.isclass(value)]
@@ -32,7 +32,7 @@ def lines() -> list[str]:
 
 
 def line_of(name: str, value: object) -> str:
-    """Return the line of a public name; "" for a module."""
+    """Return the line of a public name, or "" for a module."""
     if isinstance(value, types.ModuleType):
         return ""
     if isinstance(value, classmethod | staticmethod):
@@ -45,7 +45,7 @@ def line_of(name: str, value: object) -> str:
 
 
 def arguments_of(function) -> str:
-    """The arguments of a function, without `self` and types; those of a TypedDict by name."""
+    """Format the arguments of a function without `self` and types, and the keys of a TypedDict."""
     from encoder_zoo.common.validation import list_argument_names
 
     parameters = [
@@ -63,7 +63,7 @@ def arguments_of(function) -> str:
 
 
 def named(default: object) -> object:
-    """A default as it is written: a class by its name."""
+    """Return a default value for the signature. Classes are shown by name."""
     is_class = inspect.isclass(default) and default is not inspect.Parameter.empty
     return Name(default.__name__) if is_class else default
 

@@ -1,4 +1,4 @@
-"""The names that the reference documents."""
+"""List the names that the reference documents."""
 
 import importlib
 import re
@@ -11,7 +11,7 @@ BLOCK = re.compile(r"^::: encoder_zoo\.(\S+)\n((?:    .*\n)*)", re.MULTILINE)
 
 
 def documented_names() -> dict[str, list[str]]:
-    """Return {name without "encoder_zoo.": documented members}."""
+    """Return a dict from names without "encoder_zoo." to their documented members."""
     found = {}
     for path in sorted((PAGES / "reference").rglob("*.md")):
         for name, options in BLOCK.findall(path.read_text(encoding="utf-8") + "\n"):
@@ -21,7 +21,7 @@ def documented_names() -> dict[str, list[str]]:
 
 
 def find_object(name: str) -> object:
-    """Return the object of a documented name."""
+    """Return the object with a documented name."""
     owner = importlib.import_module("encoder_zoo")
     for part in name.split("."):
         try:

@@ -1,11 +1,11 @@
-"""Layouts of checkpoints by the code that families were released with."""
+"""Checkpoint layouts of the code that was released with some families."""
 
 import re
 from collections.abc import Mapping
 
 import numpy as np
 
-NOMIC_CONFIG = {  # of nomic-embed-text-v1.5, but for the sizes
+NOMIC_CONFIG = {  # as in nomic-embed-text-v1.5, except for the sizes
     "activation_function": "swiglu",
     "attn_pdrop": 0.0,
     "causal": False,
@@ -32,7 +32,7 @@ NOMIC_CONFIG = {  # of nomic-embed-text-v1.5, but for the sizes
     "type_vocab_size": 2,
     "use_rms_norm": False,
 }
-GTE_CONFIG = {  # of gte-base-en-v1.5, but for the sizes
+GTE_CONFIG = {  # as in gte-base-en-v1.5, except for the sizes
     "attention_probs_dropout_prob": 0.0,
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.1,
@@ -49,7 +49,7 @@ GTE_CONFIG = {  # of gte-base-en-v1.5, but for the sizes
     "pack_qkv": True,
     "pad_token_id": 0,
     "position_embedding_type": "rope",
-    # As the stored checkpoint's linear factor, 2 = 4 ** (2 / 4), and base, 160,000.
+    # Equal to the linear factor, 2 = 4 ** (2 / 4), and the base, 160,000, of the stored checkpoint.
     "rope_scaling": {"factor": 4.0, "type": "ntk"},
     "rope_theta": 40_000,
     "type_vocab_size": 2,
@@ -89,11 +89,11 @@ CONFIGS = {"nomic_bert": NOMIC_CONFIG, "gte": GTE_CONFIG}
 
 
 def released_tensors(name: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the tensors of a checkpoint of transformers in the layout of the released code.
+    """Convert the tensors of a transformers checkpoint to the layout of the released code.
 
     Args:
-        name: of the family.
-        tensors: {name in transformers: tensor}.
+        name: String. Family name.
+        tensors: Dict {name in transformers: tensor}.
     """
     tensors = dict(tensors)
     for fused, parts in FUSED[name].items():

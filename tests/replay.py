@@ -1,9 +1,9 @@
-"""Prints which of the recorded repositories open, from a server on this machine.
+"""Print which of the recorded repositories can be opened, from a local server.
 
     python tests/replay.py [--write FILE]
 
-It shows that the code reads every layout on record. The weights are tiny: what the numbers in the
-real repositories are, `tests/check_known.py` looks at, with a network.
+This script shows that every recorded layout can be read. The weights are tiny. To check the real
+repositories over a network, use `tests/check_known.py`.
 """
 
 import argparse
@@ -18,18 +18,18 @@ from replayed_hub import ENCODER, REPOSITORIES, write_repositories
 
 SOURCE = "recorded file lists of 2024-2026, replayed with tiny weights"
 
-# What the replay cannot tell of the real repositories.
+# Fields that the replay cannot determine for the real repositories.
 _NOT_REAL = {"commit": None, "parameters": None, "fetched": 0}
 
 
 def replay(folder: pathlib.Path) -> dict[str, list]:
-    """Checks the recorded repositories, in each of the formats that their weights may have.
+    """Check the recorded repositories in all formats of their weights.
 
     Args:
-        folder: to write them to.
+        folder: Path. Folder to write the repositories to.
 
     Returns:
-        {repository: a `Finding` for each format}; repositories that are alike share theirs.
+        Dict {repository: list with a `Finding` per format}. Equal repositories are checked once.
     """
     from check_known import check_source
 
@@ -52,7 +52,7 @@ def replay(folder: pathlib.Path) -> dict[str, list]:
 
 
 def main() -> None:
-    """Prints the table; with --write, also keeps what was found of the listed presets."""
+    """Print the table. With --write, also store the results for the listed presets."""
     import check_known
 
     from encoder_zoo.presets.registry import list_presets

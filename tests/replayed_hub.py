@@ -1,4 +1,4 @@
-"""Repositories as recorded in `recorded/hub_listings.json`, with tiny weights."""
+"""Create the repositories recorded in `recorded/hub_listings.json`, with tiny weights."""
 
 import json
 import pathlib
@@ -21,18 +21,18 @@ _EMBEDDINGS = tuple(
     for name in ("word_embeddings", "tok_embeddings", "embed_tokens", "word_embedding", "shared")
 )
 GLINERS = HERE / "golden" / "gliner"
-ENCODER = "org/encoder"  # of the folders of `write_old_gliner`
+ENCODER = "org/encoder"  # the encoder of the folders from `write_old_gliner`
 _MODEL = ("config.json", "model.safetensors", "expected.npz")
 
 
 def write_repositories(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-    """Writes the recorded repositories, those of one layout and format once.
+    """Write the recorded repositories. Repositories with the same layout and format share a folder.
 
     Args:
-        folder: to write to.
+        folder: Path. Folder to write to.
 
     Returns:
-        {repository: its folders, one for each format that its weights may have}.
+        Dict {repository: list with a folder for each format of the weights}.
     """
     found = {}
     for repository in REPOSITORIES:
@@ -80,12 +80,12 @@ def _write(folder: pathlib.Path, repository: dict, weights: str) -> None:
 
 
 def write_old_gliner(folder: pathlib.Path, encoder: pathlib.Path, kind: str) -> None:
-    """Write a folder as gliner did before 0.2.7, without the encoder's configuration and tokenizer.
+    """Write a folder like gliner before 0.2.7, without the encoder's configuration and tokenizer.
 
     Args:
-        folder: the folder to write.
-        encoder: the folder of the repository `ENCODER`, which has these files.
-        kind: name of a folder in `GLINERS`.
+        folder: Path. Folder to write.
+        encoder: Path. Folder of the repository `ENCODER`, which contains these files.
+        kind: String. Name of a folder in `GLINERS`.
     """
     source = GLINERS / kind
     config = json.loads((source / "gliner_config.json").read_text("utf-8"))
@@ -106,7 +106,7 @@ def write_old_gliner(folder: pathlib.Path, encoder: pathlib.Path, kind: str) -> 
 
 
 def _write_gliner(folder: pathlib.Path, encoder: pathlib.Path, layout: dict) -> None:
-    """Write an old folder of gliner whose encoder has another tokenizer and a larger vocabulary."""
+    """Write an old gliner folder. Its encoder has another tokenizer and a larger vocabulary."""
     write_old_gliner(folder, encoder, layout["gliner"])
     (encoder / "tokenizer.json").unlink()
     shutil.copy(_CHECKPOINTS / layout["tokenizer_of"] / "spm.model", encoder)
@@ -134,7 +134,7 @@ def _write_tokenizer(folder: pathlib.Path, layout: dict) -> None:
 
 
 def _tensors(layout: dict, tensors: dict, dtype: str | None) -> dict:
-    """The tensors of a checkpoint, under the names and in the types of a layout."""
+    """Convert the tensors of a checkpoint to the names and dtypes of a layout."""
     if released := layout.get("released"):
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         arrays = released_tensors(released, arrays)

@@ -1,4 +1,4 @@
-"""The service at a port of this machine, for tests."""
+"""Run the service on a local port for tests."""
 
 import contextlib
 import threading
@@ -15,7 +15,7 @@ httpx, uvicorn, _, _ = [
 
 @contextlib.contextmanager
 def serve(app, until_ready=True, **options):
-    """Serve an application in a thread. Return a client, whose `server` is uvicorn's."""
+    """Serve an application in a thread. Yield a client, whose attribute `server` is uvicorn's."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", **options))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -33,7 +33,7 @@ def serve(app, until_ready=True, **options):
 
 
 def wait_until(holds, seconds=120):
-    """Wait until a condition holds."""
+    """Wait until `holds()` is true."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end

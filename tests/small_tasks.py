@@ -1,4 +1,4 @@
-"""Small untrained tasks by name, and texts for them."""
+"""Create small untrained tasks by name."""
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
@@ -9,16 +9,16 @@ TEXTS = ["one two", "three", "four five", "six"]
 
 
 def make(name: str, family=BERT, **arguments):
-    """The task of `tiny.task`, with labels and so on; the arguments are those of its backbone."""
+    """Create a task with the settings of `tiny.task`. The arguments are for its backbone."""
     return tiny.task(family, getattr(ez, name), **arguments)
 
 
 def preprocessor(name: str, family=BERT, **arguments):
-    """The preprocessor of a task's class."""
+    """Create a preprocessor for a task class."""
     return getattr(ez, name).record.preprocessor_class(tiny.tokenizer(family), **arguments)
 
 
 def new(name: str, family=BERT, *, pooler=True, **arguments):
-    """A task with the caller's arguments alone, such as `labels`, and a tiny backbone."""
+    """Create a task with a tiny backbone. The arguments, such as `labels`, are for the task."""
     backbone = tiny.backbone(family, pooler=pooler)
     return getattr(ez, name)(backbone, preprocessor(name, family), **arguments)

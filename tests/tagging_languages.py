@@ -1,9 +1,9 @@
-"""Sentences of many languages with entities, also inside of words, as spans and as words."""
+"""Sentences in many languages with entities, as texts with spans and as words with tags."""
 
 import itertools
 import re
 
-# Of each language: sentences with the places of names in them, persons and places.
+# For each language, sentences with placeholders for names, and lists of persons and places.
 SENTENCES = {
     "english": (
         [
@@ -120,7 +120,7 @@ LANGUAGES = list(SENTENCES)
 
 
 def parts_of(language: str) -> list[list[tuple[str, str | None]]]:
-    """Return sixteen sentences of a language, each as parts with the type of their entity."""
+    """Return sixteen sentences of a language, as lists of parts with their entity types."""
     frames, *names = SENTENCES[language]
     found = []
     for i, j in itertools.product(range(len(frames)), range(4)):
@@ -147,7 +147,7 @@ def with_spans(language: str) -> tuple[list[str], list[list[dict]]]:
 
 
 def with_tags(language: str) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the sentences in words, of which each has a tag."""
+    """Return the sentences as words with tags."""
     words, tags = [], []
     for parts in parts_of(language):
         row = [

@@ -1,4 +1,4 @@
-"""A hub on this machine that repositories can be pushed to, as huggingface_hub pushes them."""
+"""A local hub server to which huggingface_hub can push repositories."""
 
 import base64
 import hashlib
@@ -10,20 +10,20 @@ import yaml
 from fake_hub import Hub, etag
 
 TOKEN = "hf_writes"
-LARGE = (".safetensors", ".h5", ".bin")  # stored by their checksum, apart from the commit
+LARGE = (".safetensors", ".h5", ".bin")  # stored under their checksum, separately from the commit
 
 
 class WritableHub(Hub):
-    """Takes the requests of `create_repo` and `create_commit`, and serves what was pushed.
+    """Server for `create_repo` and `create_commit`, which also serves the pushed files.
 
     Args:
-        folder: to keep the repositories in.
+        folder: Path. Folder for the repositories.
 
     Attributes:
-        visibility: {repository: what its creator asked for}.
-        blobs: {SHA-256: contents} of large files.
-        messages: of all commits.
-        refuse: {path: status} of requests that are refused.
+        visibility: Dict {repository: requested visibility}.
+        blobs: Dict {SHA-256: contents} with large files.
+        messages: List of strings. The messages of all commits.
+        refuse: Dict {path: status}. Requests with these paths get this status.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -70,7 +70,7 @@ class WritableHub(Hub):
         return 200, answer
 
     def _validate(self, content):
-        """The hub refuses a card whose head is no YAML, or has fields of another type."""
+        """Reject a model card whose header is not valid YAML, or has fields with a wrong type."""
         try:
             head = yaml.safe_load(content.split("---\n")[1])
         except (IndexError, yaml.YAMLError) as error:

@@ -1,11 +1,11 @@
-"""Makes the tiny folder in `bge_m3/`, with the answers of FlagEmbedding.
+"""Create the tiny folder `bge_m3/`, with the outputs of FlagEmbedding.
 
-Run as `USE_TF=0 python make_bge_m3.py` with FlagEmbedding and a transformers that it takes. Beside
-an encoder and the two heads, which torch writes, `expected.npz` has texts, their dense vectors, the
-weights of their tokens, the vectors of their tokens, and the scores of all pairs, each by itself
-and mixed 1 : 0.3 : 1.
+Run `USE_TF=0 python make_bge_m3.py` with FlagEmbedding and a compatible version of transformers. In
+addition to an encoder and two heads, which are saved by torch, `expected.npz` contains texts, their
+dense vectors, token weights and token vectors, and the scores of all pairs. The three kinds of
+scores are stored separately, and combined with the weights 1, 0.3 and 1.
 
-Made by FlagEmbedding 1.4.2 with transformers 4.57 and torch 2.13.
+The folder was created with FlagEmbedding 1.4.2, transformers 4.57 and torch 2.13.
 """
 
 import json

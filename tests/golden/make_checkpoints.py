@@ -1,8 +1,8 @@
-"""Makes the tiny checkpoints in `checkpoints/` and what transformers computes with them.
+"""Create the tiny checkpoints in `checkpoints/`, with the outputs that transformers computes.
 
-Run once for a family, with the extra `peers` installed, as `make_checkpoints.py electra`; without a
-name for all of them. One folder for each family and head: `config.json`, `model.safetensors`, the
-tokenizer's files, and `expected.npz` with inputs and outputs.
+With the extra `peers` installed, run `make_checkpoints.py electra` for one family, or without a
+name for all families. Each folder is for a family and a head, and contains `config.json`,
+`model.safetensors`, the tokenizer files, and `expected.npz` with inputs and outputs.
 """
 
 import copy
@@ -209,7 +209,7 @@ def write_gemma_vocabulary(folder: pathlib.Path) -> int:
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?=▁)"), "isolated")  # to learn words
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?=▁)"), "isolated")  # learn words
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
     known = [*special, *(f"<0x{byte:02X}>" for byte in range(256))]
     options = {"special_tokens": known, "initial_alphabet": ["▁"], "show_progress": False}
@@ -234,9 +234,9 @@ def write_gemma_vocabulary(folder: pathlib.Path) -> int:
     return tokenizer.get_vocab_size()
 
 
-# Where the usual seed gives a LayerNorm eight numbers so alike that it magnifies rounding.
+# With the default seed, a LayerNorm gets eight nearly equal values, which magnifies rounding.
 SEEDS = {("Bart", "Model"): 2, ("DebertaV2", "ForMaskedLM"): 2}
-# For each tokenizer's class: what writes its files and says how many tokens they have.
+# For each tokenizer class, a function that writes its files and returns the number of tokens.
 WRITE = {
     "BertTokenizer": write_bert_vocabulary,
     "MPNetTokenizer": write_mpnet_vocabulary,
@@ -258,7 +258,7 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     keys = family.config_keys
-    # Copies, as transformers writes into nested fields.
+    # Copies, because transformers changes nested fields.
     sizes = {keys[name]: v for name, v in copy.deepcopy(SIZES).items() if name in keys}
     sizes["vocab_size"] = WRITE[family.tokenizer.name](folder)
     if family.positions_skip_padding:
@@ -287,7 +287,7 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     sizes |= BEAM if beam else {}
     name = family.class_prefix
     torch.manual_seed(SEEDS.get((name, head), sum(map(ord, name + head))))
-    # Large weights, so that every part shows in the outputs.
+    # Large weights, so that every part affects the outputs.
     config = getattr(transformers, f"{name}Config")(**{**sizes, "initializer_range": 0.5})
     config.init_std = 0.5
     class_name = (
@@ -307,9 +307,9 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     if family.name == "esm":  # masks change the embeddings of all tokens
         ids[:2, 3:5] = config.mask_token_id
     ids = np.where(mask, ids, config.pad_token_id)
-    if family.name == "bart":  # its classifier reads the last end token
+    if family.name == "bart":  # the classifier reads the last end token
         ids[np.arange(3), mask.sum(axis=1) - 1] = config.eos_token_id
-    if family.name == "xlnet":  # its classifier reads the last position
+    if family.name == "xlnet":  # the classifier reads the last position
         ids, mask = (
             np.stack([np.roll(a, 9 - n) for a, n in zip(values, mask.sum(axis=1), strict=True)])
             for values in (ids, mask)
@@ -322,9 +322,9 @@ def make(family: Family, head: str, beam: bool = False) -> None:
     if family.uses_global_mask and head in ("ForQuestionAnswering", "ForMultipleChoice"):
         # Otherwise transformers looks for separators.
         inputs["global_attention_mask"] = (mask & (np.arange(9) % 4 == 1)).astype(int)
-    if head == "ForMultipleChoice":  # of one choice for each text
+    if head == "ForMultipleChoice":  # one choice per text
         inputs = {name: value[:, None] for name, value in inputs.items()}
-    if in_order:  # each token from all others
+    if in_order:  # each token is predicted from all other tokens
         itself = torch.eye(9).repeat(3, 1, 1)
         inputs |= {"perm_mask": itself, "target_mapping": itself}
     if beam:

@@ -1,6 +1,6 @@
-"""Makes `minilm_embeddings.npz`: vectors of all-MiniLM-L6-v2, by sentence-transformers.
+"""Create `minilm_embeddings.npz` with vectors that sentence-transformers computes for MiniLM.
 
-Run once, with the extra `peers` installed.
+Run this script once, with the extra `peers` installed. The model is all-MiniLM-L6-v2.
 """
 
 import pathlib
@@ -13,7 +13,7 @@ TEXTS = [
     "Ein Haus, zwei Häuser; ﬁne naïve café!",
     "How do I reset my password?",
     "word",
-    "It rains. " * 90,  # longer than the model reads
+    "It rains. " * 90,  # longer than the maximum length
 ]
 
 if __name__ == "__main__":

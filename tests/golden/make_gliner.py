@@ -1,9 +1,9 @@
-"""Makes the tiny folders in `gliner/`, as the package gliner 0.2.29 writes them.
+"""Create the tiny folders in `gliner/` with the package gliner 0.2.29.
 
-Run as `python make_gliner.py [FOLDER NAME...]` with gliner, transformers 5.16 and torch 2.13.
-Beside the files of gliner, `expected.json` has what it finds in `TEXTS`, for each of `SETTINGS`,
-and `expected.npz` its logits (words, widths, labels) of each text. `write(folder, name)` makes
-others for tests beside gliner itself.
+Run `python make_gliner.py [FOLDER NAME...]` with gliner, transformers 5.16 and torch 2.13. In
+addition to the gliner files, `expected.json` contains the entities in `TEXTS` for each of
+`SETTINGS`, and `expected.npz` contains the logits (words, widths, labels) of each text.
+`write(folder, name)` creates folders for tests that compare with gliner.
 """
 
 import json
@@ -59,7 +59,7 @@ FOLDERS = {
     "modernbert": ("modernbert", {"hidden_size": 16, "num_rnn_layers": 0}, True),
     "roberta": ("xlm-roberta", {"hidden_size": 16}, True),
 }
-KEPT = ("bert", "bert_wider", "bert_marker", "deberta", "modernbert")  # in the repository
+KEPT = ("bert", "bert_wider", "bert_marker", "deberta", "modernbert")  # stored in the repository
 SIZES = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
@@ -190,17 +190,17 @@ def random_model(folder, kind, settings, seed):
 
 
 def write(folder, name):
-    """Write a folder as gliner does; returns the model."""
+    """Write a folder with gliner, and return the model."""
     kind, settings, safe = FOLDERS[name]
     models_of_seeds = (random_model(folder, kind, settings, seed) for seed in range(100))
     model = next(model for model, is_spread in models_of_seeds if is_spread)
     model.save_pretrained(folder, safe_serialization=safe)
-    # As it opens again, with the tokenizer that was written.
+    # The model is loaded again, with the tokenizer from the folder.
     return GLiNER.from_pretrained(str(folder))
 
 
 def answers(model, texts, labels, threshold=0.5, nested=False, multi_label=False):
-    """Return what gliner finds, text by text, as a batch would pad what it reads."""
+    """Return the entities that gliner finds. Texts are processed one by one to avoid padding."""
     return [
         model.inference(
             [text], labels, threshold=threshold, flat_ner=not nested, multi_label=multi_label

@@ -1,10 +1,14 @@
-"""Makes the tiny folders in `late_interaction/`, each in the form of another library.
+"""Create the tiny folders in `late_interaction/`, each in the format of a different library.
 
-Run as `USE_TF=0 python make_late_interaction.py FORM`, where FORM is `stanford`, whose vectors are
-computed by the formula of ColBERT's authors in torch, with transformers' encoder; `pylate`, with
-PyLate 1.6.0, sentence-transformers 5.3.0 and transformers 4.57; or `sentence_transformers`, with
-version 6.2.0 and transformers 5.23. Beside the files of the library, `expected.npz` has texts and
-the vectors of their tokens as queries and as documents, one text after the other.
+Run `USE_TF=0 python make_late_interaction.py FORM`. FORM is one of the following:
+
+- `stanford`: The vectors are computed in torch with the formula of the ColBERT authors and with the
+  encoder of transformers.
+- `pylate`: PyLate 1.6.0, sentence-transformers 5.3.0 and transformers 4.57.
+- `sentence_transformers`: Version 6.2.0 with transformers 5.23.
+
+In addition to the files of the library, `expected.npz` contains texts and their token vectors as
+queries and as documents, concatenated over the texts.
 """
 
 import json
@@ -23,7 +27,7 @@ QUERY_LENGTH, DOCUMENT_LENGTH, WIDTH = 12, 16, 4
 
 
 def stanford(folder: pathlib.Path) -> tuple[list, list]:
-    """Khattab and Zaharia 2020, section 3.2, and the files of the released ColBERTv2."""
+    """Write the files of the released ColBERTv2 (Khattab and Zaharia 2020, section 3.2)."""
     from safetensors.torch import load_file, save_file
 
     tokens = write_bert(folder, 1, ("[unused0]", "[unused1]"))

@@ -1,8 +1,8 @@
-"""Makes `rope.npz`: what transformers computes for texts longer than in pretraining.
+"""Create `rope.npz` with the outputs of transformers for texts that are longer than in pretraining.
 
-Run with the extra `peers` installed. The model is `checkpoints/NomicBert_Model` with dynamic
-scaling from 8 tokens on; each text is a batch of its own, in a model of its own, as transformers
-scales all texts of a batch by the longest one.
+Run this script with the extra `peers` installed. The model is `checkpoints/NomicBert_Model` with
+dynamic scaling for more than 8 tokens. Each text is a separate batch in a new model, because
+transformers scales all texts in a batch by the longest text.
 """
 
 import pathlib

@@ -1,10 +1,10 @@
-"""Makes the tiny folders in `routers/`: sparse encoders with another encoder for queries.
+"""Create the tiny folders in `routers/`: sparse encoders with a separate encoder for queries.
 
-Run as `USE_TF=0 python make_routers.py` with sentence-transformers. Beside the files of the
-library, `expected.npz` has texts and the vectors that it computes for them as queries and as
-documents. In `table` queries have a table of weights, in `two` a second model.
+Run `USE_TF=0 python make_routers.py` with sentence-transformers. In addition to the files of the
+library, `expected.npz` contains texts and their vectors as queries and as documents. Queries use a
+table of weights in `table`, and a second model in `two`.
 
-Made by 6.2.0 with transformers 5.24.
+The folders were created with version 6.2.0 and transformers 5.24.
 """
 
 import pathlib

@@ -1,12 +1,12 @@
-"""Makes the tiny folders in `sentence_transformers/`, each by another version of that library.
+"""Create the tiny folders in `sentence_transformers/`, each with a different version.
 
-Run as `USE_TF=0 python make_sentence_transformers.py` with each version installed, and transformers
-of its time. Beside the files of the library, `expected.npz` has texts and the vectors
-that it computes for them, without a prompt and with one.
+Run `USE_TF=0 python make_sentence_transformers.py` with each version of sentence-transformers, and
+a version of transformers from the same time. In addition to the files of the library,
+`expected.npz` contains texts and their vectors, with and without a prompt.
 
-Made by 1.2.1 and 2.2.2 with transformers 4.36, 2.7.0 (4.41), 3.4.1 (4.48), 4.1.0 (4.51), 5.3.0,
-5.4.1 and 5.7.0 (4.57), 6.2.0 (5.23). The first two save dense layers as `pytorch_model.bin`; before
-2.0 the encoder was in `0_Transformer`.
+The folders were created with 1.2.1 and 2.2.2 (transformers 4.36), 2.7.0 (4.41), 3.4.1 (4.48), 4.1.0
+(4.51), 5.3.0, 5.4.1 and 5.7.0 (4.57), and 6.2.0 (5.23). The first two versions save dense layers as
+`pytorch_model.bin`. Before 2.0, the encoder was in `0_Transformer`.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ VERSION = tuple(int(part) for part in sentence_transformers.__version__.split(".
 
 
 def pooling(*names: str, **options) -> models.Pooling:
-    """Before 5.4 the modes are flags."""
+    """Create the pooling module. Before version 5.4, the modes are flags."""
     if VERSION >= (5, 4):
         return models.Pooling(8, names if len(names) > 1 else names[0], **options)
     flags = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
@@ -36,7 +36,7 @@ def pooling(*names: str, **options) -> models.Pooling:
 
 
 def modules() -> tuple[list[torch.nn.Module], dict]:
-    """The modules of this version, and arguments of the model."""
+    """Return the modules of this version, and the arguments of the model."""
     nn, dense = torch.nn, models.Dense
     normalize = [models.Normalize()] if VERSION >= (2, 0) else []
     prompts = {"prompts": {"query": PROMPT, "passage": "a : "}}

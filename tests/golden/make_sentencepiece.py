@@ -1,7 +1,7 @@
-"""Writes `sentencepiece/`: small models, and the ids that two other implementations give texts.
+"""Write `sentencepiece/` with small models, and the token ids of two other implementations.
 
-The models are trained by SentencePiece on the texts themselves. Ids and offsets are those of the
-`tokenizers` library in the steps that transformers 5 builds, and ids those of `sentencepiece`.
+SentencePiece trains the models on the texts. Ids and offsets are computed by the library
+`tokenizers` with the steps from transformers 5, and ids also by `sentencepiece`.
 
     python tests/golden/make_sentencepiece.py
 """
@@ -30,7 +30,7 @@ TEXTS = [
     "ha" * 80 + "." * 70 + "ab",
     "吾輩は猫である。名前はまだ無い。" * 12,
 ]
-# Rules of one's own, in SentencePiece's form: code points, and what they become.
+# Custom rules in the format of SentencePiece: code points, and their replacements.
 RULES = {"½": "1/2", "e\u0301": "é", "\x01": "", "\u200b": " ", "ﬁ": "fi", "Å": "å", "\t": " "}
 SPECIAL = ["[CLS]", "[SEP]", "[MASK]"]
 MODELS = {
@@ -64,7 +64,7 @@ MODELS = {
 
 
 def train(name: str, options: dict) -> None:
-    """Trains a model on the texts and their words."""
+    """Train a model on the texts and their words."""
     if "normalization_rule_name" not in options:
         tsv = FOLDER / "rules.tsv"
         lines = [f"{hexadecimal(key)}\t{hexadecimal(text)}\n" for key, text in RULES.items()]
@@ -83,12 +83,12 @@ def train(name: str, options: dict) -> None:
 
 
 def hexadecimal(text: str) -> str:
-    """Code points as SentencePiece's rules have them."""
+    """Format code points as in the rules of SentencePiece."""
     return " ".join(f"{ord(c):X}" for c in text)
 
 
 def proto(name: str) -> object:
-    """The model's file, read by SentencePiece's own classes."""
+    """Read a model file with the classes of SentencePiece."""
     from sentencepiece import sentencepiece_model_pb2
 
     found = sentencepiece_model_pb2.ModelProto()
@@ -97,11 +97,11 @@ def proto(name: str) -> object:
 
 
 def library(name: str, front: list, skipped: int, behind: list, steps: list) -> Tokenizer:
-    """The steps of transformers 5, around the model's pieces."""
+    """Create a tokenizer with the steps of transformers 5 and the pieces of a model."""
     model = proto(name)
     pieces = [(p.piece, p.score, p.type in (2, 3)) for p in model.pieces[skipped:]]
     special = [[(token, score, True) for token, score in tokens] for tokens in (front, behind)]
-    # A text must not become a special token: with a space in it, which no word has, none does.
+    # Texts must not be read as special tokens, so each special token contains a space.
     entries = [
         (f" {token}" if is_special else token, score)
         for token, score, is_special in [*special[0], *pieces, *special[1]]
@@ -119,11 +119,12 @@ def library(name: str, front: list, skipped: int, behind: list, steps: list) -> 
 
 
 def pairs(name: str, words: bool) -> Tokenizer:
-    """A BPE with XLM-RoBERTa's ids, in the steps of transformers' converters.
+    """Create a BPE tokenizer with the ids of XLM-RoBERTa and the steps of transformers.
 
     Args:
-        name: of the model.
-        words: whether white space separates words; else it is kept, as for Llama.
+        name: String. Name of the model.
+        words: Boolean. Whether whitespace separates words. If False, whitespace is kept, as for
+            Llama.
     """
     model = proto(name)
     front = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
@@ -149,19 +150,19 @@ def pairs(name: str, words: bool) -> Tokenizer:
 
 
 def xlm_roberta(name: str) -> Tokenizer:
-    """XLM-RoBERTa's order of ids."""
+    """Create a tokenizer with the id order of XLM-RoBERTa."""
     front = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
     return library(name, front, 3, [("<mask>", 0.0)], [])
 
 
 def camembert(name: str) -> Tokenizer:
-    """CamemBERT's order of ids."""
+    """Create a tokenizer with the id order of CamemBERT."""
     front = [(token, 0.0) for token in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
     return library(name, [*front, ("<unk>NOTUSED", -100.0)], 1, [("<mask>", 0.0)], [])
 
 
 def albert(name: str, lowercase: bool = True, keep_accents: bool = False) -> Tokenizer:
-    """ALBERT's steps."""
+    """Create a tokenizer with the steps of ALBERT."""
     steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not keep_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -171,13 +172,13 @@ def albert(name: str, lowercase: bool = True, keep_accents: bool = False) -> Tok
 
 
 def expected(tokenizer: Tokenizer) -> list[dict]:
-    """Ids and offsets of every text."""
+    """Return the ids and offsets of every text."""
     encodings = tokenizer.encode_batch(TEXTS, add_special_tokens=False)
     return [{"ids": e.ids, "offsets": e.offsets} for e in encodings]
 
 
 def main() -> None:
-    """Writes the models and the answers."""
+    """Write the models and the expected results."""
     FOLDER.mkdir(exist_ok=True)
     for name, options in MODELS.items():
         train(name, options)

@@ -1,10 +1,10 @@
-"""Makes the tiny folders in `sparse_encoders/`, each by another version of sentence-transformers.
+"""Create the tiny folders in `sparse_encoders/`, each with a different version.
 
-Run as `USE_TF=0 python make_sparse_encoders.py` with each version installed, and transformers of
-its time. Beside the files of the library, `expected.npz` has texts and the vectors that it computes
-for them, without a prompt and with one.
+Run `USE_TF=0 python make_sparse_encoders.py` with each version of sentence-transformers, and a
+version of transformers from the same time. In addition to the files of the library, `expected.npz`
+contains texts and their vectors, with and without a prompt.
 
-Made by 5.3.0 with transformers 4.57 and by 6.2.0 with 5.23.
+The folders were created with 5.3.0 (transformers 4.57) and 6.2.0 (transformers 5.23).
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from sentence_transformers import SparseEncoder
 from tiny_bert import TEXTS, WORDS, remove_needless, write_bert
 
 HERE = pathlib.Path(__file__).parent / "sparse_encoders"
-# Without exclamation marks.
+# without exclamation marks
 WORDS = WORDS.replace("! ", "")
 TEXTS = [text.replace(" !", "") for text in TEXTS]
 PROMPT = "query : "
@@ -26,7 +26,7 @@ VERSION = tuple(int(part) for part in sentence_transformers.__version__.split(".
 
 
 def modules(folder: str) -> tuple[list[torch.nn.Module], dict]:
-    """The modules of this version, and arguments of the model."""
+    """Return the modules of this version, and the arguments of the model."""
     if VERSION >= (5, 4):
         from sentence_transformers.base.modules.transformer import Transformer
         from sentence_transformers.sparse_encoder.modules import SpladePooling

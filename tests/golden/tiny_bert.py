@@ -1,4 +1,4 @@
-"""A tiny BERT as transformers saves it, for the makers of folders of other libraries; its texts."""
+"""Write a tiny BERT with transformers, for the scripts that create folders of other libraries."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def write_bert(
     words: str = WORDS,
     masked_lm: bool = False,
 ) -> list[str]:
-    """Write an encoder of 8 dimensions, or a masked language model; return its tokens."""
+    """Write an encoder with 8 dimensions or a masked language model, and return its tokens."""
     tokens = ["[PAD]", *markers, "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split(" ")]
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", "utf-8")
     settings = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "model_max_length": 24}
@@ -51,7 +51,7 @@ def write_bert(
 
 
 def remove_needless(folder: pathlib.Path) -> None:
-    """Remove the model card, and the folders of modules without files."""
+    """Remove the model card, and module folders without files."""
     (folder / "README.md").unlink(missing_ok=True)
     for path in folder.glob("*_*"):
         if path.is_dir() and not any(path.iterdir()):

@@ -1,5 +1,7 @@
-"""Texts of these tests are tokenized by the graph, which is compared with others; see also
-test_library.py."""
+"""Tokenize the texts of these tests in graphs, to compare the graphs with other libraries.
+
+See also test_library.py.
+"""
 
 import pytest
 
@@ -7,7 +9,7 @@ from encoder_zoo.encoders.tokenizers import tokenizer
 
 
 def pytest_ignore_collect(config):
-    """Skip this folder where none of its tests would run: it imports many libraries."""
+    """Skip this folder if none of its tests would run, because it imports many libraries."""
     return True if "not peers" in config.option.markexpr else None
 
 

@@ -1,4 +1,4 @@
-"""Answers of every class of the text side by an engine of NumPy; run in a process of its own."""
+"""Run all `Answers` classes with a NumPy engine, in a separate process."""
 
 import sys
 
@@ -21,7 +21,7 @@ A, CAT, SAT, ANNA, IN, ROME, STOP, ASKS = range(5, 13)
 
 
 class Engine:
-    """A runner that computes outputs with a function of NumPy."""
+    """`Runner` that computes outputs with a NumPy function."""
 
     def __init__(self, preprocessor, compute):
         self.preprocessor = preprocessor

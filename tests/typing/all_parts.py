@@ -1,4 +1,4 @@
-"""A user's script over the other parts of the package: nothing is found in strict mode either."""
+"""User code for the remaining parts of the package, without errors in strict mode."""
 
 import encoder_zoo as ez
 

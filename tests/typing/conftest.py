@@ -1,3 +1,3 @@
-"""The scripts in this folder are read by type checkers; `tests/facade/test_typing.py` runs them."""
+"""`tests/facade/test_typing.py` runs type checkers on the scripts in this folder."""
 
 collect_ignore = ["user.py", "mistakes.py", "all_parts.py"]

@@ -1,4 +1,4 @@
-"""Mistakes that a type checker finds; behind each line a word of its message."""
+"""Mistakes that type checkers find. The comments contain a word from the error message."""
 
 import encoder_zoo as ez
 

@@ -1,4 +1,4 @@
-"""A user's script: a type checker in strict mode finds nothing in it."""
+"""User code without errors in the strict mode of type checkers."""
 
 import encoder_zoo as ez
 

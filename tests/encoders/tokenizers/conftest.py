@@ -1,5 +1,7 @@
-"""Texts of these tests are tokenized by the graph, which is compared with others; see also
-test_library.py."""
+"""Tokenize the texts of these tests in graphs, to compare the graphs with other libraries.
+
+See also test_library.py.
+"""
 
 import pytest
 
