@@ -210,7 +210,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
     known = {name for name, _ in named}
     unknown = sorted(set(names) - known)
     if unknown or not names:
-        raise invalid("layers", unknown or names, f"some of {', '.join(sorted(known))}")
+        raise invalid("layers", unknown or names, f"names from {', '.join(sorted(known))}")
     return list(dict.fromkeys(layer for name, layer in named if name in names))
 
 

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.positions import compute_text_lengths, compute_text_po
 from encoder_zoo.encoders.pre_norm_block import PreNormBlock
 from encoder_zoo.encoders.tokenizers import ESM_RESIDUES
 
-KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of tokens that were not replaced by a mask
+KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # fraction of tokens that were not masked in pretraining
 ROPE_THETA = 10_000.0  # base of the rotary positions
 
 

@@ -49,7 +49,7 @@ class MaskedLMPreprocessor(Preprocessor):
             of `sequence_length` tokens (default: the maximum length of the model). Attention and
             positions are separate for each text, so the outputs are the same as without packing,
             but with very little padding. Use it on accelerators. On a CPU, batches of texts of
-            similar length are as fast.
+            similar length are as fast. Defaults to False.
         across_documents: Boolean. Whether an example of a `PretrainingCorpus` continues with the
             next document after an end token (FULL-SENTENCES of RoBERTa). If False, each example
             comes from one document (DOC-SENTENCES), and several short examples count as one example
@@ -291,7 +291,7 @@ def make_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor, seed
 
 
 def make_text_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor):
-    """Return numbers like `make_draws` that only depend on the tokens of each text.
+    """Return the random numbers of `make_draws`, computed only from the tokens of each text.
 
     Example:
         >>> ids, mask = np.int32([[5, 6, 0], [5, 6, 0]]), np.array([[True, True, False]] * 2)

@@ -98,10 +98,10 @@ class SpanQA(Task):
             without. Defaults to None.
 
     For `fit` and `evaluate`, `x` can be `(questions, contexts)`, a list of examples `[{"question",
-    "context", "answers"}]` as returned from `read_squad`, or a `tf.data.Dataset` with either. `y`
-    should contain `{"text", "answer_start"}` or a list of answers per question. If a list is passed
-    to `fit`, the first answer will be used for training. Use None or an empty list for questions
-    without an answer. When passing examples with answers, `y` should not be passed.
+    "context", "answers"}]` as returned from `read_squad`, or a `tf.data.Dataset` of pairs or
+    examples. `y` should contain `{"text", "answer_start"}` or a list of answers per question. If a
+    list is passed to `fit`, the first answer will be used for training. Use None or an empty list
+    for questions without an answer. When passing examples with answers, `y` should not be passed.
     `validation_data` can be `((questions, contexts), answers)`, examples, or a dataset. Error
     messages name the example, e.g. "Example 3: the answer 'cat' does not start at character 7 ..."
 

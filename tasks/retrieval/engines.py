@@ -268,7 +268,7 @@ class _Kept:
 
 
 def _build_graph(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray | None) -> Any:
-    """Create a faiss index from an existing graph of the first vectors."""
+    """Create a faiss index. If there is a graph of the first vectors, extend this graph."""
     metric = getattr(faiss, METRICS[base.function])
     if base.precision == "float32":
         index = faiss.IndexHNSWFlat(base.width, LINKS, metric)

@@ -267,7 +267,7 @@ class Recipe:
             get_inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
-        """Set the weight of a batch in an accumulated step, so that it is a part of a large batch.
+        """Set the weight of a batch in an accumulated step, as a part of a large batch.
 
         If several losses are summed, the last call for a batch sets the weight.
 
