@@ -86,7 +86,7 @@ def measure(side: str, model: str, lengths: list[int], options, seconds: float) 
     rows = [json.loads(line) for line in output.split("\n") if line.startswith('{"side"')]
     rows = [{**row, **settings(options)} for row in rows]
     found = {(row["length"], row["work"]) for row in rows}
-    asked = rows_of(side, model, lengths)
+    asked = make_rows(side, model, lengths)
     missing = [row for row in asked if (row["length"], row["work"]) not in found]
     return rows + [{**row, "missing": why[:120] or "no result"} for row in missing]
 
@@ -98,7 +98,7 @@ def run_side(work: dict, backend: str, seconds: float) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
 
 
-def devices_of(sides: list[str]) -> dict[str, str]:
+def find_devices(sides: list[str]) -> dict[str, str]:
     """Return a dict {library: device name} without libraries that fail to start."""
     found = {}
     for backend in sorted({SIDES[side] for side in sides}):
@@ -111,7 +111,7 @@ def devices_of(sides: list[str]) -> dict[str, str]:
     return {side: found[SIDES[side]] for side in sides if SIDES[side] in found}
 
 
-def rows_of(side: str, model: str, lengths: list[int]) -> list[dict]:
+def make_rows(side: str, model: str, lengths: list[int]) -> list[dict]:
     """Create the table rows to measure, without results."""
     return [
         {"side": side, "model": model, "length": length, "work": kind}
@@ -133,7 +133,9 @@ def identity(row: dict) -> tuple:
     return tuple(row.get(name) for name in IDENTITY)
 
 
-def shown(rows: list[dict], options: argparse.Namespace, devices: dict[str, str]) -> list[dict]:
+def select_results(
+    rows: list[dict], options: argparse.Namespace, devices: dict[str, str]
+) -> list[dict]:
     """Return the successful results for these devices and options."""
     own = settings(options)
     return [
@@ -154,21 +156,21 @@ def unmeasured(
         lengths = [n for n in options.lengths if n <= LONGEST.get(model, n)]
         for side in options.sides:
             own = {**settings(options), "device": devices.get(side)}
-            rows = [{**row, **own} for row in rows_of(side, model, lengths)]
+            rows = [{**row, **own} for row in make_rows(side, model, lengths)]
             rows = [row for row in rows if identity(row) not in found]
             left = list(dict.fromkeys(row["length"] for row in rows))
             works += [(side, model, left)] if left else []
     return works
 
 
-def peak_of(device: str) -> float | None:
+def get_peak(device: str) -> float | None:
     """Return the peak for this device in 10^12 operations per second, or None if unknown."""
     return next((p for name, p in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
 
 
-def completed(row: dict, options: argparse.Namespace) -> dict:
+def add_share(row: dict, options: argparse.Namespace) -> dict:
     """Add the share of the device's peak to a result."""
-    peak = options.peak or peak_of(row.get("device", ""))
+    peak = options.peak or get_peak(row.get("device", ""))
     if peak and "tokens_per_second" in row:
         each = operations(row["model"], row["length"], options.tiny)
         each *= 3 if row["work"] == "train" else 1
@@ -188,7 +190,7 @@ def print_row(row: dict) -> None:
     print("|", " | ".join(map(str, cells)), "|", f"{row['first_seconds']:.1f} |", flush=True)
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     """Parse command line options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
@@ -212,14 +214,16 @@ def write(path: pathlib.Path, stored: dict[tuple, dict]) -> None:
 
 
 def main() -> None:
-    options = parsed()
+    options = parse_options()
     end = time.monotonic() + 60 * MINUTES
     rows = json.loads(options.json.read_text()) if options.json.exists() else []
     stored = {identity(row): row for row in rows}
-    devices = devices_of(options.sides) if rows else {}
+    devices = find_devices(options.sides) if rows else {}
     print("| model | tokens | work | side | tokens/s | of peak | peak MB | first step, s |")
     print("|---" * 8 + "|")
-    found = {identity(row): completed(row, options) for row in shown(rows, options, devices)}
+    found = {
+        identity(row): add_share(row, options) for row in select_results(rows, options, devices)
+    }
     for row in found.values():
         print_row(row)
     write(options.json, stored | found)  # also updates shares when --peak has changed
@@ -230,7 +234,7 @@ def main() -> None:
         for row in measure(side, model, lengths, options, max(seconds, 1.0)):
             if identity(row) in found:
                 continue
-            print_row(completed(row, options))
+            print_row(add_share(row, options))
             if "missing" not in row:
                 stored[identity(row)] = row
                 devices[side] = row["device"]

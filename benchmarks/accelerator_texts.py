@@ -30,7 +30,7 @@ SIDES = {"encoder_zoo on JAX": "jax", "encoder_zoo on torch": "torch", "peer": "
 BATCH, EMBED_BATCH = 32, 256
 
 
-def rows_of(file: str, count: int) -> tuple[list[str], list[int]]:
+def read_rows(file: str, count: int) -> tuple[list[str], list[int]]:
     """Read texts and labels from a file."""
     lines = pathlib.Path(file).read_text(encoding="utf-8").split("\n")[1:]
     rows = [line.split("\t") for line in lines if line][:count]
@@ -137,7 +137,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.measure:
         side, work, folder = options.measure
-        texts, labels = rows_of(options.file, options.count)
+        texts, labels = read_rows(options.file, options.count)
         seconds = getattr(Peer() if side == "peer" else Ours(), work)(folder, texts, labels)
         print(json.dumps({"side": side, "work": work, "texts_per_second": len(texts) / seconds}))
         return

@@ -139,7 +139,7 @@ class EncoderZooSide:
         import encoder_zoo as ez
 
         preprocessor = ez.SequenceClassifierPreprocessor.from_preset(folder)
-        return [ids_of(preprocessor([text]), "token_ids", "padding_mask") for text in texts]
+        return [get_token_ids(preprocessor([text]), "token_ids", "padding_mask") for text in texts]
 
     @classmethod
     def compute(cls, folder, head: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -150,7 +150,7 @@ class EncoderZooSide:
         inputs = {names[key]: value for key, value in inputs.items()}
         if head == "ForMaskedLM":
             inputs["mask_positions"] = all_positions(inputs["token_ids"])
-        outputs = as_array(model(inputs))
+        outputs = convert_to_numpy(model(inputs))
         return outputs.swapaxes(1, 2) if head == "ForQuestionAnswering" else outputs  # (B, L, 2)
 
 
@@ -175,7 +175,7 @@ class KerasHubSide:
         import keras_hub
 
         preprocessor = keras_hub.models.BertTextClassifierPreprocessor.from_preset(str(folder))
-        return [ids_of(preprocessor([text]), "token_ids", "padding_mask") for text in texts]
+        return [get_token_ids(preprocessor([text]), "token_ids", "padding_mask") for text in texts]
 
     @staticmethod
     def compute(folder: pathlib.Path, head: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -184,15 +184,15 @@ class KerasHubSide:
         names = {"ids": "token_ids", "mask": "padding_mask", "segments": "segment_ids"}
         inputs = {names[key]: value for key, value in inputs.items()}
         if head == "Model":
-            return as_array(keras_hub.models.BertBackbone.from_preset(str(folder))(inputs))
+            return convert_to_numpy(keras_hub.models.BertBackbone.from_preset(str(folder))(inputs))
         if head == "ForSequenceClassification":
             model = keras_hub.models.BertTextClassifier.from_preset(
                 str(folder), num_classes=CLASSES
             )
-            return as_array(model(inputs))
+            return convert_to_numpy(model(inputs))
         if head == "ForMaskedLM":
             inputs["mask_positions"] = all_positions(inputs["token_ids"])
-            return as_array(keras_hub.models.BertMaskedLM.from_preset(str(folder))(inputs))
+            return convert_to_numpy(keras_hub.models.BertMaskedLM.from_preset(str(folder))(inputs))
         raise NotImplementedError("no class for this task")
 
 
@@ -235,7 +235,7 @@ class ZeroModelsSide:
 
     def encode(self, rows: range) -> dict[str, np.ndarray]:
         inputs = self.tokenizer([self.texts[i] for i in rows])
-        return {name: as_array(value) for name, value in inputs.items()}
+        return {name: convert_to_numpy(value) for name, value in inputs.items()}
 
     def fit(self, rows: range) -> None:
         self.model.fit(self.encode(rows), self.labels[rows], batch_size=BATCH, verbose=0)
@@ -246,15 +246,17 @@ class ZeroModelsSide:
     @classmethod
     def tokenize(cls, folder: pathlib.Path, texts: list[str]) -> list[list[int]]:
         tokenizer = cls.make_tokenizer(folder)
-        return [ids_of(tokenizer([text]), "input_ids", "attention_mask") for text in texts]
+        return [get_token_ids(tokenizer([text]), "input_ids", "attention_mask") for text in texts]
 
     @classmethod
     def compute(cls, folder, head: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         names = {"ids": "input_ids", "mask": "attention_mask", "segments": "token_type_ids"}
         outputs = cls.read(folder, head)({names[key]: value for key, value in inputs.items()})
         if head == "ForQuestionAnswering":
-            return np.stack([as_array(outputs[k]) for k in ("start_logits", "end_logits")], -1)
-        return as_array(outputs)
+            return np.stack(
+                [convert_to_numpy(outputs[k]) for k in ("start_logits", "end_logits")], -1
+            )
+        return convert_to_numpy(outputs)
 
 
 SIDES = {
@@ -265,7 +267,7 @@ SIDES = {
 }
 
 
-def as_array(outputs: object) -> np.ndarray:
+def convert_to_numpy(outputs: object) -> np.ndarray:
     """Convert a tensor, or the main tensor in a dict, to a NumPy array."""
     import keras
 
@@ -275,9 +277,9 @@ def as_array(outputs: object) -> np.ndarray:
     return keras.ops.convert_to_numpy(outputs)
 
 
-def ids_of(inputs: dict, ids: str, mask: str) -> list[int]:
+def get_token_ids(inputs: dict, ids: str, mask: str) -> list[int]:
     """Return token ids without padding for a batch with one text."""
-    return as_array(inputs[ids])[0][as_array(inputs[mask])[0].astype(bool)].tolist()
+    return convert_to_numpy(inputs[ids])[0][convert_to_numpy(inputs[mask])[0].astype(bool)].tolist()
 
 
 def all_positions(ids: np.ndarray) -> np.ndarray:

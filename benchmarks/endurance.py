@@ -144,7 +144,7 @@ def calls(calls: int) -> None:
             continue
         family = "electra" if cls.__name__ == "ReplacedTokenDetection" else "bert"
         task = tiny.task(get_family(family), cls)
-        for method, ask in asked_of(task).items():
+        for method, ask in make_calls(task).items():
             measured = []
             for number in range(1, calls + 1):
                 ask()
@@ -154,15 +154,15 @@ def calls(calls: int) -> None:
             print(json.dumps({**row, "calls": calls, "MB": measured}), flush=True)
 
 
-def asked_of(task) -> dict:
+def make_calls(task) -> dict:
     """Return a dict from names to functions that call the inference methods of a small task."""
     questions, x = task.tiny_questions(), task.tiny_data().x
-    asked = {task.record.text_method: lambda: getattr(task, task.record.text_method)(*questions)}
+    calls = {task.record.text_method: lambda: getattr(task, task.record.text_method)(*questions)}
     if type(task).__name__ not in ("MaskedLM", "ReplacedTokenDetection"):  # random masks
-        asked["predict"] = lambda: task.predict(x, verbose=0)
+        calls["predict"] = lambda: task.predict(x, verbose=0)
     if hasattr(task, "explain"):
-        asked["explain"] = lambda: task.explain(*(values[0] for values in questions))
-    return asked
+        calls["explain"] = lambda: task.explain(*(values[0] for values in questions))
+    return calls
 
 
 def stream(rows: int, most: int) -> None:
@@ -213,7 +213,7 @@ QUESTIONS = {
 }
 
 
-class Asked:
+class SharedModel:
     """A small model that threads call, and the expected outputs for each state of its weights.
 
     Args:
@@ -236,7 +236,8 @@ class Asked:
             self.compile()
             self.fit()
         self.inputs = {
-            name: as_array(value) for name, value in self.task.preprocessor(self.x[:4]).items()
+            name: convert_to_numpy(value)
+            for name, value in self.task.preprocessor(self.x[:4]).items()
         }
         if hasattr(self.task, "index"):
             self.found_in = self.task.index(self.x[:4])
@@ -251,16 +252,18 @@ class Asked:
     # Methods to call from threads. Each method returns floats.
 
     def one_batch(self):
-        return numbers(self.task.predict(self.x[:4], verbose=0))
+        return flatten_outputs(self.task.predict(self.x[:4], verbose=0))
 
     def batches(self):
-        return numbers(self.task.predict(self.x, batch_size=4, verbose=0))
+        return flatten_outputs(self.task.predict(self.x, batch_size=4, verbose=0))
 
     def called(self):
-        return numbers([as_array(self.task(self.inputs))])
+        return flatten_outputs([convert_to_numpy(self.task(self.inputs))])
 
     def backbone(self):
-        return numbers([self.task.backbone.predict(self.inputs, verbose=0)["sequence_output"]])
+        return flatten_outputs(
+            [self.task.backbone.predict(self.inputs, verbose=0)["sequence_output"]]
+        )
 
     def classify(self):
         found = self.task.classify(self.x[:8], top_k=3)
@@ -273,7 +276,7 @@ class Asked:
         return self.task.evaluate(self.x, self.y, 8, return_dict=True, verbose=0)["loss"]
 
     def embed(self):
-        return numbers(self.task.embed(self.x[:8]))
+        return flatten_outputs(self.task.embed(self.x[:8]))
 
     def search(self):
         try:
@@ -294,97 +297,97 @@ class Asked:
 
         return np.asarray(getattr(self, name)(), "float64").reshape(-1)
 
-    def note(self) -> None:
+    def record_outputs(self) -> None:
         """Compute and store all outputs for the current weights."""
         self.states.append({name: self.ask(name) for name in self.questions})
 
 
-def as_array(tensor):
+def convert_to_numpy(tensor):
     import keras
 
     return keras.ops.convert_to_numpy(tensor)
 
 
-def numbers(outputs):
+def flatten_outputs(outputs):
     """Concatenate all task outputs to one vector."""
     import numpy as np
 
     return np.concatenate([np.reshape(one, -1) for one in outputs])
 
 
-class Noting:
+class OutputRecorder:
     """Callback that stores the expected outputs after every step."""
 
-    def __new__(cls, asked: Asked):
+    def __new__(cls, shared: SharedModel):
         import keras
 
         class Callback(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):
-                asked.note()
+                shared.record_outputs()
 
         return Callback()
 
 
-def two_states(asked: Asked) -> list:
+def make_two_states(shared: SharedModel) -> list:
     """Return a copy of the current weights and a copy of different weights."""
     import numpy as np
 
-    rng, now = np.random.default_rng(0), asked.task.get_weights()
+    rng, now = np.random.default_rng(0), shared.task.get_weights()
     return now, [w + rng.normal(size=w.shape).astype(w.dtype) * (w.dtype.kind == "f") for w in now]
 
 
-def alternate(asked: Asked, change) -> None:
+def alternate(shared: SharedModel, change) -> None:
     """Store the outputs of two states of the weights, and switch between the two states."""
-    now, others = two_states(asked)
+    now, others = make_two_states(shared)
     for weights in (others, now):
         change(weights)
-        asked.note()
+        shared.record_outputs()
 
 
-def load_weights(asked: Asked, folder: pathlib.Path) -> None:
-    now, others = two_states(asked)
+def load_weights(shared: SharedModel, folder: pathlib.Path) -> None:
+    now, others = make_two_states(shared)
     paths = [folder / "now.weights.h5", folder / "others.weights.h5"]
     for weights, path in ((others, paths[1]), (now, paths[0])):
-        asked.task.set_weights(weights)
-        asked.note()
-        asked.task.save_weights(path)
+        shared.task.set_weights(weights)
+        shared.record_outputs()
+        shared.task.save_weights(path)
     for path in reversed(paths):
-        asked.task.load_weights(path)
-        asked.note()
+        shared.task.load_weights(path)
+        shared.record_outputs()
 
 
-def adapters(asked: Asked, folder: pathlib.Path) -> None:
-    asked.task.enable_lora(2)
-    asked.note()
-    asked.compile()
-    asked.fit(callbacks=[Noting(asked)])
-    asked.task.save_adapters(folder / "adapters")
-    alternate(asked, asked.task.set_weights)
-    asked.task.load_adapters(folder / "adapters")
-    asked.note()
+def adapters(shared: SharedModel, folder: pathlib.Path) -> None:
+    shared.task.enable_lora(2)
+    shared.record_outputs()
+    shared.compile()
+    shared.fit(callbacks=[OutputRecorder(shared)])
+    shared.task.save_adapters(folder / "adapters")
+    alternate(shared, shared.task.set_weights)
+    shared.task.load_adapters(folder / "adapters")
+    shared.record_outputs()
 
 
-def quantize(asked: Asked, folder: pathlib.Path) -> None:
-    asked.task.quantize("int8")
-    asked.note()
+def quantize(shared: SharedModel, folder: pathlib.Path) -> None:
+    shared.task.quantize("int8")
+    shared.record_outputs()
 
 
-def first_fit(asked: Asked, folder: pathlib.Path) -> None:
-    asked.task.fit(asked.x, asked.y, 8, epochs=3, verbose=0, callbacks=[Noting(asked)])
+def first_fit(shared: SharedModel, folder: pathlib.Path) -> None:
+    shared.task.fit(shared.x, shared.y, 8, epochs=3, verbose=0, callbacks=[OutputRecorder(shared)])
 
 
-def validated(asked: Asked, folder: pathlib.Path) -> None:
-    asked.fit(epochs=2, validation_data=(asked.x, asked.y), callbacks=[Noting(asked)])
+def validated(shared: SharedModel, folder: pathlib.Path) -> None:
+    shared.fit(epochs=2, validation_data=(shared.x, shared.y), callbacks=[OutputRecorder(shared)])
 
 
-def train_on_batch(asked: Asked, folder: pathlib.Path) -> None:
-    inputs = asked.task.preprocessor(asked.x, asked.y)
+def train_on_batch(shared: SharedModel, folder: pathlib.Path) -> None:
+    inputs = shared.task.preprocessor(shared.x, shared.y)
     for _ in range(3):
-        asked.task.train_on_batch(*inputs)
-        asked.note()
+        shared.task.train_on_batch(*inputs)
+        shared.record_outputs()
 
 
-def second_fit(asked: Asked, folder: pathlib.Path) -> None:
+def second_fit(shared: SharedModel, folder: pathlib.Path) -> None:
     """Call `fit` in another thread at every step, and check that this raises an error."""
     import keras
 
@@ -392,7 +395,7 @@ def second_fit(asked: Asked, folder: pathlib.Path) -> None:
 
     def refuse():
         try:
-            asked.fit()
+            shared.fit()
         except RuntimeError as error:
             refused.append("being trained by another call" in str(error))
 
@@ -402,28 +405,28 @@ def second_fit(asked: Asked, folder: pathlib.Path) -> None:
             thread.start()
             thread.join()
 
-    asked.fit(callbacks=[Noting(asked), Second()])
+    shared.fit(callbacks=[OutputRecorder(shared), Second()])
     if refused != [True] * 3:
         raise AssertionError(f"The second call to fit did not raise an error: {refused}.")
 
 
-def fit_of_shared(asked: Asked, folder: pathlib.Path) -> None:
+def fit_of_shared(shared: SharedModel, folder: pathlib.Path) -> None:
     """Train another task that uses the same backbone."""
     import encoder_zoo as ez
 
-    preprocessor = ez.SequenceClassifierPreprocessor(asked.task.preprocessor.tokenizer)
-    other = ez.SequenceClassifier(asked.task.backbone, preprocessor, labels=["a", "b"])
+    preprocessor = ez.SequenceClassifierPreprocessor(shared.task.preprocessor.tokenizer)
+    other = ez.SequenceClassifier(shared.task.backbone, preprocessor, labels=["a", "b"])
     other.compile("sgd")
     other.optimizer.learning_rate = 0.3
-    other.fit(asked.x, ["a", "b"] * 12, 8, verbose=0, callbacks=[Noting(asked)])
+    other.fit(shared.x, ["a", "b"] * 12, 8, verbose=0, callbacks=[OutputRecorder(shared)])
 
 
-def distilled(asked: Asked, folder: pathlib.Path) -> None:
+def distilled(shared: SharedModel, folder: pathlib.Path) -> None:
     """Train the model as a student while its teacher is trained too."""
     import encoder_zoo as ez
 
-    teacher = Asked(type(asked.task))
-    distillation = ez.Distillation(teacher.task, asked.task)
+    teacher = SharedModel(type(shared.task))
+    distillation = ez.Distillation(teacher.task, shared.task)
     distillation.compile("sgd")
     distillation.optimizer.learning_rate = 0.3
     failed = []
@@ -437,19 +440,21 @@ def distilled(asked: Asked, folder: pathlib.Path) -> None:
 
     thread = threading.Thread(target=train_teacher)
     thread.start()
-    distillation.fit(asked.x, batch_size=8, epochs=3, verbose=0, callbacks=[Noting(asked)])
+    distillation.fit(
+        shared.x, batch_size=8, epochs=3, verbose=0, callbacks=[OutputRecorder(shared)]
+    )
     thread.join()
     if failed:
         raise failed[0]
 
 
-def backed_up(asked: Asked, folder: pathlib.Path) -> None:
+def backed_up(shared: SharedModel, folder: pathlib.Path) -> None:
     import encoder_zoo as ez
 
     best = keras_callbacks().EarlyStopping("loss", patience=0, restore_best_weights=True)
     backup = ez.BackupAndRestore(folder / "backup", save_freq=1)
-    asked.fit(callbacks=[Noting(asked), backup, best], epochs=2)
-    asked.note()
+    shared.fit(callbacks=[OutputRecorder(shared), backup, best], epochs=2)
+    shared.record_outputs()
 
 
 def keras_callbacks():
@@ -458,33 +463,35 @@ def keras_callbacks():
     return keras.callbacks
 
 
-def copied(asked: Asked, folder: pathlib.Path, copy) -> None:
+def copied(shared: SharedModel, folder: pathlib.Path, copy) -> None:
     """Copy the model while its weights change. The weights of a copy must be from a single step.
 
     Args:
-        asked: `Asked`. Model to copy.
+        shared: `SharedModel`. Model to copy.
         folder: Path to write to.
         copy: Function to call with a task and a folder. It returns a copy.
     """
     import numpy as np
 
-    now, others = two_states(asked)
+    now, others = make_two_states(shared)
     expected, found, ended = [], [], threading.Event()
     for weights in (others, now):
-        asked.task.set_weights(weights)
-        asked.note()
-        expected.append(numbers(copy(asked.task, folder).predict(asked.x[:4], verbose=0)))
+        shared.task.set_weights(weights)
+        shared.record_outputs()
+        expected.append(flatten_outputs(copy(shared.task, folder).predict(shared.x[:4], verbose=0)))
 
     def change():
         while not ended.is_set():
             for weights in (others, now):
-                asked.task.set_weights(weights)
+                shared.task.set_weights(weights)
 
     thread = threading.Thread(target=change)
     thread.start()
     try:
         for _ in range(4):
-            found.append(numbers(copy(asked.task, folder).predict(asked.x[:4], verbose=0)))
+            found.append(
+                flatten_outputs(copy(shared.task, folder).predict(shared.x[:4], verbose=0))
+            )
     finally:
         ended.set()
         thread.join()
@@ -509,7 +516,7 @@ def by_keras_file(task, folder: pathlib.Path):
 
 def by_weights(task, folder: pathlib.Path):
     task.save_weights(folder / "copy.weights.h5")
-    other = Asked(type(task)).task
+    other = SharedModel(type(task)).task
     other.load_weights(folder / "copy.weights.h5")
     return other
 
@@ -534,20 +541,20 @@ def by_pickle(task, folder: pathlib.Path):
     return pickle.loads(pickle.dumps(task))
 
 
-def answered(asked: Asked, folder: pathlib.Path) -> None:
+def answered(shared: SharedModel, folder: pathlib.Path) -> None:
     import encoder_zoo as ez
 
-    (folder / "texts.txt").write_text("\n".join(asked.x * 10))
+    (folder / "texts.txt").write_text("\n".join(shared.x * 10))
     for name in ("first", "second"):
-        ez.answer_files(asked.task, folder / "texts.txt", folder / name, verbose=0, shard_rows=60)
+        ez.answer_files(shared.task, folder / "texts.txt", folder / name, verbose=0, shard_rows=60)
 
 
-def indexed(asked: Asked, folder: pathlib.Path) -> None:
-    index = asked.task.index(asked.x)
+def indexed(shared: SharedModel, folder: pathlib.Path) -> None:
+    index = shared.task.index(shared.x)
     for _ in range(3):
-        index.add(asked.x)
+        index.add(shared.x)
         index.save(folder / "index")
-        asked.task.load_index(folder / "index").search(asked.x[:2])
+        shared.task.load_index(folder / "index").search(shared.x[:2])
 
 
 # {operation: (function, whether to train the model first, supported backends)}
@@ -568,7 +575,7 @@ OPERATIONS = {
     "adapters enable, fit, save, load": (adapters, True, ALL),
     "compile": (lambda a, f: a.compile(), True, ALL),
     "first fit": (first_fit, False, ALL),
-    "fit": (lambda a, f: a.fit(epochs=3, callbacks=[Noting(a)]), True, ALL),
+    "fit": (lambda a, f: a.fit(epochs=3, callbacks=[OutputRecorder(a)]), True, ALL),
     "fit with validation": (validated, True, ALL),
     "fit with backup, early stopping": (backed_up, True, ALL),
     "fit twice at once": (second_fit, True, ALL),
@@ -601,25 +608,25 @@ def threads(seconds: float, only: str, questions: list[str]) -> None:
     logging.getLogger("encoder_zoo").setLevel(logging.ERROR)
     backend = keras.config.backend()
     for cls in (ez.SequenceClassifier, ez.TextEmbedder, ez.TokenClassifier):
-        asked = None  # only created when needed, because compiling is slow
+        shared = None  # only created when needed, because compiling is slow
         for name, (change, trained, backends) in OPERATIONS.items():
             skipped = name.startswith("index") != (cls is ez.TextEmbedder) and name.startswith("i")
             if backend in backends and not skipped and re.search(only, f"{cls.__name__} {name}"):
-                if asked is None or not trained:
-                    asked = Asked(cls, trained)
-                    first = asked.task.get_weights()
+                if shared is None or not trained:
+                    shared = SharedModel(cls, trained)
+                    first = shared.task.get_weights()
                 try:
-                    row = ask_while(asked, name, change, seconds, questions)
+                    row = ask_while(shared, name, change, seconds, questions)
                     if name not in LASTS:
-                        asked.task.set_weights(first)
+                        shared.task.set_weights(first)
                 except Exception as error:  # the model can no longer be used
-                    row, asked = {"operation": name, "failed": repr(error)[:500]}, None
+                    row, shared = {"operation": name, "failed": repr(error)[:500]}, None
                 if name in LASTS:
-                    asked = None
+                    shared = None
                 print(json.dumps({"backend": backend, "task": cls.__name__, **row}), flush=True)
 
 
-def ask_while(asked: Asked, name: str, change, seconds: float, questions: list[str]) -> dict:
+def ask_while(shared: SharedModel, name: str, change, seconds: float, questions: list[str]) -> dict:
     """Call a model from threads during an operation, and count its outputs."""
     import numpy as np
 
@@ -628,26 +635,26 @@ def ask_while(asked: Asked, name: str, change, seconds: float, questions: list[s
         without = {"evaluate"}  # evaluate waits until fit has ended
     elif name.startswith("quantize"):
         without = {"evaluate", "explain"}  # int8 does not have gradients
-    known = [n for n in QUESTIONS[type(asked.task).__name__] if not questions or n in questions]
-    asked.questions, asked.states = [n for n in known if n not in without], []
-    asked.note()
+    known = [n for n in QUESTIONS[type(shared.task).__name__] if not questions or n in questions]
+    shared.questions, shared.states = [n for n in known if n not in without], []
+    shared.record_outputs()
     answers, errors, ended, times, failed = [], [], threading.Event(), 0, None
 
     def ask(question):
         while not ended.is_set():
             try:
-                answers.append((question, asked.ask(question)))
+                answers.append((question, shared.ask(question)))
             except Exception as error:
                 errors.append(f"{question}: {error!r}"[:300])
 
-    asking = [threading.Thread(target=ask, args=(one,)) for one in asked.questions]
+    asking = [threading.Thread(target=ask, args=(one,)) for one in shared.questions]
     with tempfile.TemporaryDirectory() as folder:
         for thread in asking:
             thread.start()
         end = time.time() + seconds
         try:
             while not times or time.time() < end:
-                change(asked, pathlib.Path(folder))
+                change(shared, pathlib.Path(folder))
                 times += 1
                 if "adapters" in name or "quantize" in name or "first" in name:
                     time.sleep(max(0, end - time.time()))
@@ -657,9 +664,9 @@ def ask_while(asked: Asked, name: str, change, seconds: float, questions: list[s
         ended.set()
         for thread in asking:
             thread.join()
-    asked.note()
-    apart = [min(np.abs(found - state[q]).max() for state in asked.states) for q, found in answers]
-    states = [state[asked.questions[0]] for state in asked.states]
+    shared.record_outputs()
+    apart = [min(np.abs(found - state[q]).max() for state in shared.states) for q, found in answers]
+    states = [state[shared.questions[0]] for state in shared.states]
     steps = [np.abs(a - b).max() for a, b in itertools.pairwise(states)]
     return {
         "operation": name,

@@ -230,13 +230,13 @@ def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float
     return record.train[side](record.read(limit), seed, options)
 
 
-def finished(path: pathlib.Path) -> dict[tuple, dict]:
+def read_results(path: pathlib.Path) -> dict[tuple, dict]:
     """Read a results file, and return a dict {(work, side, seed, limit): measures}."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {tuple(row["what"]): row["measures"] for row in map(json.loads, lines)}
 
 
-def table(results: dict[tuple, dict], limit: int | None) -> list[str]:
+def make_table(results: dict[tuple, dict], limit: int | None) -> list[str]:
     """Create a table row per measure, with the mean and range over the seeds run on both sides."""
     lines = ["| data | measure | ours | transformers | seeds |", "|---|---|---|---|---|"]
     for work, record in WORKS.items():
@@ -271,7 +271,7 @@ def main() -> None:
         for work in options.works:
             for side in options.sides:
                 what = (work, side, seed, options.limit or WORKS[work].limit)
-                if what in finished(options.results):
+                if what in read_results(options.results):
                     continue
                 command = [sys.executable, __file__, "--train", json.dumps(what)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -279,7 +279,7 @@ def main() -> None:
                 print(*what, measures, flush=True)
                 with open(options.results, "a", encoding="utf-8") as file:
                     file.write(json.dumps({"what": what, "measures": measures}) + "\n")
-    print(*table(finished(options.results), options.limit), sep="\n")
+    print(*make_table(read_results(options.results), options.limit), sep="\n")
 
 
 if __name__ == "__main__":

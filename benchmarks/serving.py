@@ -162,7 +162,7 @@ def resident_megabytes() -> float:
     return int(line.split()[1]) / 1024
 
 
-def texts_of_all_lengths(longest: int) -> list[str]:
+def create_texts(longest: int) -> list[str]:
     """Create one text for each number of words from 1 to `longest`."""
     draw = random.Random(0)
     words = "the cat sat on a mat naïve 中国 dog's 🙂 Straße film good bad , . and not".split(" ")
@@ -189,7 +189,7 @@ def measure_load(requests: int, threads: int, longest: int) -> None:
     """Send many concurrent requests. Print wrong results, memory growth and new graphs."""
     checkpoint = ROOT / "tests" / "golden" / "checkpoints" / "Bert_ForTokenClassification"
     classifier = ez.TokenClassifier.from_preset(str(checkpoint))
-    texts = texts_of_all_lengths(longest)
+    texts = create_texts(longest)
     expected = classifier.extract_entities(texts)
     with tempfile.TemporaryDirectory() as folder:
         classifier.export(pathlib.Path(folder) / "1")

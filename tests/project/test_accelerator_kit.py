@@ -41,7 +41,7 @@ def test_results_of_other_settings_or_with_errors_are_measured_anew(kit, changed
     devices = {JAX: "NVIDIA L4"}
     rows = [result(512, work=work) for work in ("forward", "train")]
     rows += [result(128, work="forward"), result(128, **changed)]
-    shown = kit.shown(rows, OPTIONS, devices)
+    shown = kit.select_results(rows, OPTIONS, devices)
     assert shown == rows[:3]
     found = {kit.identity(row) for row in shown}
     assert kit.unmeasured(OPTIONS, found, devices) == [(JAX, MODEL, [128])]
@@ -56,7 +56,7 @@ def test_a_peak_given_later_counts_for_results_in_the_file(kit, monkeypatch, tmp
     ]
     file = tmp_path / "results.json"
     file.write_text(json.dumps(rows))
-    monkeypatch.setattr(kit, "devices_of", lambda sides: {JAX: "new chip"})
+    monkeypatch.setattr(kit, "find_devices", lambda sides: {JAX: "new chip"})
     arguments = f"--sides|{JAX}|--models|{MODEL}|--lengths|128|--tokens|1024|--seconds|1|--json"
     for peak in ("100", "50"):
         command = ["accelerator.py", *arguments.split("|"), str(file), "--peak", peak]
@@ -81,7 +81,7 @@ def test_a_peak_given_later_counts_for_results_in_the_file(kit, monkeypatch, tmp
     ],
 )
 def test_a_device_has_the_peak_of_its_own_name(kit, device, peak):
-    assert kit.peak_of(device) == peak
+    assert kit.get_peak(device) == peak
 
 
 @pytest.mark.matrix

@@ -29,14 +29,14 @@ def test_means_and_spread_are_of_the_seeds_that_both_sides_have(quality):
         ("squad", "transformers", 0, 100): {"f1": 51.0, "exact_match": 41.0},
     }
     title, line = "| data | measure | ours | transformers | seeds |", "|---|---|---|---|---|"
-    assert quality.table(results, None) == [
+    assert quality.make_table(results, None) == [
         title,
         line,
         "| RTE | accuracy | 55.0 (50.0 to 60.0) | 55.0 (53.0 to 57.0) | 2 |",
         "| SQuAD v1.1 | f1 | 60.0 | 61.0 | 1 |",
         "| SQuAD v1.1 | exact_match | 50.0 | 51.0 | 1 |",
     ]
-    assert quality.table(results, 100) == [
+    assert quality.make_table(results, 100) == [
         title,
         line,
         "| SQuAD v1.1 | f1 | 50.0 | 51.0 | 1 |",
@@ -45,10 +45,10 @@ def test_means_and_spread_are_of_the_seeds_that_both_sides_have(quality):
 
 
 def test_the_docs_show_the_table_of_the_results_that_are_kept(quality):
-    rows = quality.table(quality.finished(quality.RESULTS), None)
+    rows = quality.make_table(quality.read_results(quality.RESULTS), None)
     assert len(rows) > 2
     assert "\n".join(rows) + "\n\n" in FIGURES.read_text("utf-8")
 
 
 def test_there_may_be_no_results_yet(quality):
-    assert quality.finished(BENCHMARKS / "none.jsonl") == {}
+    assert quality.read_results(BENCHMARKS / "none.jsonl") == {}
