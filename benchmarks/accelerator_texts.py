@@ -133,7 +133,9 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--json", type=pathlib.Path, default=pathlib.Path("accelerator_texts.json"))
     parser.add_argument("--tiny", action="store_true", help="a small model")
-    parser.add_argument("--measure", nargs=3, metavar=("SIDE", "WORK", "FOLDER"), help="one alone")
+    parser.add_argument(
+        "--measure", nargs=3, metavar=("SIDE", "WORK", "FOLDER"), help="run one part"
+    )
     options = parser.parse_args()
     if options.measure:
         side, work, folder = options.measure

@@ -132,10 +132,10 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=ARCHITECTURES, default=list(ARCHITECTURES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--texts", type=int, default=40_000, help="paragraphs to pretrain on")
-    parser.add_argument("--epochs", type=int, default=1, help="of pretraining")
+    parser.add_argument("--epochs", type=int, default=1, help="pretraining epochs")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--limit", type=int, help="fine-tune on so many sentences only")
+    parser.add_argument("--limit", type=int, help="maximum sentences for fine-tuning")
     options = parser.parse_args()
     need_data("text", "sst2", "ner/conll2003")
 

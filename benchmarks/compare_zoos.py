@@ -346,7 +346,7 @@ def main() -> None:
     works = ["parity", "fit", "predict"]
     parser.add_argument("--work", nargs="+", choices=works, default=works)
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
-    parser.add_argument("--count", type=int, default=600, help="sentences")
+    parser.add_argument("--count", type=int, default=600, help="number of sentences")
     parser.add_argument("--length", type=int, default=64, help="sequence_length in KerasHub")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -197,7 +197,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--work", nargs="+", choices=WORKS, default=WORKS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--count", type=int, nargs="+", default=[1920], help="texts, or pairs")
+    parser.add_argument("--count", type=int, nargs="+", default=[1920], help="texts or pairs")
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     need_data("sst2", "qa")

@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("work", choices=WORKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=int, help="pairs of SQuAD, or sentences, to learn from")
+    parser.add_argument("--limit", type=int, help="number of training pairs or sentences")
     options = parser.parse_args()
     need_data("qa", "pairs", "text")
     for seed in options.seeds:

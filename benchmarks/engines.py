@@ -110,7 +110,7 @@ def graph_of(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--vectors", type=int, default=1_000_000)
-    parser.add_argument("--folder", type=pathlib.Path, help="of graphs that are kept")
+    parser.add_argument("--folder", type=pathlib.Path, help="folder for the graphs")
     options = parser.parse_args()
     vectors, queries = drawn(options.vectors, 1), drawn(QUERIES, 2)
     exact = Float32Vectors(vectors)

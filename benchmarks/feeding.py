@@ -67,8 +67,8 @@ def rate(task, source, length: int, count: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=6400, help="texts")
-    parser.add_argument("--device", type=int, default=431_000, help="tokens a second")
+    parser.add_argument("--count", type=int, default=6400, help="number of texts")
+    parser.add_argument("--device", type=int, default=431_000, help="tokens per second")
     options = parser.parse_args()
     need_data("text")
     with gzip.open(DATA / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:

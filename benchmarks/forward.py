@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shapes", nargs="+", default=SHAPES, help="batch x length")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--parts", action="store_true", help="of one block, in float32")
+    parser.add_argument("--parts", action="store_true", help="measure parts of a block in float32")
     arguments = parser.parse_args()
 
     torch.set_num_threads(os.cpu_count())

@@ -166,10 +166,10 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=6, help="measured in each round")
+    parser.add_argument("--steps", type=int, default=6, help="measured steps per round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--gpu", dest="cpu", action="store_false", help="let torch use a GPU")
+    parser.add_argument("--gpu", dest="cpu", action="store_false", help="use a GPU for torch")
     options = parser.parse_args()
 
     tokenizer = ez.BertTokenizer.from_preset(MINILM)

@@ -148,8 +148,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=int, help="train on so many questions only")
-    parser.add_argument("--transformers", action="store_true", help="train the other side too")
+    parser.add_argument("--limit", type=int, help="maximum training questions")
+    parser.add_argument("--transformers", action="store_true", help="also train transformers")
     options = parser.parse_args()
     need_data(f"qa/{options.data}")
 

@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--languages", nargs="*", choices=LANGUAGES, default=LANGUAGES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=int, help="pairs to learn from")
+    parser.add_argument("--limit", type=int, help="number of training pairs")
     options = parser.parse_args()
     need_data("qa")
     pairs, _, squad = read_squad(options.limit)

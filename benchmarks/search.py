@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--vectors", type=int, default=100_000)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 1_000], help="queries")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--texts", type=int, default=10_000, help="of recall; 0: leave it out")
+    parser.add_argument("--texts", type=int, default=10_000, help="texts for recall (0: skip)")
     options = parser.parse_args()
     if options.texts:
         need_data("qa", "text")

@@ -127,9 +127,9 @@ def main() -> None:
     parser.add_argument("--work", nargs="+", choices=WORKS, default=WORKS)
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES)[:-1])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--count", type=int, nargs="+", default=[2000], help="sentences")
+    parser.add_argument("--count", type=int, nargs="+", default=[2000], help="number of sentences")
     parser.add_argument(
-        "--words", type=int, nargs="+", default=[0], help="of each text; 0 takes whole sentences"
+        "--words", type=int, nargs="+", default=[0], help="words per text (0: whole sentences)"
     )
     parser.add_argument("--measure", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -126,8 +126,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--documents", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--texts", type=int, default=2_000, help="of recall; 0: leave it out")
-    parser.add_argument("--model", default=str(MINILM), help="of recall")
+    parser.add_argument("--texts", type=int, default=2_000, help="texts for recall (0: skip)")
+    parser.add_argument("--model", default=str(MINILM), help="model for recall")
     options = parser.parse_args()
     if options.texts:
         need_data("qa", "text")

@@ -143,7 +143,7 @@ def main() -> None:
     """Print two tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=100_000, help="SST-2 sentences at most")
+    parser.add_argument("--limit", type=int, default=100_000, help="maximum SST-2 sentences")
     options = parser.parse_args()
     need_data("sst2", "text", "multilingual", "bpe")
 

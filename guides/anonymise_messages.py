@@ -256,7 +256,7 @@ for (_, spans), labels in zip(sent, marks, strict=True):
     safe += not kept
     for label in kept:
         left[label] += 1
-print(f"{safe} of {len(rows)} messages have nothing left; left are {left}")
+print(f"{safe} of {len(rows)} messages contain no entities. Remaining entities: {left}")
 shown = [i for i, (text, spans) in enumerate(sent[:300]) if len(entities[i]) != len(spans)][:8]
 true = [[dict(zip(("start", "end", "label"), s, strict=True)) for s in sent[i][1]] for i in shown]
 picture = ez.display.entities([sent[i][0] for i in shown], [entities[i] for i in shown], true=true)

@@ -175,8 +175,8 @@ def draw(alone: list[float], together: list[float], path: pathlib.Path) -> None:
 
 def print_estimate() -> None:
     """Print an estimate of the data that each device sends in every step."""
-    print("\nOn paper: megabytes that each of n accelerators sends in a step, float32 gradients,")
-    print("ring all-reduce: 2 (n - 1) / n times 4 bytes for each weight")
+    print("\nEstimate: megabytes sent per step by each of n accelerators, with float32 gradients")
+    print("and a ring all-reduce: 2 (n - 1) / n times 4 bytes per weight")
     counts = (2, 8, 64, 256)
     print("   ", "".join(f"{f'n={n}':>10}" for n in counts), f"{'at 25 GB/s, n=256':>22}")
     for name, millions in MODELS.items():
@@ -188,8 +188,8 @@ def print_estimate() -> None:
         print(
             f"input, 32 rows of 128 tokens for each of {n}: {n * 32 * 128 * 9 / 1e6:.1f} MB a step"
         )
-    print("Every worker reads and pads the whole batch and keeps its part: texts are tokenized")
-    print("once, before. The volume of gradients hardly grows with n, that of the input does.")
+    print("Texts are tokenized once, before training. Every worker pads the whole batch and uses a")
+    print("part of it. The gradients hardly grow with n, but the inputs do.")
 
 
 def main() -> None:
@@ -198,7 +198,7 @@ def main() -> None:
     )
     parser.add_argument("--preset", default="bert_nano_en_uncased")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=1203, help="train on so many sentences")
+    parser.add_argument("--limit", type=int, default=1203, help="number of training sentences")
     parser.add_argument("--role", help=argparse.SUPPRESS)
     options = parser.parse_args()
     OUTPUT.mkdir(exist_ok=True)
@@ -219,7 +219,7 @@ def main() -> None:
         json.loads((OUTPUT / f"distributed_{role}.json").read_text()) for role in ("alone", "0")
     )
     pairs = list(zip(alone["losses"], together["losses"], strict=True))
-    print(f"\n{len(pairs)} steps, {options.limit} sentences, {BATCH_SIZE} in a batch")
+    print(f"\n{len(pairs)} steps, {options.limit} sentences, batches of {BATCH_SIZE}")
     print("step   one process   two workers")
     for step in [*range(0, len(pairs) - 1, len(pairs) // 5), len(pairs) - 1]:
         print(f"{step:4}   {pairs[step][0]:11.6f}   {pairs[step][1]:11.6f}")
@@ -227,11 +227,11 @@ def main() -> None:
     print(f"held out: {alone['held_out']} and {together['held_out']}")
 
     # Both workers run on two cores of the same machine and communicate through TCP.
-    print("\nMeasured here, one thread for each process:")
+    print("\nMeasured on this machine, with one thread per process:")
     for name, result in {"one process": alone, "two workers": together}.items():
         rate = BATCH_SIZE / result["step"]
-        print(f"{name}: {1000 * result['step']:.0f} ms a step, {rate:.0f} sentences/s")
-    print(f"speed of two: {alone['step'] / together['step']:.2f} times that of one")
+        print(f"{name}: {1000 * result['step']:.0f} ms per step, {rate:.0f} sentences/s")
+    print(f"two workers are {alone['step'] / together['step']:.2f} times as fast as one process")
     print_estimate()
     draw(alone["losses"], together["losses"], OUTPUT / "distributed_training.png")
     print(f"\nPicture: {OUTPUT / 'distributed_training.png'}")

@@ -31,7 +31,7 @@ print(f"{bert.num_layers} blocks, {bert.num_heads} heads, width {bert.hidden_dim
 def compare(name, formula, layer):
     """Raise an error if the results of a formula and a layer differ."""
     np.testing.assert_allclose(formula, layer, rtol=1e-4, atol=1e-4)
-    print(f"{name}: {tuple(formula.shape)}, as the layer")
+    print(f"{name}: {tuple(formula.shape)}, equal to the layer")
 
 
 # %% [markdown]

@@ -84,7 +84,7 @@ def kill_in_the_middle(arguments: list[str], answers: pathlib.Path) -> None:
     if process.poll() is None:
         os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    print(f"killed; {len(list(answers.glob('*.parquet')))} shards are there", flush=True)
+    print(f"killed after {len(list(answers.glob('*.parquet')))} shards", flush=True)
 
 
 # %% [markdown]
@@ -113,11 +113,11 @@ def show(answers: pathlib.Path) -> None:
 # %%
 def main() -> None:
     parser = argparse.ArgumentParser(description="Answers the texts of files of any size.")
-    parser.add_argument("texts", nargs="?", help="a file, or a pattern of files")
-    parser.add_argument("answers", nargs="?", help="the folder to write to")
+    parser.add_argument("texts", nargs="?", help="file, or pattern for several files")
+    parser.add_argument("answers", nargs="?", help="folder to write to")
     parser.add_argument("--task", default="SequenceClassifier")
     parser.add_argument("--preset", default="bert_nano_en_uncased_sentiment")
-    parser.add_argument("--columns", default="text", help="the column with the texts")
+    parser.add_argument("--columns", default="text", help="column with the texts")
     parser.add_argument("--keep", nargs="*", default=[], help="columns to copy")
     parser.add_argument("--shard-rows", type=int, default=100_000)
     options = parser.parse_args()

@@ -80,8 +80,8 @@ def main() -> None:
     classifier = open_classifier()
     alone = [answer["label"] for answer in classifier.classify(texts)]
     once = table["row"].tolist() == list(range(len(rows)))
-    print(f"{len(table)} rows of {len(rows)}, each once: {once}")
-    print(f"labels as in one process: {table['label'].tolist() == alone}")
+    print(f"{len(table)} of {len(rows)} rows, without duplicates: {once}")
+    print(f"same labels as in one process: {table['label'].tolist() == alone}")
     print(collections.Counter(alone))
 
 

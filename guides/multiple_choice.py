@@ -69,7 +69,7 @@ def make_questions(reviews: list, count: int) -> tuple[list, list, list]:
 *held_out, right_answers = make_questions(reviews[2500:], 200)
 print(train[0][0], train[1][0], answers[0])
 chance = sum(1 / len(listed) for listed in held_out[1]) / len(held_out[1])
-print(f"{len(answers)} questions to learn from, {len(right_answers)} held out; chance {chance:.2f}")
+print(f"{len(answers)} training questions, {len(right_answers)} held out; chance {chance:.2f}")
 
 # %% [markdown]
 """

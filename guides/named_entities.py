@@ -72,7 +72,7 @@ A predicted entity is only counted as correct if its type, first word and last w
 
 # %%
 scores = tagger.evaluate_entities(held_out_words, held_out_tags)
-print(f"Held-out entity F1 {scores['f1']:.3f}, of that by type:")
+print(f"Held-out entity F1 {scores['f1']:.3f}, by type:")
 for label, values in scores["per_type"].items():
     counts = f"precision {values['precision']:.2f}, recall {values['recall']:.2f}"
     print(f"  {label:14} {counts}, {values['support']:.0f} true entities")

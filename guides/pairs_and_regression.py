@@ -57,7 +57,7 @@ contexts = list(dict.fromkeys(example["context"] for example in examples))
 held_back = set(contexts[::6])
 train = [p for e in examples if e["context"] not in held_back for p in make_pairs(e)]
 held_out = [p for e in examples if e["context"] in held_back for p in make_pairs(e)]
-print(f"{len(train)} pairs to learn from, {len(held_out)} held out; the first two:")
+print(f"{len(train)} training pairs, {len(held_out)} held out; the first two:")
 print(train[0], train[1], sep="\n")
 
 # %% [markdown]

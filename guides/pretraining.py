@@ -106,12 +106,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Pretrain a small BERT or RoBERTa on your own text, from the vocabulary up."
     )
-    parser.add_argument("texts", nargs="+", type=pathlib.Path, help="text files, .gz or not")
+    parser.add_argument("texts", nargs="+", type=pathlib.Path, help="text files, optionally .gz")
     parser.add_argument("--family", choices=sorted(BACKBONES), default="bert")
     parser.add_argument("--output", required=True, help="folder of the new preset")
     parser.add_argument("--vocabulary-size", type=int, default=8192)
-    parser.add_argument("--tokens", type=int, default=20_000_000, help="to train on, in all")
-    parser.add_argument("--length", type=int, default=128, help="tokens of a row")
+    parser.add_argument("--tokens", type=int, default=20_000_000, help="number of training tokens")
+    parser.add_argument("--length", type=int, default=128, help="tokens per row")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -42,7 +42,7 @@ rng = np.random.default_rng(0)
 
 
 def draw(length: int, share: float) -> str:
-    """Draw residues, of which a share is hydrophobic."""
+    """Draw residues, a fraction of which is hydrophobic."""
     kinds = rng.random(length) < share
     return "".join(rng.choice(HYDROPHOBIC if kind else OTHER) for kind in kinds)
 

@@ -46,7 +46,7 @@ contexts = list(dict.fromkeys(example["context"] for example in examples))
 held_back = set(contexts[::10])
 train = [e for e in examples if e["context"] not in held_back]
 held_out = [e for e in examples if e["context"] in held_back]
-print(f"{len(train)} questions to learn from, {len(held_out)} held out; the first one:")
+print(f"{len(train)} training questions, {len(held_out)} held out; the first one:")
 print(train[0]["question"], train[0]["answers"])
 
 # %% [markdown]

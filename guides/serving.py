@@ -88,7 +88,7 @@ for text in texts * 100:
     start = time.perf_counter()
     classify(text=tf.constant([text]))
     times.append(1000 * (time.perf_counter() - start))
-print(f"one sentence: {statistics.median(times):.1f} ms in the middle, "
+print(f"one sentence: {statistics.median(times):.1f} ms (median), "
       f"{statistics.quantiles(times, n=100)[-1]:.1f} ms for the slowest of a hundred")
 """
 MINE = [

@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("texts", type=pathlib.Path, nargs="+")
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--start", default="bert_nano_en_uncased", help="the student's encoder")
-    parser.add_argument("--count", type=int, help="take so many texts; all by default")
+    parser.add_argument("--count", type=int, help="number of texts (default: all)")
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
     keras.utils.set_random_seed(0)

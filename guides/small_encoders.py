@@ -150,11 +150,11 @@ for masked words is trained at the same time.
 # %%
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Make a small encoder with a large one's help.")
-    parser.add_argument("texts", nargs="+", type=pathlib.Path, help="text files, .gz or not")
+    parser.add_argument("texts", nargs="+", type=pathlib.Path, help="text files, optionally .gz")
     parser.add_argument("--family", choices=sorted(BACKBONES), default="bert")
     parser.add_argument("--output", required=True, help="folder of the new preset")
-    parser.add_argument("--teacher", help="a preset; by default all-MiniLM-L6-v2")
-    parser.add_argument("--start", help="a small encoder of the same size to go on from")
+    parser.add_argument("--teacher", help="preset (default: all-MiniLM-L6-v2)")
+    parser.add_argument("--start", help="small encoder of the same size to continue from")
     parser.add_argument("--vocabulary-size", type=int, default=7680)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=2)

@@ -76,7 +76,7 @@ learning, Kusupati et al. 2022). Therefore, vectors can be truncated to reduce t
 # %%
 for dim in (384, 128, 32):
     found = embedder.evaluate_retrieval(questions, passages, relevant, dim=dim)
-    print(f"{dim:4} numbers: nDCG@10 {found['ndcg@10']:.3f}")
+    print(f"{dim:4} dimensions: nDCG@10 {found['ndcg@10']:.3f}")
 
 # %% [markdown]
 """

@@ -115,7 +115,7 @@ def search(database, query: str, most_words: int, top_k: int = 3) -> list[tuple]
 # %%
 address = os.environ.get("DATABASE_URL")
 if address is None:
-    print("Left out: DATABASE_URL names no PostgreSQL server.")
+    print("Skipped, because DATABASE_URL is not set to a PostgreSQL server.")
 else:
     import psycopg
 

@@ -66,5 +66,5 @@ def test_two_workers_open_the_task_once_each_and_lose_no_row(tmp_path):
 
 def test_the_guide_gives_the_answers_of_one_process():
     output = run(ROOT / "guides" / "many_texts_on_ray.py")
-    assert "3000 rows of 3000, each once: True" in output
+    assert "3000 of 3000 rows, without duplicates: True" in output
     assert "labels as in one process: True" in output
