@@ -348,7 +348,7 @@ class XLNetBackbone(Backbone):
         inputs = add_padding_mask(inputs)
         x = self._embed(inputs, training)  # content stream (B, L, D)
         y = self.embeddings.make_queries(x, training)  # query stream (B, L, D)
-        of_contents, of_queries = self._order_masks(inputs)
+        of_contents, of_queries = self._make_order_masks(inputs)
         for block, context in zip(self.blocks, self.block_contexts(inputs), strict=True):
             query = {**context, "attention_mask": of_queries, "content": x}
             y = self._run([block], [query], y, training)[0][-1]

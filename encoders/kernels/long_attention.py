@@ -126,7 +126,7 @@ def attend_in_blocks(
         near = ops.ones((size, ops.shape(is_used)[1]), "int32")
         distances = ops.concatenate([distances, near], axis=1)
     allowed = mask.compare_pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
-    mixed = attend(queries(query), keys(key), keys(value), mask=allowed)
+    mixed = attend(gather_queries(query), gather_keys(key), gather_keys(value), mask=allowed)
     return ops.reshape(mixed, (batch, count * size, heads, width))[:, :length]
 
 
