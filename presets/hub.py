@@ -76,7 +76,7 @@ def from_hugging_face(
         The path to the folder.
 
     Raises:
-        ValueError: If the address is malformed, or if the repository is missing or has no weights.
+        ValueError: If `address` is malformed, or if the repository is missing or has no weights.
     """
     repository, revision = parse_address(address)
     try:
@@ -326,7 +326,7 @@ def from_kaggle(address: str) -> pathlib.Path:
         The path to the folder.
 
     Raises:
-        ValueError: If the address is malformed or the model cannot be downloaded.
+        ValueError: If `address` is malformed, or if the model cannot be downloaded.
     """
     import kagglehub  # comes with keras-nlp
 

@@ -45,7 +45,7 @@ class HubFile(NamedTuple):
             verify: Boolean. Whether to compare the checksums. Defaults to True.
 
         Raises:
-            ValueError: If the path is a pipe, a device or a folder.
+            ValueError: If `path` is a pipe, a device or a folder.
         """
         if not path.exists():
             return False

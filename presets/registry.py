@@ -185,7 +185,7 @@ def resolve(
         The path to the folder.
 
     Raises:
-        ValueError: If the preset does not exist.
+        ValueError: If `source` does not exist.
     """
     from encoder_zoo.presets import hub
 

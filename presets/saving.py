@@ -141,7 +141,7 @@ def save_task(
 
 
 def _get_class_setting(backbone: Backbone) -> dict:
-    """Return the setting `backbone_class`, or {} for a class of this package."""
+    """Return the setting `backbone_class`, or {} for the default class of the family."""
     cls = type(backbone)
     return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 

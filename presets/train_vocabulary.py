@@ -50,7 +50,7 @@ def train_vocabulary(
         A tokenizer for this family, such as `BertTokenizer`.
 
     Raises:
-        ValueError: If the family is not supported, or if `texts` is a single string.
+        ValueError: If `family` is not supported, or if `texts` is a single string.
         ImportError: If tokenizers or sentencepiece is needed but not installed.
 
     Example:

@@ -112,7 +112,7 @@ class Tf1Checkpoint(Checkpoint):
     this reason, checked files are copied and the copies are read.
 
     Args:
-        files: The `FolderFiles` for the checkpoint folder.
+        files: `FolderFiles` to read the checkpoint folder.
         family: The `Family` for this checkpoint.
 
     Raises:

@@ -27,7 +27,7 @@ class TimedConnection(H11Protocol):
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of the headers, or stop waiting if the answer is being computed."""
+        """Wait for the rest of the request, or stop waiting while the answer is computed."""
         super().data_received(data)
         if self.flow.write_paused:
             return

@@ -76,7 +76,7 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
         The path of the new folder.
 
     Raises:
-        ValueError: If the target is a mount point or a link, or if files saved by other programs
+        ValueError: If `folder` is a mount point or a link, or if files saved by other programs
             would be replaced.
         OSError: If writing fails, for example because the disk is full.
 
@@ -128,7 +128,7 @@ def replace_file(
             by identical contents.
 
     Raises:
-        ValueError: If the file is a link or was written by another program.
+        ValueError: If `path` is a link, or if the file was written by another program.
         OSError: If writing fails, for example because the disk is full.
 
     Example:

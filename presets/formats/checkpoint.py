@@ -43,7 +43,7 @@ class Checkpoint(ABC):
     file has changed.
 
     Attributes:
-        files: The `FolderFiles` for the folder.
+        files: `FolderFiles` to read the folder.
         family: The `Family` of the model.
         config_file: The path of the file with the configuration.
         config: Dict. The `config.json` content, or a configuration converted to this format.
@@ -186,7 +186,7 @@ class ChangedCheckpoint(Checkpoint):
 
 
 def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoint:
-    """Add embeddings for new tokens to a checkpoint, which are the mean of the old embeddings.
+    """Add rows for new tokens to the embeddings. Each new row is the mean of the old rows.
 
     Args:
         checkpoint: The `Checkpoint` with fewer tokens.

@@ -66,7 +66,7 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     """Read the settings of PyLate in `config_sentence_transformers.json`.
 
     Args:
-        files: The `FolderFiles` for the encoder.
+        files: `FolderFiles` to read the encoder.
         tokenizer: Encoder tokenizer.
 
     Raises:
@@ -97,7 +97,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
     """Read the settings of the original ColBERT in `artifact.metadata`.
 
     Args:
-        files: The `FolderFiles` for the folder.
+        files: `FolderFiles` to read the folder.
 
     Raises:
         ValueError: If a field is unknown or not supported.
@@ -138,7 +138,7 @@ def read_sentence_transformers(
     becomes a marker.
 
     Args:
-        files: The `FolderFiles` for the encoder.
+        files: `FolderFiles` to read the encoder.
         masks: List of `Module` objects of the class MultiVectorMask.
         tokenizer: Encoder tokenizer.
 
@@ -173,7 +173,7 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
     The first token does not have a vector.
 
     Args:
-        files: The `FolderFiles` for the encoder.
+        files: `FolderFiles` to read the encoder.
 
     Raises:
         ValueError: If a field value is invalid.

@@ -38,7 +38,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     """Read the cross-encoder output activation, "sigmoid" or "linear".
 
     Args:
-        files: The `FolderFiles` for the encoder.
+        files: `FolderFiles` to read the encoder.
         config: Dict. The config.json content.
 
     Raises:

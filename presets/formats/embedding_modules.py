@@ -57,7 +57,7 @@ def read_pooling(
     """Read the configuration of a Pooling module.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         module: Pooling `Module` to read.
         width: Optional integer. The encoder output dimension. If None, the dimensions are not
             checked.
@@ -96,7 +96,7 @@ def read_dense(
     """Read the configuration of a Dense module.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         module: Dense `Module` to read.
         width: Integer. The input vector dimension.
         embedding: String. The input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
@@ -139,7 +139,7 @@ def read_dense_layers(
     """Read the configurations of all Dense modules, and check the shapes of the weights.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         modules: Sequence of `Module` objects. The output of each module is the input of the next
             module.
         width: Integer. Input dimension of the first module.
@@ -160,7 +160,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     """Read the configuration of a SpladePooling module.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         module: SpladePooling `Module` to read.
 
     Returns:
@@ -186,12 +186,12 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
     """Check the configuration of a Normalize module, which can be missing.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         module: Normalize `Module` to check.
         embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
     Raises:
-        ValueError: If the module reads or writes a different tensor.
+        ValueError: If `module` reads or writes a different tensor.
     """
     if f"{module.path}/{CONFIG}" in files:
         config, path = _read_module_config(files, module)
@@ -257,7 +257,7 @@ class ModuleCheckpoint(Checkpoint):
     """Checkpoint with the weights of a module in a subfolder.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         module: The `Module` to open.
     """
 
@@ -277,7 +277,7 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
     """Check the shapes of the weights of a Dense module before the layer is created.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         module: Dense `Module` to check.
         dense: Dict. The result of `read_dense`.
         width: Integer. The input vector dimension.
@@ -303,7 +303,7 @@ def load_dense(
 
     Args:
         layer: `Projection` layer to assign the weights to.
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         module: Dense `Module` to read.
         allow_nonfinite: Boolean. See `Safeguards`.
 
@@ -386,7 +386,7 @@ class LinearFile(Checkpoint):
     """Weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
-        files: The `FolderFiles` for the folder.
+        files: `FolderFiles` to read the folder.
         name: String. The name of a PyTorch file with the tensors "weight" and optionally "bias".
 
     Raises:

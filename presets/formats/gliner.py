@@ -154,7 +154,7 @@ def find_encoder_address(files: FolderFiles) -> str | None:
     Versions before 0.2.7 do not store the encoder configuration and tokenizer.
 
     Args:
-        files: The `FolderFiles` for the folder.
+        files: `FolderFiles` to read the folder.
 
     Raises:
         ValueError: If encoder files are missing, but `model_name` is not a repository.
@@ -178,7 +178,7 @@ def read_encoder(
     """Read the encoder configuration and tokenizer.
 
     Args:
-        files: The `FolderFiles` for a gliner folder.
+        files: `FolderFiles` to read a gliner folder.
         encoder: Optional `FolderFiles`. Encoder files from the hub, for incomplete folders.
 
     Returns:
@@ -202,7 +202,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
     The tensors of further layers have the same names as in gliner.
 
     Args:
-        files: The `FolderFiles` for the folder.
+        files: `FolderFiles` to read the folder.
         settings: Dict. The `encoder_zoo.json` content.
         encoder: Optional `FolderFiles`. See `read_encoder`. Defaults to None.
 

@@ -201,7 +201,7 @@ class QueryTable(NamedTuple):
     """Files with one weight per query term.
 
     Attributes:
-        files: The `FolderFiles` for the table folder.
+        files: `FolderFiles` to read the table folder.
         module: Optional `Module`. None for the file `idf.json` without modules.
         is_trained: Boolean. Whether `fit` updates the weights.
     """
@@ -294,7 +294,7 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
 
     Args:
         given: String. The path from the configuration. Only the file name is used.
-        files: The `FolderFiles` for the table.
+        files: `FolderFiles` to read the table.
         tokenizer: Tokenizer for queries.
 
     Returns:
@@ -325,7 +325,7 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
     """Read `max_terms` and the similarity from the model settings.
 
     Args:
-        files: The `FolderFiles` for the whole folder.
+        files: `FolderFiles` to read the whole folder.
         of_others: Tuple of strings. Similarities to ignore, because they belong to dense vectors or
             token vectors in the same folder. Defaults to ().
     """

@@ -1,4 +1,4 @@
-"""Read the tokenizer files of a preset, and create the tokenizer later."""
+"""Store the class and the files of a tokenizer, to create the tokenizer later."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def read_stored_tokenizer(
     """Read the tokenizer files in a folder, and choose the tokenizer class.
 
     Args:
-        files: The `FolderFiles` for a preset.
+        files: `FolderFiles` to read a preset.
         config: Dict. The config.json content, or {} for a missing file.
         default: Optional `TokenizerClass` to use if the files do not determine the class.
 
@@ -212,7 +212,7 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
     """Read the files that a tokenizer class needs.
 
     Args:
-        files: The `FolderFiles` for a preset.
+        files: `FolderFiles` to read a preset.
         kind: The `TokenizerClass` of the tokenizer.
 
     Returns:
