@@ -184,7 +184,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
         return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
 
     def set_synced(self, value: bool) -> None:
-        """Set whether all variables are up to date in this thread. In Keras, threads share one flag."""
+        """Set whether all variables are up to date in this thread. In Keras, the flag is shared."""
         unsynced = vars(self).setdefault("_unsynced", set())
         (unsynced.discard if value else unsynced.add)(threading.get_ident())
 
