@@ -20,7 +20,7 @@ M = TypeVar("M", bound=keras.Model)
 
 # This object is not used in models, so Keras will not find the object in a model.
 _PROBE = keras.initializers.Zeros()
-DEFLATED = 1032  # maximum compression ratio in a zip archive
+MAX_COMPRESSION_RATIO = 1032  # maximum compression ratio in a zip archive
 
 
 def add_layer_states(cls: type[M]) -> type[M]:
@@ -100,7 +100,7 @@ def _get_weight_bytes() -> int | None:
         for value in frame.f_locals.values():
             if isinstance(value, zipfile.ZipFile):
                 return sum(
-                    min(member.file_size, DEFLATED * member.compress_size)
+                    min(member.file_size, MAX_COMPRESSION_RATIO * member.compress_size)
                     for member in value.infolist()
                     if member.filename.startswith("model.weights.")
                 )

@@ -14,7 +14,7 @@ from encoder_zoo.common.lazy import tf
 
 _TRAINED: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 _GONE: list[None] = []  # one item per deleted model, can be appended by any thread
-GONE_AT_ONCE = 6
+MIN_DELETED_MODELS = 6
 
 
 def drop_unused_kernels(model: keras.Model) -> None:
@@ -29,7 +29,7 @@ def drop_unused_kernels(model: keras.Model) -> None:
     """
     if keras.config.backend() != "tensorflow":
         return
-    if len(_GONE) >= GONE_AT_ONCE:
+    if len(_GONE) >= MIN_DELETED_MODELS:
         _GONE.clear()
         # Part of the implementation of `keras.utils.clear_session`.
         from tensorflow.python.eager import context

@@ -8,7 +8,7 @@ import sys
 from encoder_zoo.common.backend import get_keras_file, read_backend
 
 BACKEND_NAMES = ("tensorflow", "jax", "torch")
-OF_KERAS = (*BACKEND_NAMES, "numpy", "openvino")
+KERAS_BACKENDS = (*BACKEND_NAMES, "numpy", "openvino")
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def choose_installed_backend() -> None:
     file = get_keras_file()
     variable, in_file = os.environ.get("KERAS_BACKEND"), read_backend(file)
     backend = variable or in_file
-    if backend in OF_KERAS and _is_installed(backend):
+    if backend in KERAS_BACKENDS and _is_installed(backend):
         return
     installed = [name for name in BACKEND_NAMES if _is_installed(name)]
     if not installed:
@@ -38,7 +38,7 @@ def choose_installed_backend() -> None:
         )
     if variable or in_file != "tensorflow":
         where = "the variable KERAS_BACKEND" if variable else f"the file {file}"
-        install = f", or `pip install {backend}`" if backend in OF_KERAS else ""
+        install = f", or `pip install {backend}`" if backend in KERAS_BACKENDS else ""
         raise ImportError(
             f"The Keras backend is {backend!r} according to {where}, but it is not installed. Set "
             f"KERAS_BACKEND={installed[0]} before Python starts{install}. Installed: "

@@ -14,7 +14,8 @@ from typing import TypeVar
 logger = logging.getLogger("encoder_zoo")
 
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
-_WAIT, _MIN_BYTES = 60, 1000  # timeout in seconds, minimum number of bytes within this time
+_TIMEOUT_SECONDS = 60
+_MIN_BYTES = 1000  # minimum number of bytes to receive within the timeout
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 REFUSALS = {
     401: "the repository does not exist or is private (401). Set HF_TOKEN",
@@ -62,15 +63,15 @@ def run_with_timeout(function: Callable[[], T], received: Callable[[], int] = la
 
     threading.Thread(target=run, daemon=True).start()
     begun, last = time.monotonic(), received()
-    while time.monotonic() - begun <= _WAIT:
+    while time.monotonic() - begun <= _TIMEOUT_SECONDS:
         with contextlib.suppress(queue.Empty):
-            result, error = done.get(timeout=min(1, _WAIT / 4))
+            result, error = done.get(timeout=min(1, _TIMEOUT_SECONDS / 4))
             if error is not None:
                 raise error
             return result
         if received() - last >= _MIN_BYTES:
             begun, last = time.monotonic(), received()
-    raise Unreachable(f"the hub did not respond within {_WAIT} seconds")
+    raise Unreachable(f"the hub did not respond within {_TIMEOUT_SECONDS} seconds")
 
 
 def run_with_retries(

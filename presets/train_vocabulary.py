@@ -24,7 +24,7 @@ sentencepiece = LazyModule("sentencepiece", MISSING.format("sentencepiece"))
 BERT_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT_WHITE_SPACE = re.compile("[ \t\n\r]+")  # the trainer splits words further
 # Repetitions of a word per text, limited because the trainer copies texts.
-REPETITIONS_AT_ONCE = 1000
+MAX_REPETITIONS = 1000
 ROBERTA_SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # <mask> has the last id
 VocabularySize = Annotated[
     int,
@@ -107,9 +107,9 @@ def train_wordpiece(
     words = Counter(word for text in _check_texts(texts) for word in BERT_WHITE_SPACE.split(text))
     letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
     repeated = (
-        " ".join([word] * min(REPETITIONS_AT_ONCE, count - done))
+        " ".join([word] * min(MAX_REPETITIONS, count - done))
         for word, count in words.items()
-        for done in range(0, count, REPETITIONS_AT_ONCE)
+        for done in range(0, count, MAX_REPETITIONS)
     )
     ids = learn(repeated, vocabulary_size, BERT_SPECIAL_TOKENS + sorted(letters))
     return BertTokenizer(sorted(ids, key=ids.get), lowercase=lowercase)

@@ -253,7 +253,7 @@ def kept_kernels():
     tf.random.set_seed(0)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tf.random, "set_seed", lambda seed: None)
-        patched.setattr(tensorflow_private, "GONE_AT_ONCE", math.inf)
+        patched.setattr(tensorflow_private, "MIN_DELETED_MODELS", math.inf)
         yield
 
 

@@ -48,7 +48,7 @@ OTHER_LINE = re.compile(r"[REAMN#]\S*\t|\*\t")
 TABLES = (".csv", ".parquet", ".xlsx", ".feather", ".arrow")
 # Maximum size of unpacked .spacy files, in bytes and relative to the packed size. The larger limit
 # applies. English documents unpack to 5 to 15 times the packed size.
-UNPACKED, UNPACKED_RATIO = 2**28, 50
+MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO = 2**28, 50
 
 
 @validate_arguments
@@ -187,7 +187,7 @@ def _read_docs(path: pathlib.Path) -> list:
 
 def _check_unpacked(content: bytes, name: str) -> None:
     """Raise a ValueError if the unpacked data would need too much memory."""
-    most, size, left = max(UNPACKED, UNPACKED_RATIO * len(content)), 0, content
+    most, size, left = max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * len(content)), 0, content
     unpacking = zlib.decompressobj()
     while left and not unpacking.eof:
         size += len(unpacking.decompress(left, 2**20))

@@ -19,7 +19,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.extras.bulk.columns import pa
 
 parquet = LazyModule("pyarrow.parquet", "This needs the package pyarrow: `pip install pyarrow`.")
-BATCH = 1024  # number of Parquet rows to read at a time
+PARQUET_BATCH_ROWS = 1024  # number of Parquet rows to read at a time
 
 
 def _has_paths(value) -> bool:
@@ -178,7 +178,7 @@ def _read_parquet_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tup
     try:
         with parquet.ParquetFile(path, buffer_size=2**20) as file:
             _find_positions(path, names, file.schema_arrow.names)
-            for batch in file.iter_batches(BATCH, columns=wanted):
+            for batch in file.iter_batches(PARQUET_BATCH_ROWS, columns=wanted):
                 for values in zip(*(batch[name].to_pylist() for name in names), strict=True):
                     yield f"{path}, row {row}", values
                     row += 1

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-WINDOW = 8  # number of files that are shuffled together
+WINDOW_FILES = 8  # number of files that are shuffled together
 CORPUS_BATCHES_AHEAD = 4  # number of batches to preprocess in advance
 
 
@@ -65,8 +65,8 @@ class Reader:
     def iterate_shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
         """Yield shuffled slots for an endless sequence of epochs, starting after `done` slots.
 
-        In each epoch, the files are read in a different order, and the slots from `WINDOW` files
-        are shuffled together.
+        In each epoch, the files are read in a different order, and the slots from `WINDOW_FILES`
+        files are shuffled together.
         """
         number = 0  # window index
         while number < len(self.windows) and done >= self.windows[number]:
@@ -78,7 +78,10 @@ class Reader:
                 shards, positions = following.result()
                 if number == len(self.windows):
                     self.windows.append(len(positions))
-                if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
+                if (
+                    not any(self.windows)
+                    and len(self.windows) * WINDOW_FILES >= self.corpus.num_shards
+                ):
                     raise ValueError(
                         f"{self.corpus} is too small to create a single example. Create a corpus "
                         "with more text."
@@ -95,10 +98,13 @@ class Reader:
 
     def _plan_window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
         """Plan the examples in a window. Return shards, and random (shard, slot) pairs, (K, 2)."""
-        per_pass = -(-self.corpus.num_shards // WINDOW)
+        per_pass = -(-self.corpus.num_shards // WINDOW_FILES)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
-        shards = [self._plan_shard(run, int(n)) for n in order[part * WINDOW : (part + 1) * WINDOW]]
+        shards = [
+            self._plan_shard(run, int(n))
+            for n in order[part * WINDOW_FILES : (part + 1) * WINDOW_FILES]
+        ]
         counts = [examples.slots for _, examples in shards]
         slots = np.concatenate([np.arange(count) for count in counts])
         positions = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)

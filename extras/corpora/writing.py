@@ -211,7 +211,7 @@ def make_damage_error(path: str | pathlib.Path) -> ValueError:
     )
 
 
-CHARACTER_BLOCK = 2**22  # maximum number of characters to tokenize at a time
+BLOCK_CHARACTERS = 2**22  # maximum number of characters to tokenize at a time
 
 
 class Block(NamedTuple):
@@ -278,7 +278,7 @@ class CorpusTexts:
 
     def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         documents = self._documents.read_documents(position)
-        for block in _make_blocks(documents, min(CHARACTER_BLOCK, 4 * shard_tokens)):
+        for block in _make_blocks(documents, min(BLOCK_CHARACTERS, 4 * shard_tokens)):
             shard, kept = _tokenize_documents(
                 [document.sentences for document in block], self._tokenizer
             )

@@ -32,7 +32,7 @@ plt = LazyModule(
     "Charts require matplotlib, which is not installed: `pip install matplotlib`.",
 )
 GREY, BLUE, ORANGE = "#9aa5b1", "#1f6feb", "#d9730d"
-IN_A_ROW = 2  # more plots would be too small on a page
+PLOTS_PER_ROW = 2  # more plots would be too small on a page
 
 
 def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> np.ndarray:
@@ -75,7 +75,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
 
 def _make_axes(count: int) -> np.ndarray:
     """Create a matplotlib figure, and return axes of shape (count,)."""
-    columns = min(count, IN_A_ROW)
+    columns = min(count, PLOTS_PER_ROW)
     rows = -(-count // columns)
     size = (5.5 * columns, 4 * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)

@@ -424,7 +424,7 @@ def _shade_words(found: Mapping, part: int, most: float) -> str:
 # Drawing sizes in pixels: line start, line end, width and row height.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
 SIDE_BY_SIDE = '<div style="display:inline-block;width:20em;max-width:100%">{}</div>'
-FAINTEST = 0.02  # smaller probabilities are not drawn
+MIN_SHOWN_PROBABILITY = 0.02  # smaller probabilities are not drawn
 GREY, BLUE = "#868e96", "#1c7ed6"
 
 
@@ -521,7 +521,7 @@ def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: 
         f'stroke-opacity="{min(weight, 1) ** 0.5:.2f}"><title>'
         f"{escape_html(tokens[i])} → {escape_html(tokens[j])}: {weight:.2f}</title></line>"
         for (i, j), weight in np.ndenumerate(weights)
-        if weight >= FAINTEST
+        if weight >= MIN_SHOWN_PROBABILITY
     ]
     words = [
         f'<text x="{x}" y="{y + 5}" text-anchor="{anchor}">{escape_html(token)}</text>'

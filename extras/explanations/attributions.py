@@ -46,7 +46,8 @@ class Part(NamedTuple):
 
 COMPLETENESS_TOLERANCE = 1e-3  # relative to the sum of all attributions
 
-SHARE = 0.01  # minimum fraction of the tolerance for short intervals, due to rounding errors
+# Minimum fraction of the tolerance for short intervals, because of rounding errors.
+MIN_TOLERANCE_SHARE = 0.01
 
 MAX_POINTS = 1000  # more points do not help, because outputs are not accurate enough
 
@@ -111,7 +112,10 @@ def integrate_gradients(along: Callable) -> Attribution:
             ends |= {a: values[0], b: values[-1]}
             added = (b - a) * (LOBATTO_WEIGHTS @ slope)  # (L,)
             error = abs(added.sum() - (values[-1] - values[0]))
-            if error <= COMPLETENESS_TOLERANCE / 2 * max(b - a, SHARE) or count >= MAX_POINTS:
+            if (
+                error <= COMPLETENESS_TOLERANCE / 2 * max(b - a, MIN_TOLERANCE_SHARE)
+                or count >= MAX_POINTS
+            ):
                 total = total + added
             else:
                 halves += [(a, (a + b) / 2), ((a + b) / 2, b)]

@@ -28,10 +28,10 @@ from encoder_zoo.serving.routes import ROUTES, Route, ServedModel, make_examples
 logger = logging.getLogger("encoder_zoo")
 
 CLIENT_LEFT = 499  # status code in metrics and logs, as in nginx
-FEW = 4  # maximum number of answers to serialize in the event loop
+MAX_INLINE_ANSWERS = 4  # maximum number of answers to serialize in the event loop
 # Many clients do not read the response before the end of the request. If a request is too large,
 # read at most this multiple of the maximum size before sending the error.
-DISCARDED = 16
+DISCARDED_RATIO = 16
 
 
 class Service:
@@ -120,7 +120,7 @@ class Service:
             if not is_about_request(error):
                 raise
             raise explain_error(error, fields, route) from error
-        if len(answers) <= FEW:  # this does not block the event loop for long
+        if len(answers) <= MAX_INLINE_ANSWERS:  # this does not block the event loop for long
             content = write_json(question.write(answers))
         else:
             content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
@@ -240,7 +240,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 size += len(chunk)
                 if size <= limits.max_request_bytes:
                     chunks.append(chunk)
-                elif size > DISCARDED * limits.max_request_bytes:
+                elif size > DISCARDED_RATIO * limits.max_request_bytes:
                     break
     except TimeoutError as error:
         seconds = f"{limits.body_timeout:g} seconds"

@@ -17,7 +17,7 @@ from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.requests import Fields, Refusal, is_text
 from encoder_zoo.tasks.base.classes import compute_sigmoid
 
-SHORT_REQUEST = 2000  # maximum number of characters for short requests
+MAX_SHORT_CHARACTERS = 2000  # maximum number of characters for short requests
 BYTES_PER_TOKEN = 4  # an estimate, used for models without a tokenizer
 
 
@@ -54,7 +54,7 @@ class ServedModel(NamedTuple):
     ) -> Job:
         """Create a job to be batched with other jobs for the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
-        is_short = sum(map(len, find_texts(rows))) <= SHORT_REQUEST
+        is_short = sum(map(len, find_texts(rows))) <= MAX_SHORT_CHARACTERS
         return Job(key, self.count_truncated(run), rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:

@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar
 from encoder_zoo.common.wording import decode_text, invalid
 from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_array, parse_object
 
-TEXT_BYTES = 32 * 2**20  # maximum size of a vocabulary. With 900,000 tokens it has 18 MB.
+MAX_TEXT_BYTES = 32 * 2**20  # maximum size of a vocabulary. With 900,000 tokens it has 18 MB.
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json", "idf.json")
 _LFS = b"version https://git-lfs"
 
@@ -125,7 +125,7 @@ class FolderFiles:
         Raises:
             ValueError: If the file is too large or not encoded as UTF-8. See also `open_file`.
         """
-        return decode_text(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
+        return decode_text(self._read(name, MAX_TEXT_BYTES, inside), self.path / inside / name)
 
     def read_bytes(self, name: str, inside: str = "") -> bytes:
         """Read a file as bytes.
@@ -133,7 +133,7 @@ class FolderFiles:
         Raises:
             ValueError: If the file is too large. See also `open_file`.
         """
-        return self._read(name, TEXT_BYTES, inside)
+        return self._read(name, MAX_TEXT_BYTES, inside)
 
     def list_opened(self, folder: str) -> list[str]:
         """List all open files in a subfolder."""

@@ -33,7 +33,7 @@ class Limit(NamedTuple):
 # and 60 MB.
 SETTINGS = Limit(32 * 2**20, 160 * 10**6)
 VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
-DEPTH = 100
+MAX_JSON_DEPTH = 100
 # Approximate number of bytes that the parser needs for each occurrence of a character.
 _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 # Keras layers that run code from the file.
@@ -231,8 +231,8 @@ def _find_code(value: Any, depth: int) -> tuple[str, str] | None:
     Returns:
         A tuple (field, error) for the first problem, or None.
     """
-    if depth > DEPTH:
-        return "", f": nested too deeply, more than {DEPTH} levels."
+    if depth > MAX_JSON_DEPTH:
+        return "", f": nested too deeply, more than {MAX_JSON_DEPTH} levels."
     name = value.get("class_name") if isinstance(value, dict) else None
     if isinstance(name, str) and name in _CODE:
         return ".class_name", (

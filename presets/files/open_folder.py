@@ -13,7 +13,7 @@ from typing import BinaryIO
 from encoder_zoo.common.validation import check_path
 from encoder_zoo.presets.files.folder_files import FolderFiles
 
-_ATTEMPTS = 100  # opening only takes a millisecond
+_MAX_ATTEMPTS = 100  # opening only takes a millisecond
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 
@@ -58,7 +58,7 @@ class OpenFolder(FolderFiles):
 
     def __init__(self, path: str | os.PathLike, patterns: Iterable[str] = ()):
         patterns = list(patterns)
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             super().__init__(check_path(path, "folder"))
             self._states: dict[str, tuple[int, int]] = {}
             try:
@@ -72,7 +72,7 @@ class OpenFolder(FolderFiles):
                 self.close()
                 raise
         raise ValueError(
-            f"{self.path} was replaced {_ATTEMPTS} times while it was opened. Load the folder "
+            f"{self.path} was replaced {_MAX_ATTEMPTS} times while it was opened. Load the folder "
             "after the other process has finished writing."
         )
 

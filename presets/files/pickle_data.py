@@ -20,9 +20,9 @@ from encoder_zoo.presets.files.file_bytes import FileBytes
 
 # Limits. For comparison, the pickle of 10,000 tensors has 1.5 MB, 450,000 instructions and depth 3.
 _MAX_BYTES = 8 * 2**20
-_INSTRUCTIONS = 1_000_000
-_MARKS = 100
-_NAME_BYTES = 256
+_MAX_INSTRUCTIONS = 1_000_000
+_MAX_MARKS = 100
+_MAX_NAME_BYTES = 256
 _BLOCK_BYTES = 64 * 1024
 NOTHING_RUNS = "Only tensors are read, and no code from the file is executed"
 
@@ -94,8 +94,8 @@ class PickleStream:
         line = b""
         while (sign := self.take(1)) != b"\n":
             line += sign
-            if len(line) > _NAME_BYTES:
-                raise self.make_error(f"has a name of more than {_NAME_BYTES} bytes")
+            if len(line) > _MAX_NAME_BYTES:
+                raise self.make_error(f"has a name of more than {_MAX_NAME_BYTES} bytes")
         return line.decode("ascii", "backslashreplace")
 
     def make_error(self, what: str, *advice: str) -> ValueError:
@@ -151,14 +151,14 @@ class PickleInterpreter:
         self._stack: list = []
         self._below: list[list] = []  # the stacks below each mark
         self._memo: list = []
-        for _ in range(_INSTRUCTIONS):
+        for _ in range(_MAX_INSTRUCTIONS):
             code = self._stream.take(1)
             if code == b".":
                 return self._stop()
             if code not in _INSTRUCTION:
                 raise self._refuse(f"contains the instruction {_name_instruction(code)}")
             _INSTRUCTION[code](self)
-        raise self._refuse(f"has more than {_INSTRUCTIONS} instructions")
+        raise self._refuse(f"has more than {_MAX_INSTRUCTIONS} instructions")
 
     def _refuse(self, what: str) -> ValueError:
         return self._stream.make_error(what, NOTHING_RUNS)
@@ -196,8 +196,8 @@ class PickleInterpreter:
             raise self._refuse(f"has protocol {version}. Expected protocol 2")
 
     def _mark(self) -> None:
-        if len(self._below) >= _MARKS:
-            raise self._stream.make_error(f"is nested more than {_MARKS} deep")
+        if len(self._below) >= _MAX_MARKS:
+            raise self._stream.make_error(f"is nested more than {_MAX_MARKS} deep")
         self._below.append(self._stack)
         self._stack = []
 

@@ -16,7 +16,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.folder_files import is_plain
 
-_DIRECTORY_BYTES = 8 * 2**20  # the directory of 10,000 tensors has 600 kB
+_MAX_DIRECTORY_BYTES = 8 * 2**20  # the directory of 10,000 tensors has 600 kB
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
@@ -72,9 +72,9 @@ class ZipDirectory:
     def __init__(self, source: FileBytes):
         self._source = source
         count, size, self._start = self._read_end()
-        if size > _DIRECTORY_BYTES:
+        if size > _MAX_DIRECTORY_BYTES:
             raise self._make_error(
-                f"the zip directory has {size} bytes, but the limit is {_DIRECTORY_BYTES}"
+                f"the zip directory has {size} bytes, but the limit is {_MAX_DIRECTORY_BYTES}"
             )
         entries = self._read_entries(source.read(self._start, size), count)
         self.entries: dict[str, ZipEntry] = {}

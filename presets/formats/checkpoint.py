@@ -31,7 +31,7 @@ _WEIGHTS = {
 }
 MAX_CLASSES = 2**20
 # Trained weights are much smaller. Products of larger values overflow.
-_LARGEST = 1e4
+_MAX_WEIGHT = 1e4
 # Buffers that do not contain trained values.
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
@@ -403,11 +403,11 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
         ValueError: bias has 1 values that are NaN, infinite or beyond 10000. Trained ...
     """
     smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
-    if not (smallest >= -_LARGEST and largest <= _LARGEST):  # also if one is NaN
-        broken = value.size - np.count_nonzero(np.abs(value) <= _LARGEST)
+    if not (smallest >= -_MAX_WEIGHT and largest <= _MAX_WEIGHT):  # also if one is NaN
+        broken = value.size - np.count_nonzero(np.abs(value) <= _MAX_WEIGHT)
         raise ValueError(
-            f"{name} has {broken} values that are NaN, infinite or beyond {_LARGEST:.0f}. Trained "
-            f"weights are smaller. {advice}"
+            f"{name} has {broken} values that are NaN, infinite or beyond {_MAX_WEIGHT:.0f}. "
+            f"Trained weights are smaller. {advice}"
         )
 
 

@@ -48,7 +48,7 @@ COUNT_OR_NULL = Rule(
 MAX_LENGTH = 512  # default of model2vec
 # Maximum size of an uncompressed table in float32: in bytes, or relative to the stored table. The
 # largest known table has 500,000 tokens and 512 MB. A row is typically shared by 30 tokens.
-TABLE_BYTES, TABLE_RATIO = 2**29, 16
+MAX_TABLE_BYTES, MAX_TABLE_RATIO = 2**29, 16
 
 
 class StoredFile(NamedTuple):
@@ -140,10 +140,10 @@ class StaticCheckpoint(Checkpoint):
                 f"{file.path}: {STATIC_WEIGHTS}.shape", shapes[STATIC_WEIGHTS], f"({count},)"
             )
         stored, needed = 4 * table[0] * table[1], 4 * count * table[1]
-        if needed > max(TABLE_BYTES, TABLE_RATIO * stored):
+        if needed > max(MAX_TABLE_BYTES, MAX_TABLE_RATIO * stored):
             raise ValueError(
                 f"{file.path}: {MAPPING} would expand a table of {stored} bytes to {needed} bytes. "
-                f"Expected at most {max(TABLE_BYTES, TABLE_RATIO * stored)}."
+                f"Expected at most {max(MAX_TABLE_BYTES, MAX_TABLE_RATIO * stored)}."
             )
         sizes = {"vocab_size": count, "hidden_size": table[1]}
         ones = ("num_hidden_layers", "num_attention_heads", "intermediate_size")

@@ -48,7 +48,7 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("encoder_zoo.presets.hub_requests._PAUSES", (0.01, 0.01, None))
-    monkeypatch.setattr("encoder_zoo.presets.hub_requests._WAIT", 2)
+    monkeypatch.setattr("encoder_zoo.presets.hub_requests._TIMEOUT_SECONDS", 2)
     yield hub
     hub.stop()
 

@@ -207,7 +207,7 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path, monkeypatch):
     pytest.importorskip("spacy")
     from encoder_zoo.extras.annotations import files as annotation_files
 
-    monkeypatch.setattr(annotation_files, "UNPACKED", 2**22)
+    monkeypatch.setattr(annotation_files, "MAX_UNPACKED_BYTES", 2**22)
     path = tmp_path / "bomb.spacy"
     path.write_bytes(zlib.compress(bytes(2**24)))
     assert "bytes of memory" in refusal(ez.read_annotations, path)

@@ -585,7 +585,7 @@ def keys(slots):
 
 
 def test_every_pass_has_every_row_once_in_another_order(corpus, monkeypatch):
-    monkeypatch.setattr(reading, "WINDOW", 3)
+    monkeypatch.setattr(reading, "WINDOW_FILES", 3)
     reader = Reader(corpus, full, seed=5)
     count = reader.count()
     stream = keys(itertools.islice(reader.iterate_shuffled(), 2 * count))
@@ -598,7 +598,7 @@ def test_every_pass_has_every_row_once_in_another_order(corpus, monkeypatch):
 
 
 def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatch):
-    monkeypatch.setattr(reading, "WINDOW", 3)
+    monkeypatch.setattr(reading, "WINDOW_FILES", 3)
     reader = Reader(corpus, pairs, seed=5)
     count = reader.count()
     stream = keys(itertools.islice(reader.iterate_shuffled(), 4 * count))
