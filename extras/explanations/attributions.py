@@ -45,10 +45,8 @@ class Part(NamedTuple):
 
 
 COMPLETENESS_TOLERANCE = 1e-3  # relative to the sum of all attributions
-
 # Minimum fraction of the tolerance for short intervals, because of rounding errors.
 MIN_TOLERANCE_SHARE = 0.01
-
 MAX_POINTS = 1000  # more points do not help, because outputs are not accurate enough
 
 
