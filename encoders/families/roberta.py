@@ -44,7 +44,7 @@ class RobertaEmbeddings(Embeddings):
         self.pad_token_id = pad_token_id
 
     def compute_position_ids(self, token_ids, padding_mask, text_starts=None):
-        """Compute the positions of all tokens except padding, from `pad_token_id + 1`, (B, L)."""
+        """Compute positions (B, L) starting from `pad_token_id + 1`. Padding is not counted."""
         real = ops.cast(padding_mask, "int32")
         if text_starts is None:
             return ops.cumsum(real, axis=1) * real + self.pad_token_id

@@ -306,7 +306,7 @@ class Distribution:
             model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
-        """Log a warning: whether the `torch.distributed` processes train a common model."""
+        """Log a warning that says if all `torch.distributed` processes train one model."""
         count = count_torch_processes()
         if count > 1 and has_ddp_model(model):
             logger.warning(
@@ -521,7 +521,7 @@ def round_up(count: int, multiple: int) -> int:
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:
-    """Return the indices 0 to `count - 1`. Repeat the last index up to a multiple of `multiple`.
+    """Return the indices 0 to `count - 1`. The last is repeated up to a multiple of `multiple`.
 
     Example:
         >>> pad_indices(3, 2).tolist()

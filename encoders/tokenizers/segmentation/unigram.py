@@ -244,7 +244,7 @@ class Unigram(tf.Module):
     def _follow_back(
         self, arrivals: tf.Tensor, lengths: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
-        """Return ids (P,): a token's id at the start of each token in the best paths, else -1."""
+        """Return token ids (P,) at the start of each token in the best paths, -1 elsewhere."""
         num_lengths = tf.shape(arrivals)[1]
 
         def step(i, current, first, positions, tokens):
