@@ -53,7 +53,7 @@ class AttentionMask:
     def compare_pairs(
         self, real, query_texts=None, key_texts=None, distances=None, global_keys=None
     ):
-        """Compute a boolean mask of shape (B, 1, 1 or Q, K) for some queries and keys.
+        """Compute the boolean mask of shape (B, 1, 1 or Q, K) for the given queries and keys.
 
         Args:
             real: Boolean tensor of shape (B, K) for the keys. If None, no token is masked, and None

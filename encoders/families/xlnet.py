@@ -321,7 +321,7 @@ class XLNetBackbone(Backbone):
 
     @validate_arguments
     def compute_query_stream(self, inputs: Mapping, training: bool | None = None):
-        """Compute the output of the query stream. Each token is predicted from other tokens.
+        """Compute the output of the query stream, in which no token can attend to itself.
 
         Args:
             inputs: Dictionary of tensors, the inputs of the backbone. The integer tensor

@@ -110,7 +110,7 @@ class Answers:
     runner: Runner
 
     def copy_with_model(self) -> Answers:
-        """Return a copy for exports, which contain no other parts of the task than the model."""
+        """Return answers for an export, which are computed with the exported model."""
         return self
 
     def predict_texts(self, x: Any, batch_size: int | None = None) -> Any:

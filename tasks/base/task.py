@@ -190,7 +190,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encode_inputs(self, inputs: dict, training: bool | None = None) -> dict:
-        """Compute the backbone outputs. Inputs that it does not use are ignored."""
+        """Compute the backbone outputs. Inputs that the backbone does not use are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.compute_query_stream(inputs, training)}
         given = self.make_backbone_inputs(inputs)

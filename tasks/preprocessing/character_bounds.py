@@ -113,7 +113,7 @@ def trim_spans(
 def _find_next(
     positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
 ) -> array_ops.Tensor:
-    """Return the first of the positions from `begin` to `limit`, or else `limit`, (S,)."""
+    """Return the first position at or after `begin`, but at most `limit`, for each span (S,)."""
     padded = array_ops.concat([positions, [2**62]], axis=0)
     found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
     return array_ops.minimum(found, limit)

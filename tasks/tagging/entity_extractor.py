@@ -99,9 +99,8 @@ class Spans(Objective):
         loss = super().resolve_loss(loss)
         if get_keras_function(loss) is not None:
             raise ValueError(
-                f"{get_name(loss)} averages over spans, which includes the padding of texts with "
-                "fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum over "
-                "the spans of each text."
+                f"{get_name(loss)} is a mean over spans, including padding. Expected "
+                "ez.SpanFocalLoss(), or a loss that returns the sum over the spans of each text."
             )
         return loss
 

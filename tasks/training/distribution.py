@@ -402,7 +402,7 @@ class Distribution:
 def gather_from_workers(
     strategy: tf.distribute.Strategy | None, numbers: list[int]
 ) -> list[list[int]]:
-    """Gather integers from all workers, in order. Workers with several replicas are repeated."""
+    """Gather integers from all workers, in order. TensorFlow adds one row per replica."""
     if get_process_shard()[1] > 1:
         from jax.experimental import multihost_utils
 

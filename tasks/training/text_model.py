@@ -928,7 +928,7 @@ def _is_long(inputs) -> bool:
 
 
 def _trace_by_length(long: bool, function: Callable) -> Callable:
-    """Wrap a function to trace it with the settings for long or for short examples."""
+    """Wrap a function so that it is traced with the settings for long or for short examples."""
 
     def traced(argument):
         with use_context(is_long=long, blocks={}):
