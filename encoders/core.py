@@ -21,12 +21,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.model_configuration import add_layer_states
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.attention_masks import (
-    AttentionMask,
-    convert_mask,
-    make_attention_mask,
-    mask_scores,
-)
+from encoder_zoo.encoders import attention_masks
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import (
     INITIALIZER_RANGE,
@@ -241,7 +236,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         heads = (ops.transpose(t, (0, 2, 1, 3)) for t in self.project(x, **context))  # (B, H, L, d)
-        mask = convert_mask(attention_mask)  # (B, 1, 1 or L, L)
+        mask = attention_masks.convert_mask(attention_mask)  # (B, 1, 1 or L, L)
         mixed, probabilities = self.attend(*heads, mask, training, **context)
         output = self.join_heads(ops.transpose(mixed, (0, 2, 1, 3)), x)
         return (output, probabilities) if return_probabilities else output
@@ -264,7 +259,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
     def attend(self, query, key, value, mask=None, training=None, **context):
         """Compute softmax(QKᵀ/√d) V (equation 1), (B, H, Q, d), and probabilities, (B, H, Q, K)."""
         scores = self.scores(query, key, training=training, **context)  # (B, H, Q, K)
-        probabilities = ops.softmax(mask_scores(scores, mask), axis=-1)
+        probabilities = ops.softmax(attention_masks.mask_scores(scores, mask), axis=-1)
         dropped = self.dropout_layer(probabilities, training=training)
         return ops.matmul(dropped, value), probabilities
 
@@ -551,7 +546,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
 
     def attention_mask(
         self, inputs: Mapping, max_distance: int | None = None
-    ) -> AttentionMask | keras.KerasTensor | None:
+    ) -> attention_masks.AttentionMask | keras.KerasTensor | None:
         """Create the attention mask.
 
         Args:
@@ -563,7 +558,7 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         if max_distance is not None or starts is not None:
             inputs = add_padding_mask(inputs)
         real = inputs.get("padding_mask") if attended is None else attended
-        return make_attention_mask(real, starts, max_distance, attended is not None)
+        return attention_masks.make_attention_mask(real, starts, max_distance, attended is not None)
 
     def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
         """Apply all blocks to x, (B, L, D). Return x with the block outputs, and probabilities."""

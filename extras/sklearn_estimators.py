@@ -35,14 +35,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from encoder_zoo.common.validation import (
-    PositiveFloat,
-    PositiveInt,
-    SequenceLength,
-    Verbosity,
-    check_argument,
-    get_rules,
-)
+from encoder_zoo.common import validation
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
 from encoder_zoo.tasks.embedding.pair_columns import TEXT_COLUMNS
@@ -56,8 +49,8 @@ class TextEstimator(BaseEstimator):
 
     def _check_parameters(self) -> None:
         """Validate all parameters."""
-        for name, rule in get_rules(type(self).__init__).items():
-            check_argument(name, getattr(self, name), rule)
+        for name, rule in validation.get_rules(type(self).__init__).items():
+            validation.check_argument(name, getattr(self, name), rule)
 
     def _get_preset_arguments(self) -> dict:
         """Return the arguments for `from_preset`."""
@@ -216,13 +209,13 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         self,
         preset: str | os.PathLike = "bert_nano_en_uncased",
         *,
-        epochs: PositiveInt = 3,
-        batch_size: PositiveInt = 32,
-        learning_rate: PositiveFloat | None = None,
-        sequence_length: SequenceLength | None = None,
+        epochs: validation.PositiveInt = 3,
+        batch_size: validation.PositiveInt = 32,
+        learning_rate: validation.PositiveFloat | None = None,
+        sequence_length: validation.SequenceLength | None = None,
         class_weight: Mapping | str | None = None,
         random_state: int | np.random.RandomState | None = None,
-        verbose: Verbosity = 0,
+        verbose: validation.Verbosity = 0,
     ):
         self.preset = preset
         self.epochs = epochs
@@ -316,12 +309,12 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         self,
         preset: str | os.PathLike = "bert_nano_en_uncased",
         *,
-        epochs: PositiveInt = 3,
-        batch_size: PositiveInt = 32,
-        learning_rate: PositiveFloat | None = None,
-        sequence_length: SequenceLength | None = None,
+        epochs: validation.PositiveInt = 3,
+        batch_size: validation.PositiveInt = 32,
+        learning_rate: validation.PositiveFloat | None = None,
+        sequence_length: validation.SequenceLength | None = None,
         random_state: int | np.random.RandomState | None = None,
-        verbose: Verbosity = 0,
+        verbose: validation.Verbosity = 0,
     ):
         self.preset = preset
         self.epochs = epochs
@@ -403,8 +396,8 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         self,
         preset: str | os.PathLike = "bert_nano_en_uncased_embedder",
         *,
-        batch_size: PositiveInt = 32,
-        sequence_length: SequenceLength | None = None,
+        batch_size: validation.PositiveInt = 32,
+        sequence_length: validation.SequenceLength | None = None,
     ):
         self.preset = preset
         self.batch_size = batch_size

@@ -9,13 +9,7 @@ from keras import ops
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
-from encoder_zoo.encoders.families.bert import (
-    BERT_RULES,
-    CONSTANTS,
-    KEYS_WITH_SEGMENTS,
-    TENSORS,
-    TOKEN_IDS,
-)
+from encoder_zoo.encoders.families import bert
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.positions import compute_text_positions
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
@@ -112,13 +106,13 @@ FAMILY = Family(
     backbone=RobertaBackbone,
     class_prefix="Roberta",
     prefix="roberta",
-    tensors=TENSORS,
+    tensors=bert.TENSORS,
     pooler="pooler.dense",
-    config_keys={**KEYS_WITH_SEGMENTS, "pad_token_id": "pad_token_id"},
+    config_keys={**bert.KEYS_WITH_SEGMENTS, "pad_token_id": "pad_token_id"},
     read_config=read_config,
-    rules=BERT_RULES,
-    constants=CONSTANTS,
-    token_ids=TOKEN_IDS,
+    rules=bert.BERT_RULES,
+    constants=bert.CONSTANTS,
+    token_ids=bert.TOKEN_IDS,
     positions_skip_padding=True,
     tokenizer=BYTE_BPE,
     heads={

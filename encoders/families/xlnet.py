@@ -14,11 +14,7 @@ from encoder_zoo.common.validation import Rate, one_of, validate_arguments
 from encoder_zoo.encoders.attention_masks import convert_mask
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
-from encoder_zoo.encoders.families.electra import (
-    make_summary_constants,
-    make_summary_rules,
-    read_summary,
-)
+from encoder_zoo.encoders.families import electra
 from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
@@ -382,7 +378,7 @@ def read_config(config: Mapping) -> dict:
         >>> read_config({"d_model": 8, "n_head": 2, "d_head": 4})
         {'d_model': 8, 'n_head': 2}
     """
-    config = read_summary(config)
+    config = electra.read_summary(config)
     width, heads = config.get("d_model"), config.get("n_head")
     sizes = type(width) is type(heads) is int and heads > 0
     if sizes and config.get("d_head") == width / heads:
@@ -447,7 +443,7 @@ FAMILY = Family(
         "untie_r": one_of(None, True),
         "d_head": NO_VALUE,
         **BEAM_RULES,
-        **make_summary_rules("last"),
+        **electra.make_summary_rules("last"),
     },
     constants={
         "attn_type": "bi",
@@ -455,7 +451,7 @@ FAMILY = Family(
         "clamp_len": -1,
         "same_length": False,
         "untie_r": True,
-        **make_summary_constants("last"),
+        **electra.make_summary_constants("last"),
         "initializer_range": 0.02,
     },
     tokenizer=XLNET_SENTENCEPIECE,

@@ -13,12 +13,8 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.byte_bpe import make_bpe_model
+from encoder_zoo.encoders.tokenizers.files import reading
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    SPECIAL_TOKENS,
-    TokenizerFiles,
-    check_merges,
-)
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     find_charsmap,
     make_merges_by_score,
@@ -91,7 +87,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._merges = None if merges is None else list(merges)
         parse_charsmap_rules(precompiled_charsmap)  # raises an error if it is damaged
         if merges is not None:
-            check_merges(self.merges_in_texts, self._vocabulary.ids)
+            reading.check_merges(self.merges_in_texts, self._vocabulary.ids)
         if byte_fallback:
             self._check_byte_tokens()
 
@@ -158,7 +154,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     # -- files -------------------------------------------------------------------------------------
 
-    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = reading.SPECIAL_TOKENS
     prefix_is_a_setting: ClassVar[bool] = True
     template_names: ClassVar[Mapping[str, str]] = {}
     model_file: ClassVar[str]
@@ -173,7 +169,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def _read(
-        cls, files: TokenizerFiles, roles: Mapping[str, str], **options
+        cls, files: reading.TokenizerFiles, roles: Mapping[str, str], **options
     ) -> SentencePieceTokenizer:
         """Load the tokenizer. As in transformers, tokenizer.json takes precedence."""
         cls._check_settings(files, roles)
@@ -278,7 +274,7 @@ class SentencePieceTokenizer(Tokenizer):
         return [own.get(token, score) for token, score in scores]
 
     @classmethod
-    def _compare_model(cls, files: TokenizerFiles, tokens: Sequence[str]) -> None:
+    def _compare_model(cls, files: reading.TokenizerFiles, tokens: Sequence[str]) -> None:
         """Raise an error if the model file and tokenizer.json contain different tokens."""
         if cls.model_file in files:
             path = str(files.folder / cls.model_file)
@@ -288,7 +284,7 @@ class SentencePieceTokenizer(Tokenizer):
             files.compare_ids(cls.model_file, ids, fast)
 
     @classmethod
-    def _check_settings(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> None:
+    def _check_settings(cls, files: reading.TokenizerFiles, roles: Mapping[str, str]) -> None:
         """Raise an error for settings in transformers that are not supported."""
         path = files.folder / "tokenizer_config.json"
         if not files.names_class:
@@ -301,14 +297,14 @@ class SentencePieceTokenizer(Tokenizer):
         for argument, name in cls.template_names.items():
             token = files.get_config_token(name) or get_argument_defaults(cls)[argument]
             if token != roles[argument]:
-                older, expected = SPECIAL_TOKENS[argument][0], roles[argument]
+                older, expected = reading.SPECIAL_TOKENS[argument][0], roles[argument]
                 raise ValueError(
                     f"{path}: {name} is {quote(token)} and {older} is {quote(expected)}. Expected "
                     "the same, because versions 4 and 5 of transformers read different files."
                 )
 
     @classmethod
-    def _read_options(cls, files: TokenizerFiles) -> dict:
+    def _read_options(cls, files: reading.TokenizerFiles) -> dict:
         """Read additional constructor arguments from the files."""
         return {}
 
@@ -477,7 +473,7 @@ MODEL_SETTINGS = {
 
 
 def _check_textless(
-    files: TokenizerFiles,
+    files: reading.TokenizerFiles,
     tokens: Sequence[str],
     scores: Sequence[float | None],
     roles: Mapping[str, str],
@@ -486,7 +482,7 @@ def _check_textless(
     known = dict(zip(tokens, scores, strict=False))
     for argument, token in roles.items():
         if known.get(token):
-            names = " or ".join(SPECIAL_TOKENS[argument])
+            names = " or ".join(reading.SPECIAL_TOKENS[argument])
             raise ValueError(
                 f"{files.folder}: {names} is {quote(token)}, which is an ordinary token with the "
                 f"score {known[token]}. Expected a token that is never produced from a text."

@@ -10,13 +10,8 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decode_text
+from encoder_zoo.encoders.tokenizers.files import vocab_txt
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.vocab_txt import (
-    check_lines,
-    parse_vocabulary,
-    read_vocabulary,
-    write_vocabulary,
-)
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 MAX_WORD_LENGTH = 100  # longer words become the unknown token
@@ -73,8 +68,10 @@ class BertTokenizer(Tokenizer):
         **options,
     ):
         if isinstance(vocabulary, str | Path):
-            vocabulary = parse_vocabulary(decode_text(Path(vocabulary).read_bytes(), vocabulary))
-        check_lines(vocabulary)
+            vocabulary = vocab_txt.parse_vocabulary(
+                decode_text(Path(vocabulary).read_bytes(), vocabulary)
+            )
+        vocab_txt.check_lines(vocabulary)
         super().__init__(vocabulary, **options)
         self.lowercase = lowercase
         self.strip_accents = strip_accents
@@ -121,7 +118,7 @@ class BertTokenizer(Tokenizer):
                 "transformers. To use tokenizer.json, set tokenizer_class to "
                 '"PreTrainedTokenizerFast".'
             )
-        tokens = read_vocabulary(files, roles)
+        tokens = vocab_txt.read_vocabulary(files, roles)
         lowercase = files.get_setting("do_lower_case", "lowercase", "normalizer")
         strips = files.get_setting("strip_accents", "strip_accents", "normalizer")
         chinese = files.get_setting("tokenize_chinese_chars", "handle_chinese_chars", "normalizer")
@@ -140,7 +137,7 @@ class BertTokenizer(Tokenizer):
         )
 
     def _make_vocabulary_files(self) -> dict[str, str]:
-        return {"vocab.txt": write_vocabulary(self.vocabulary)}
+        return {"vocab.txt": vocab_txt.write_vocabulary(self.vocabulary)}
 
     def _make_settings(self) -> dict:
         settings = {

@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.progress import Progress
-from encoder_zoo.common.validation import (
-    PositiveInt,
-    Rule,
-    Verbosity,
-    check_path,
-    validate_arguments,
-)
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.extras.bulk.columns import make_array_column, make_null_table, pa
 from encoder_zoo.extras.bulk.rows import Paths, find_files, parquet, read_rows
@@ -52,7 +46,7 @@ def _list_names(keep: str | Sequence[str]) -> list[str]:
 
 Kept = Annotated[
     str | Sequence[str],
-    Rule(
+    validation.Rule(
         lambda v: all(
             isinstance(n, str) and n and n not in LOCATION_COLUMNS for n in _list_names(v)
         ),
@@ -71,7 +65,7 @@ class FileRow(NamedTuple):
     has_text: bool
 
 
-@validate_arguments
+@validation.validate_arguments
 @lock_weights
 def answer_files(
     task: Task,
@@ -81,8 +75,8 @@ def answer_files(
     method: MethodName | None = None,
     *,
     keep: Kept = (),
-    shard_rows: PositiveInt = SHARD_ROWS,
-    verbose: Verbosity = "auto",
+    shard_rows: validation.PositiveInt = SHARD_ROWS,
+    verbose: validation.Verbosity = "auto",
     **options: Any,
 ) -> list[pathlib.Path]:
     """Compute predictions for text files of any size, and write Parquet files.
@@ -139,7 +133,7 @@ def answer_files(
         >>> [path.name for path in shards]
         ['00000.parquet']
     """
-    folder = check_path(folder, "folder")
+    folder = validation.check_path(folder, "folder")
     if folder.suffix in (".parquet", ".jsonl", ".csv"):
         raise ValueError(
             f"`folder` is {os.fspath(folder)!r}. Expected the name of a folder for several files, "
@@ -364,7 +358,7 @@ class BatchAnswers:
         ['id', 'text', 'label', 'score']
     """
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         task: Task | Callable[[], Task],

@@ -7,29 +7,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-from encoder_zoo.common.validation import (
-    PositiveInt,
-    Rule,
-    Verbosity,
-    check_path,
-    validate_arguments,
-)
+from encoder_zoo.common import validation
+from encoder_zoo.extras.corpora import writing
 from encoder_zoo.extras.corpora.documents import CorpusDocuments, TextFiles
 from encoder_zoo.extras.corpora.reading import CorpusBatches
-from encoder_zoo.extras.corpora.writing import (
-    CORPUS_NAME,
-    COUNTS,
-    MODIFIED,
-    PART,
-    Block,
-    CorpusTexts,
-    Shard,
-    describe_tokenizer,
-    load_manifest,
-    make_damage_error,
-    read_manifest,
-    write,
-)
 from encoder_zoo.presets.files.folder_files import get_size
 from encoder_zoo.presets.files.manifest import hash_file
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -47,7 +28,7 @@ def _is_part(value) -> bool:
     return type(i) is int and type(n) is int and 0 <= i < n
 
 
-Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1")]
+Part = Annotated[tuple[int, int], validation.Rule(_is_part, "(i, n) with i from 0 to n - 1")]
 
 
 class PretrainingCorpus:
@@ -82,10 +63,12 @@ class PretrainingCorpus:
     """
 
     def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = check_path(folder, "folder")
-        self.manifest = read_manifest(self.folder)
+        self.folder = validation.check_path(folder, "folder")
+        self.manifest = writing.read_manifest(self.folder)
         if not self.manifest:
-            raise ValueError(f"{self.folder} does not contain a corpus: {CORPUS_NAME} is missing.")
+            raise ValueError(
+                f"{self.folder} does not contain a corpus: {writing.CORPUS_NAME} is missing."
+            )
         shards = self.manifest["shards"]
         if not self.manifest["complete"]:
             raise ValueError(
@@ -94,7 +77,7 @@ class PretrainingCorpus:
                 "same arguments."
             )
         self.num_tokens, self.num_sentences, self.num_documents = (
-            sum(shard[name] for shard in shards) for name in COUNTS
+            sum(shard[name] for shard in shards) for name in writing.COUNTS
         )
         self.num_shards = len(shards)
         self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
@@ -102,14 +85,14 @@ class PretrainingCorpus:
         self._compared: set[int] = set()  # indices for files with verified checksums
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     def from_files(
         cls,
         folder: str | os.PathLike[str],
         paths: Sequence[str | os.PathLike[str]],
         tokenizer: Tokenizer,
-        shard_tokens: PositiveInt = SHARD_TOKENS,
-        verbose: Verbosity = "auto",
+        shard_tokens: validation.PositiveInt = SHARD_TOKENS,
+        verbose: validation.Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
         """Tokenize text files with one sentence per line and blank lines between documents.
@@ -138,19 +121,19 @@ class PretrainingCorpus:
             ValueError: If the folder contains a different corpus, if a file is not UTF-8 text, or
                 if a file was changed during or after reading.
         """
-        source = CorpusTexts(TextFiles(paths, part), tokenizer, part)
-        write(check_path(folder, "folder"), source, shard_tokens, verbose)
+        source = writing.CorpusTexts(TextFiles(paths, part), tokenizer, part)
+        writing.write(validation.check_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     def from_documents(
         cls,
         folder: str | os.PathLike[str],
         documents: Iterable,
         tokenizer: Tokenizer,
-        shard_tokens: PositiveInt = SHARD_TOKENS,
-        verbose: Verbosity = "auto",
+        shard_tokens: validation.PositiveInt = SHARD_TOKENS,
+        verbose: validation.Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
         """Tokenize documents from an iterable instead of files. See `from_files`.
@@ -166,17 +149,17 @@ class PretrainingCorpus:
         Raises:
             ValueError: If the folder contains a different corpus, or if a document is not text.
         """
-        source = CorpusTexts(CorpusDocuments(documents), tokenizer, part)
-        write(check_path(folder, "folder"), source, shard_tokens, verbose)
+        source = writing.CorpusTexts(CorpusDocuments(documents), tokenizer, part)
+        writing.write(validation.check_path(folder, "folder"), source, shard_tokens, verbose)
         return cls(folder)
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     def join(
         cls,
         folder: str | os.PathLike[str],
         parts: Sequence[str | os.PathLike[str]],
-        verbose: Verbosity = "auto",
+        verbose: validation.Verbosity = "auto",
     ) -> PretrainingCorpus:
         """Combine parts from several processes into one corpus.
 
@@ -206,7 +189,7 @@ class PretrainingCorpus:
             <PretrainingCorpus: 9 tokens of 3 documents in 1 file>
         """
         source = Parts([cls(part) for part in parts])
-        write(check_path(folder, "folder"), source, source.shard_tokens, verbose)
+        writing.write(validation.check_path(folder, "folder"), source, source.shard_tokens, verbose)
         return cls(folder)
 
     def __repr__(self) -> str:
@@ -225,7 +208,7 @@ class PretrainingCorpus:
         for entry in self.manifest["shards"]:
             with self._open(entry) as file:
                 if hash_file(file) != entry["sha256"]:
-                    raise make_damage_error(file.name)
+                    raise writing.make_damage_error(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Check that this corpus was created with the given tokenizer.
@@ -233,7 +216,7 @@ class PretrainingCorpus:
         Raises:
             ValueError: If the corpus was created with a different tokenizer.
         """
-        if self.manifest["tokenizer"] != describe_tokenizer(tokenizer):
+        if self.manifest["tokenizer"] != writing.describe_tokenizer(tokenizer):
             raise ValueError(
                 f"{self.folder} was created with a different tokenizer, a "
                 f"{self.manifest['tokenizer']['class']} with {self.vocabulary_size} tokens. Use "
@@ -244,27 +227,27 @@ class PretrainingCorpus:
         """Create the data source for `fit` and `evaluate`."""
         return CorpusBatches(plan, maker, self)
 
-    def open_shard(self, number: int) -> Shard:
+    def open_shard(self, number: int) -> writing.Shard:
         """Open a corpus file by index. The checksum is verified once per file."""
         entry = self.manifest["shards"][number]
         with self._open(entry) as file:
             if get_size(file) != entry["bytes"]:
-                raise make_damage_error(file.name)
+                raise writing.make_damage_error(file.name)
             if number not in self._compared and hash_file(file) != entry["sha256"]:
-                raise make_damage_error(file.name)
+                raise writing.make_damage_error(file.name)
             self._compared.add(number)
-            return Shard.open(file, self.vocabulary_size)
+            return writing.Shard.open(file, self.vocabulary_size)
 
     @contextlib.contextmanager
     def _open(self, entry: Mapping) -> Iterator[BinaryIO]:
         """Open a file, and check that the folder still contains this corpus."""
-        with OpenFolder(self.folder, [CORPUS_NAME, entry["file"]]) as files:
-            if load_manifest(files).get("sha256") != self.sha256:
+        with OpenFolder(self.folder, [writing.CORPUS_NAME, entry["file"]]) as files:
+            if writing.load_manifest(files).get("sha256") != self.sha256:
                 raise ValueError(
                     f"{self.folder} was replaced by a different corpus during training. Open the "
                     "corpus again and restart the training."
                 )
-            yield files.open_file(entry["file"], self.folder / CORPUS_NAME)
+            yield files.open_file(entry["file"], self.folder / writing.CORPUS_NAME)
             files.check_unchanged()
 
 
@@ -288,12 +271,12 @@ class Parts:
 
     def __init__(self, corpora: Sequence[PretrainingCorpus]):
         for corpus in corpora:
-            if corpus.manifest.get(PART) is None:
+            if corpus.manifest.get(writing.PART) is None:
                 raise ValueError(
                     f"{corpus.folder} contains a whole corpus instead of a part. To create a part, "
                     "use the argument `part`."
                 )
-        corpora = sorted(corpora, key=lambda corpus: corpus.manifest[PART])
+        corpora = sorted(corpora, key=lambda corpus: corpus.manifest[writing.PART])
         for corpus in corpora[1:]:
             _check_same_corpus(corpora[0], corpus)
         _check_complete(corpora)
@@ -302,14 +285,14 @@ class Parts:
         first = corpora[0].manifest
         self.tokenizer, self.shard_tokens = first["tokenizer"], first["shard_tokens"]
         self.description = first["source"]
-        modified = [corpus.manifest.get(MODIFIED) for corpus in corpora]
+        modified = [corpus.manifest.get(writing.MODIFIED) for corpus in corpora]
         self.modified = modified[0] if all(times == modified[0] for times in modified) else None
         self._shards = [(corpus, n) for corpus in corpora for n in range(corpus.num_shards)]
 
     def check_unchanged(self) -> None:
         """Do nothing, because part files are compared with the manifest during reading."""
 
-    def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+    def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[writing.Block]:
         begin, document = position
         for number in range(begin, len(self._shards)):
             corpus, of_part = self._shards[number]
@@ -318,7 +301,7 @@ class Parts:
             if document < count:
                 positions = [[number, d + 1] for d in range(document, count)]
                 share = (number + 1) / len(self._shards)
-                yield Block(shard.select_documents(document, count), positions, share)
+                yield writing.Block(shard.select_documents(document, count), positions, share)
             document = 0
 
 
@@ -334,7 +317,7 @@ def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> No
 
 def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
     """Raise a ValueError if a part is missing or duplicate."""
-    found = [tuple(corpus.manifest[PART]) for corpus in corpora]
+    found = [tuple(corpus.manifest[writing.PART]) for corpus in corpora]
     count = found[0][1]
     if found != [(i, count) for i in range(count)]:
         shown = ", ".join(f"part {i} of {n}" for i, n in found)

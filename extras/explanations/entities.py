@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from keras import ops
 
-from encoder_zoo.extras.explanations.attributions import (
-    compute_attributions,
-    make_example_inputs,
-    select_tokens,
-    select_window,
-    warn_incomplete,
-)
+from encoder_zoo.extras.explanations import attributions
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, mark_word_starts
 from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.tagging.entities import Entity, EntityExplanation
@@ -43,14 +37,14 @@ def explain_entities(
 
     @functools.lru_cache(maxsize=1)  # entities are sorted, so windows rarely alternate
     def inputs_and_logits(window: int) -> tuple[dict, np.ndarray]:
-        inputs = make_example_inputs(tagger, examples, window)
+        inputs = attributions.make_example_inputs(tagger, examples, window)
         return inputs, ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")
 
     found = []
     for row, of_text in enumerate(entities):
         starts, ends = tokens.starts[row].numpy(), tokens.ends[row].numpy()  # (T,)
         is_used = begins[row].numpy() if strategy == "first" else np.full(len(starts), True)
-        text, explained = select_tokens(tokens, row), []
+        text, explained = attributions.select_tokens(tokens, row), []
         for entity in of_text:
             members = _find_members(starts, ends, entity)
             members = members[is_used[members]]
@@ -59,11 +53,13 @@ def explain_entities(
             members = members[(members >= begin) & (members < begin + length)]
             inputs, logits = inputs_and_logits(window)
             weights = _make_weights(logits, column + members - begin, tags[entity["label"]])
-            part = select_window(text, column, begin, length)
-            values = compute_attributions(tagger, inputs, [part], weights, method, batch_size)
+            part = attributions.select_window(text, column, begin, length)
+            values = attributions.compute_attributions(
+                tagger, inputs, [part], weights, method, batch_size
+            )
             explained.append(EntityExplanation(**entity, **values))
         found.append(explained)
-    warn_incomplete([explanation for row in found for explanation in row], method)
+    attributions.warn_incomplete([explanation for row in found for explanation in row], method)
     return found
 
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from encoder_zoo.common.validation import (
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    check_argument,
-    get_rules,
-)
+from encoder_zoo.common import validation
 from encoder_zoo.common.wording import invalid
 
 
@@ -41,17 +35,17 @@ class Limits:
         32
     """
 
-    max_request_bytes: PositiveInt = 2**20
-    max_texts: PositiveInt = 256
-    max_queue_texts: PositiveInt = 2048
-    max_batch_texts: PositiveInt = 32
-    max_batch_tokens: PositiveInt = 16_384
-    max_wait: NonNegativeFloat = 0.004
-    body_timeout: PositiveFloat = 30.0
+    max_request_bytes: validation.PositiveInt = 2**20
+    max_texts: validation.PositiveInt = 256
+    max_queue_texts: validation.PositiveInt = 2048
+    max_batch_texts: validation.PositiveInt = 32
+    max_batch_tokens: validation.PositiveInt = 16_384
+    max_wait: validation.NonNegativeFloat = 0.004
+    body_timeout: validation.PositiveFloat = 30.0
 
     def __post_init__(self) -> None:
-        for name, rule in get_rules(type(self).__init__).items():
-            check_argument(name, getattr(self, name), rule)
+        for name, rule in validation.get_rules(type(self).__init__).items():
+            validation.check_argument(name, getattr(self, name), rule)
         if self.max_texts > self.max_queue_texts:
             most = f"at most max_queue_texts={self.max_queue_texts}"
             raise invalid("max_texts", self.max_texts, most)

@@ -20,17 +20,7 @@ from encoder_zoo.presets.formats.config import (
     convert_config,
     make_backbone_config,
 )
-from encoder_zoo.testing import tiny
-from encoder_zoo.testing.comparing import (
-    assert_batching_changes_nothing,
-    assert_keras_file_round_trip,
-    assert_mixed_precision_is_close,
-    assert_no_warnings,
-    assert_refused,
-    assert_same,
-    compute_outputs,
-    make_other_value,
-)
+from encoder_zoo.testing import comparing, tiny
 
 CONFIG_PATH = pathlib.Path("config.json")
 
@@ -65,7 +55,8 @@ def make_changed_arguments(family: Family) -> dict[str, object]:
     """Return arguments for a small backbone, using other values than the defaults."""
     rules = get_argument_rules(family.backbone)
     changed = {
-        name: make_other_value(v) for name, v in get_argument_defaults(family.backbone).items()
+        name: comparing.make_other_value(v)
+        for name, v in get_argument_defaults(family.backbone).items()
     }
     allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
     return {**allowed, **tiny.sizes(family), "pooler": family.pooler is not None}
@@ -91,7 +82,7 @@ def every_number_in_config_json_is_checked(family: Family) -> None:
     config = make_backbone_config(backbone, None)
     for argument in sorted(set(family.config_keys) - {"terms"}):
         key = family.config_keys[argument]
-        with assert_refused(f"{key} is 'much'"):
+        with comparing.assert_refused(f"{key} is 'much'"):
             check_config({**config, key: "much"}, family, CONFIG_PATH)
 
 
@@ -104,7 +95,7 @@ def settings_beyond_config_json_are_refused(family: Family) -> None:
         if argument in family.config_keys:
             assert make_backbone_config(backbone, None)[family.config_keys[argument]] == value
             continue
-        with assert_refused(argument):
+        with comparing.assert_refused(argument):
             make_backbone_config(backbone, None)
 
 
@@ -115,29 +106,33 @@ def get_config_round_trip(family: Family) -> None:
     assert again.get_config() == backbone.get_config(), "from_config changes arguments"
     again.set_weights(backbone.get_weights())
     inputs = tiny.examples(family)
-    assert_same(compute_outputs(again, inputs), compute_outputs(backbone, inputs))
+    comparing.assert_same(
+        comparing.compute_outputs(again, inputs), comparing.compute_outputs(backbone, inputs)
+    )
 
 
 def keras_file_round_trip(family: Family) -> None:
     """Check that outputs are the same after `save` and `keras.saving.load_model`."""
-    assert_keras_file_round_trip(tiny.backbone(family), tiny.examples(family))
+    comparing.assert_keras_file_round_trip(tiny.backbone(family), tiny.examples(family))
 
 
 def preset_round_trip(family: Family) -> None:
     """Check that the class and the outputs are the same after `Backbone.from_preset`."""
     backbone, inputs = tiny.backbone(family), tiny.examples(family)
-    with tempfile.TemporaryDirectory() as folder, assert_no_warnings():
+    with tempfile.TemporaryDirectory() as folder, comparing.assert_no_warnings():
         backbone.save_to_preset(folder, tiny.tokenizer(family))
         again = Backbone.from_preset(folder)
         tokenizer = family.tokenizer.load().from_preset(folder)
     assert type(again) is family.backbone, f"loaded a {type(again).__name__}"
-    assert_same(compute_outputs(again, inputs), compute_outputs(backbone, inputs))
+    comparing.assert_same(
+        comparing.compute_outputs(again, inputs), comparing.compute_outputs(backbone, inputs)
+    )
     assert tokenizer.get_config() == tiny.tokenizer(family).get_config(), "another tokenizer"
 
 
 def padding_and_batching_change_nothing(family: Family) -> None:
     """Check that padding ids and other examples in the batch do not change outputs."""
-    assert_batching_changes_nothing(tiny.backbone(family), tiny.examples(family))
+    comparing.assert_batching_changes_nothing(tiny.backbone(family), tiny.examples(family))
 
 
 def mixed_precision_is_close(family: Family) -> None:
@@ -145,7 +140,7 @@ def mixed_precision_is_close(family: Family) -> None:
     exact, inputs = tiny.backbone(family), tiny.examples(family)
     mixed = tiny.backbone(family, dtype="mixed_bfloat16")
     assert mixed(inputs)["sequence_output"].dtype == "bfloat16", "sequence_output is not bfloat16"
-    assert_mixed_precision_is_close(exact, mixed, inputs)
+    comparing.assert_mixed_precision_is_close(exact, mixed, inputs)
 
 
 def gradients_reach_every_weight(family: Family) -> None:

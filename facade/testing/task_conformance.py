@@ -13,16 +13,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.formats.checkpoint import list_named_weights
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.testing import tiny
-from encoder_zoo.testing.comparing import (
-    assert_batching_changes_nothing,
-    assert_keras_file_round_trip,
-    assert_mixed_precision_is_close,
-    assert_no_warnings,
-    assert_refused,
-    assert_same,
-    compute_outputs,
-)
+from encoder_zoo.testing import comparing, tiny
 from encoder_zoo.testing.family_conformance import assert_all_reached
 
 
@@ -60,21 +51,25 @@ def get_config_round_trip(cls: type[Task], family: Family) -> None:
         found, expected = getattr(again, name), getattr(task, name)
         assert found == expected, f"{name} is {found!r}, expected {expected!r}"
     again.set_weights(task.get_weights())
-    assert_same(compute_outputs(again, inputs), compute_outputs(task, inputs))
+    comparing.assert_same(
+        comparing.compute_outputs(again, inputs), comparing.compute_outputs(task, inputs)
+    )
 
 
 def keras_file_round_trip(cls: type[Task], family: Family) -> None:
     """Check that outputs are the same after `save` and `keras.saving.load_model`."""
-    assert_keras_file_round_trip(tiny.task(family, cls), tiny.examples(family))
+    comparing.assert_keras_file_round_trip(tiny.task(family, cls), tiny.examples(family))
 
 
 def preset_round_trip(cls: type[Task], family: Family) -> None:
     """Check that outputs, labels and tokenizer are the same after `from_preset`."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
-    with tempfile.TemporaryDirectory() as folder, assert_no_warnings():
+    with tempfile.TemporaryDirectory() as folder, comparing.assert_no_warnings():
         task.save_to_preset(folder)
         again = cls.from_preset(folder)
-    assert_same(compute_outputs(again, inputs), compute_outputs(task, inputs))
+    comparing.assert_same(
+        comparing.compute_outputs(again, inputs), comparing.compute_outputs(task, inputs)
+    )
     assert again.labels == task.labels, f"labels are {again.labels}, expected {task.labels}"
     found, expected = (each.preprocessor.tokenizer.get_config() for each in (again, task))
     # Rerankers save the sequence length as `model_max_length`, as in sentence-transformers.
@@ -84,15 +79,15 @@ def preset_round_trip(cls: type[Task], family: Family) -> None:
 
 def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None:
     """Check that padding ids and other examples in the batch do not change outputs."""
-    assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
+    comparing.assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
 
 
 def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
     """Check that the outputs with mixed_bfloat16 are in float32, and nearly the same."""
     exact, mixed = tiny.task(family, cls), tiny.task(family, cls, dtype="mixed_bfloat16")
     inputs = tiny.examples(family)
-    assert_mixed_precision_is_close(exact, mixed, inputs)
-    kinds = {str(values.dtype) for values in compute_outputs(mixed, inputs)}
+    comparing.assert_mixed_precision_is_close(exact, mixed, inputs)
+    kinds = {str(values.dtype) for values in comparing.compute_outputs(mixed, inputs)}
     assert kinds == {"float32"}, f"outputs are {kinds}, expected float32"
 
 
@@ -137,7 +132,7 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
         found = len(task.predict(data.x, verbose=0))
         assert found == count, f"predict returned {found} outputs for {count} inputs"
     else:
-        with assert_refused("preprocessed inputs"):
+        with comparing.assert_refused("preprocessed inputs"):
             task.predict(data.x, verbose=0)
     if task.record.text_method:
         answers = getattr(task, task.record.text_method)(*task.tiny_questions())
@@ -151,10 +146,10 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     _compile_for_few_steps(task)
     outputs = keras.tree.flatten(task.predict(inputs, verbose=0))
-    assert_same(outputs, compute_outputs(task, inputs), atol=1e-5)
+    comparing.assert_same(outputs, comparing.compute_outputs(task, inputs), atol=1e-5)
     ids = inputs["token_ids"]
     for wrong, name in (({"token_ids": ids + 1000}, "token_ids"), ({"ids": ids}, "ids")):
-        with assert_refused(name):
+        with comparing.assert_refused(name):
             task.predict({**inputs, **wrong}, verbose=0)
 
 
@@ -163,7 +158,7 @@ def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> No
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.get_family_head(family).pooled)
-    with assert_refused(f"Expected {cls.record.preprocessor_class.__name__}"):
+    with comparing.assert_refused(f"Expected {cls.record.preprocessor_class.__name__}"):
         cls(backbone, preprocessor, **cls.tiny_data().arguments)
 
 

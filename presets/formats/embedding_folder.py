@@ -12,22 +12,9 @@ from typing import TYPE_CHECKING
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json_files
+from encoder_zoo.presets.formats import embedding_modules, preset_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.formats.embedding_modules import (
-    POOLING_FLAGS,
-    check_normalize,
-    load_dense,
-    make_dense_files,
-    read_dense_layers,
-    read_pooling,
-)
-from encoder_zoo.presets.formats.preset_files import (
-    CONFIG,
-    MODEL_SETTINGS,
-    MODULES,
-    TRANSFORMER_SETTINGS,
-)
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, make_static_files
 
@@ -58,9 +45,9 @@ class EmbeddingFolder(FolderFormat):
         names = ("pooling", "normalize")
         listed = {n: v for n, v in checkpoint.listed_settings.items() if n in names}
         is_static = isinstance(checkpoint, StaticCheckpoint)
-        if is_static and MODULES not in files:
+        if is_static and preset_files.MODULES not in files:
             return {"pooling": "mean", "normalize": False, **checkpoint.read_own_arguments()}
-        if MODULES not in files:
+        if preset_files.MODULES not in files:
             if "pooling" not in {**listed, **given}:
                 logger.warning(
                     "%s does not specify a pooling method. Using the default, pooling='mean'.",
@@ -72,13 +59,13 @@ class EmbeddingFolder(FolderFormat):
         if not is_static:
             pooling_module, *others = others
             theirs.check_transformer(checkpoint.files, "feature-extraction")
-            pooling, _ = read_pooling(files, pooling_module, width)
+            pooling, _ = embedding_modules.read_pooling(files, pooling_module, width)
             width *= 1 if isinstance(pooling, str) else len(pooling)
-        dense = read_dense_layers(files, others, width)
+        dense = embedding_modules.read_dense_layers(files, others, width)
         width = dense[-1]["units"] if dense else width
         normalizing = theirs.select_modules(others, "Normalize")
         for module in normalizing:
-            check_normalize(files, module)
+            embedding_modules.check_normalize(files, module)
         arguments = {"pooling": pooling, "dense": dense, "normalize": bool(normalizing)}
         arguments |= checkpoint.read_own_arguments() if is_static else {}
         return {**arguments, **_read_model_arguments(files, width)}
@@ -94,11 +81,11 @@ class EmbeddingFolder(FolderFormat):
         arguments = {n: v for n, v in preset.listed_settings.items() if n in names}
         arguments |= {"max_length": theirs.read_length(files), **theirs.read_prompts(root)}
         if (
-            MODULES in root
+            preset_files.MODULES in root
             and (modules := theirs.read_embedding_modules(root))[0].kind != theirs.STATIC
         ):
             pooling = modules[1]
-            _, arguments["include_prompt"] = read_pooling(root, pooling, None)
+            _, arguments["include_prompt"] = embedding_modules.read_pooling(root, pooling, None)
         return arguments
 
     def restore(
@@ -113,7 +100,7 @@ class EmbeddingFolder(FolderFormat):
         files = checkpoint.files.root
         modules = theirs.select_modules(theirs.read_embedding_modules(files), "Dense")
         for layer, module in zip(task.dense_layers, modules, strict=True):
-            load_dense(layer, files, module, allow_nonfinite)
+            embedding_modules.load_dense(layer, files, module, allow_nonfinite)
         return set()
 
     def list_weights(self, task: keras.Model) -> list[keras.Variable]:
@@ -128,18 +115,20 @@ class EmbeddingFolder(FolderFormat):
         paths = ["." if is_static else "", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
         modules = [(path, f"{_TYPES}{kind}") for kind, path in zip(kinds, paths, strict=True)]
         files: dict[str, object] = {
-            MODULES: theirs.make_modules_json(modules),
-            MODEL_SETTINGS: make_embedder_settings(task),
+            preset_files.MODULES: theirs.make_modules_json(modules),
+            preset_files.MODEL_SETTINGS: make_embedder_settings(task),
         }
         if is_static:
             files |= make_static_files(task, dtype)
         else:
             length = (task.preprocessor or task.backbone).max_sequence_length
-            files[TRANSFORMER_SETTINGS[0]] = theirs.make_length_json(length)
-            files[f"{paths[1]}/{CONFIG}"] = _make_pooling_config(task)
+            files[preset_files.TRANSFORMER_SETTINGS[0]] = theirs.make_length_json(length)
+            files[f"{paths[1]}/{preset_files.CONFIG}"] = _make_pooling_config(task)
         width = task.backbone.hidden_dim * len(_wrap_in_list(task.pooling))
         of_dense = [path for path in paths if path.endswith("_Dense")]
-        files |= make_dense_files(task.dense_layers, of_dense, width, "dense", dtype)
+        files |= embedding_modules.make_dense_files(
+            task.dense_layers, of_dense, width, "dense", dtype
+        )
         return encode_json_files(files)
 
 
@@ -163,10 +152,12 @@ def _make_pooling_config(task: keras.Model) -> dict[str, object]:
     reject.
     """
     modes, width = _wrap_in_list(task.pooling), task.backbone.hidden_dim
-    if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:
-        always = list(POOLING_FLAGS.values())[:4]
+    if modes == [mode for mode in embedding_modules.POOLING_FLAGS.values() if mode in modes]:
+        always = list(embedding_modules.POOLING_FLAGS.values())[:4]
         flags = {
-            flag: mode in modes for flag, mode in POOLING_FLAGS.items() if mode in (*always, *modes)
+            flag: mode in modes
+            for flag, mode in embedding_modules.POOLING_FLAGS.items()
+            if mode in (*always, *modes)
         }
         config = {"word_embedding_dimension": width, **flags}
     else:

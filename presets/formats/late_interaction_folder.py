@@ -17,15 +17,9 @@ from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
+from encoder_zoo.presets.formats import colbert_settings
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
-from encoder_zoo.presets.formats.colbert_settings import (
-    MARKERS,
-    read_bge_m3,
-    read_pylate,
-    read_sentence_transformers,
-    read_stanford,
-)
 from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
@@ -84,13 +78,13 @@ class LateInteractionFolder(FolderFormat):
 
     opened_by = "MultiVectorEncoder"
     settings = ("projections", "normalize", "query_length", "document_length", "prompts")
-    settings += ("skiplist", *MARKERS, "expand_queries", "expansion_length")
+    settings += ("skiplist", *colbert_settings.MARKERS, "expand_queries", "expansion_length")
     settings += ("attend_to_expansion", "similarity_function", "score_first")
 
     def list_tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> list[str]:
         known = set(tokenizer.get_vocabulary())
         markers = {**_read_settings(preset, tokenizer), **given}
-        needed = dict.fromkeys(markers.get(name) for name in MARKERS)
+        needed = dict.fromkeys(markers.get(name) for name in colbert_settings.MARKERS)
         return [one for one in needed if isinstance(one, str) and one and one not in known]
 
     def read_text_arguments(
@@ -99,7 +93,10 @@ class LateInteractionFolder(FolderFormat):
         theirs.check_case(preset.files, tokenizer)
         known = set(tokenizer.get_vocabulary())
         found = _read_settings(preset, tokenizer)
-        return {n: None if n in MARKERS and v not in known else v for n, v in found.items()}
+        return {
+            n: None if n in colbert_settings.MARKERS and v not in known else v
+            for n, v in found.items()
+        }
 
     def read_arguments(
         self, checkpoint: Checkpoint, given: Mapping[str, object]
@@ -186,13 +183,13 @@ def _read_settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str,
     """Read the preprocessor settings of a preset, such as markers and lengths."""
     form, files = _find_layout(preset), preset.files
     if form == _STANFORD:
-        return read_stanford(files)
+        return colbert_settings.read_stanford(files)
     if form == _PYLATE:
-        return read_pylate(files, tokenizer)
+        return colbert_settings.read_pylate(files, tokenizer)
     if form == _ST:
         masks = theirs.select_modules(theirs.read_modules(files.root), "MultiVectorMask")
-        return read_sentence_transformers(files, masks, tokenizer)
-    return read_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
+        return colbert_settings.read_sentence_transformers(files, masks, tokenizer)
+    return colbert_settings.read_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
 
 
 def _read_similarity(files: FolderFiles, form: str) -> str:

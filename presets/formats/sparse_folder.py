@@ -20,19 +20,13 @@ from encoder_zoo.common.validation import check_argument
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import JSON_FLAG, encode_json_files
+from encoder_zoo.presets.formats import embedding_modules
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_weights,
     convert_to_float32,
     make_stored_array,
-)
-from encoder_zoo.presets.formats.embedding_modules import (
-    PT,
-    LinearFile,
-    ModuleCheckpoint,
-    encode_linear_file,
-    read_splade_pooling,
 )
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
@@ -115,7 +109,7 @@ class SparseFolder(FolderFormat):
             _open_token_weights(checkpoint)
             return {"pooling": TOKEN_WEIGHTS, **_read_model_arguments(files, THEIRS_OF_VECTORS)}
         _check_modules(files, modules, checkpoint.files)
-        pooling, activation = read_splade_pooling(files, modules[1])
+        pooling, activation = embedding_modules.read_splade_pooling(files, modules[1])
         return {"pooling": pooling, "activation": activation, **_read_model_arguments(files)}
 
     def read_text_arguments(
@@ -160,7 +154,9 @@ class SparseFolder(FolderFormat):
             TRANSFORMER_SETTINGS[0]: theirs.make_length_json(length),
         }
         if task.pooling == TOKEN_WEIGHTS:
-            return encode_json_files({**files, SPARSE_LINEAR: encode_linear_file(task.head, dtype)})
+            return encode_json_files(
+                {**files, SPARSE_LINEAR: embedding_modules.encode_linear_file(task.head, dtype)}
+            )
         if task.query_encoder is None:
             paths = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
             modules = [(path, f"{_TYPES}{kind}") for path, kind in paths.items()]
@@ -277,7 +273,7 @@ def _restore_query_table(
     if table.module is None or given is not None:
         values, path = _read_token_weights(given or IDF, files, tokenizer)
     else:
-        weights = ModuleCheckpoint(files.root, table.module)
+        weights = embedding_modules.ModuleCheckpoint(files.root, table.module)
         path = f"{files.path}: weight"
         found = weights.shapes.get("weight")
         if found not in ((tokenizer.vocabulary_size,), tuple(weight.shape)):
@@ -337,9 +333,9 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
     return {"max_terms": most, "similarity_function": similarity}
 
 
-def _open_token_weights(checkpoint: Checkpoint) -> LinearFile:
+def _open_token_weights(checkpoint: Checkpoint) -> embedding_modules.LinearFile:
     """Open the layer that computes token weights, and check the shape."""
-    layer = LinearFile(checkpoint.files, SPARSE_LINEAR)
+    layer = embedding_modules.LinearFile(checkpoint.files, SPARSE_LINEAR)
     if layer.units != 1:
         raise ValueError(
             f"{checkpoint.folder / SPARSE_LINEAR}: the layer has {layer.units} outputs per token. "
@@ -392,7 +388,7 @@ def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict
     name = "query_0_SparseStaticEmbedding"
     files: dict[str, object] = {CONFIG: {"frozen": not queries.trainable}}
     weight = {"weight": make_stored_array(queries.weight, False, dtype)}
-    files[SAFETENSORS.file] = save(weight, metadata=PT)
+    files[SAFETENSORS.file] = save(weight, metadata=embedding_modules.PT)
     for file, content in queries.tokenizer.to_files().items():
         if file == "tokenizer_config.json" and queries.max_length:
             content = {**json.loads(content), "model_max_length": queries.max_length}

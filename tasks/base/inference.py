@@ -21,21 +21,9 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, map_graph_batches
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
+from encoder_zoo.tasks.training import distribution, sources
 from encoder_zoo.tasks.training.callbacks import Callbacks
 from encoder_zoo.tasks.training.data import BatchMaker, raise_own_errors
-from encoder_zoo.tasks.training.distribution import (
-    compute_whole_batches,
-    count_data_parallel_devices,
-    get_process_shard,
-    pad_indices,
-    round_up,
-)
-from encoder_zoo.tasks.training.sources import (
-    Given,
-    check_has_elements,
-    check_preprocessor,
-    make_source,
-)
 from encoder_zoo.tasks.training.streams import make_stream, suppress_end_warning
 
 
@@ -75,13 +63,13 @@ class KerasRunner:
                 return self._predict_arrays(check_arrays(self.task, given.x), size)
             return self._predict_texts(given.x, size)
 
-    def read(self, x: Any) -> Given:
+    def read(self, x: Any) -> sources.Given:
         """Return the inputs for `predict`, and their kind."""
-        return Given.of(make_stream(x, self._maker))
+        return sources.Given.of(make_stream(x, self._maker))
 
-    def read_batches(self, given: Given, batch_size: int | None = None) -> Iterator:
+    def read_batches(self, given: sources.Given, batch_size: int | None = None) -> Iterator:
         """Yield the raw inputs of a dataset or stream, batch by batch."""
-        check_has_elements(given.x)
+        sources.check_has_elements(given.x)
         size = batch_size or BATCH_SIZE
         if given.kind == "stream":
             return map(get_inputs, given.x.batch(size))
@@ -95,9 +83,9 @@ class KerasRunner:
     def _loop(self, x, batch_size: int | None = None):
         """Call `keras.Model.predict`. Every JAX process computes whole batches."""
         predict = functools.partial(keras.Model.predict, self.task)
-        if get_process_shard()[1] == 1:
+        if distribution.get_process_shard()[1] == 1:
             return self.task._run(predict, x, batch_size, **self._options)
-        with self.task.distribution.running(), compute_whole_batches():
+        with self.task.distribution.running(), distribution.compute_whole_batches():
             return predict(x, batch_size, **self._options)
 
     def _is_single_batch(self, count: int, batch_size: int) -> bool:
@@ -105,15 +93,15 @@ class KerasRunner:
         given = {name: value for name, value in self._options.items() if value is not None}
         return given == {"verbose": 0} and 0 < count <= batch_size
 
-    def _predict_source(self, given: Given, batch_size: int):
+    def _predict_source(self, given: sources.Given, batch_size: int):
         """Compute the outputs for a dataset. Each batch is padded to fill all devices."""
         plan = Plan(batch_size, steps_per_epoch=self._options["steps"])
-        source = make_source(given, plan=plan, maker=self._maker)
+        source = sources.make_source(given, plan=plan, maker=self._maker)
         with raise_own_errors(source):
             return self._predict_batches(source.read_in_order())
 
     def _predict_batches(self, batches):
-        devices, sizes = count_data_parallel_devices(), []
+        devices, sizes = distribution.count_data_parallel_devices(), []
         if devices == 1:
             return self._loop(batches)
 
@@ -121,32 +109,32 @@ class KerasRunner:
             for batch in batches:
                 x = keras.tree.map_structure(np.asarray, get_inputs(batch))
                 sizes.append(len(x["token_ids"]))
-                rows = pad_indices(sizes[-1], devices)
+                rows = distribution.pad_indices(sizes[-1], devices)
                 yield ({name: values[rows] for name, values in x.items()},)
 
         filled = filled()
         with suppress_end_warning(filled):
             outputs = self._loop(filled)
-        kept = [np.arange(round_up(size, devices)) < size for size in sizes]
+        kept = [np.arange(distribution.round_up(size, devices)) < size for size in sizes]
         kept = np.concatenate(kept)
         return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
 
     def _predict_arrays(self, x: dict, batch_size: int):
         """Compute the outputs for preprocessed inputs. Each batch is divided over all devices."""
-        count, devices = len(x["token_ids"]), count_data_parallel_devices()
+        count, devices = len(x["token_ids"]), distribution.count_data_parallel_devices()
         if self._is_single_batch(count, batch_size):
             return self._compute_outputs(x)
         if devices == 1 or not count:
             return self._loop(x, batch_size)
-        rows = pad_indices(count, devices)
+        rows = distribution.pad_indices(count, devices)
         x = {name: keras.ops.convert_to_numpy(values)[rows] for name, values in x.items()}
-        outputs = self._loop(x, round_up(batch_size, devices))
+        outputs = self._loop(x, distribution.round_up(batch_size, devices))
         return keras.tree.map_structure(lambda output: output[:count], outputs)
 
     def _predict_texts(self, x: Any, batch_size: int):
         """Compute the outputs for texts or pairs of texts in memory."""
         task = self.task
-        check_preprocessor(task, x)
+        sources.check_preprocessor(task, x)
         with use_numpy():  # TensorFlow would convert the texts to tensors
             texts = tuple(task.preprocessor.read_texts(x))
         if self._is_single_batch(len(texts[0]), batch_size):
@@ -158,7 +146,7 @@ class KerasRunner:
             return self._predict_few(empty, task.preprocessor.encode)[:0]
         # Only the last batch is padded to divide it over the devices, so padding rows are at the
         # end.
-        batch_size = round_up(batch_size, count_data_parallel_devices())
+        batch_size = distribution.round_up(batch_size, distribution.count_data_parallel_devices())
         maker = task.batch_maker
         batcher = maker.make_batcher(examples, batch_size, maker.compiles)
         batches = batcher.make_ordered_batches(examples, batch_size)

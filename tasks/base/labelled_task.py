@@ -16,32 +16,12 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, list_named_weights
-from encoder_zoo.tasks.base.classes import (
-    count_and_names,
-    find_label_rows,
-    has_default_labels,
-    has_shared_labels,
-    read_labels,
-    resolve_num_classes,
-    validate_labels,
-)
-from encoder_zoo.tasks.base.confidence import (
-    Calibration,
-    ScoredLabels,
-    find_calibration,
-    tune_thresholds,
-)
+from encoder_zoo.tasks.base import classes, confidence
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
-from encoder_zoo.tasks.training.sources import (
-    Given,
-    check_inputs,
-    check_labels,
-    check_no_stream,
-    check_not_empty,
-)
+from encoder_zoo.tasks.training import sources
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -68,8 +48,8 @@ class LabelledTask(Task):
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Set the classes, and build the head when the number of classes is known."""
-        self.labels = validate_labels(labels)
-        self.num_classes = resolve_num_classes(num_classes, self.labels)
+        self.labels = classes.validate_labels(labels)
+        self.num_classes = classes.resolve_num_classes(num_classes, self.labels)
         self._finish_building()
 
     def _set_head(self, head: keras.layers.Layer | None) -> None:
@@ -147,7 +127,9 @@ class LabelledTask(Task):
     def _check_answers(self, x=None) -> None:
         self._check_labels_known()
 
-    def _learn_labels(self, given: Given, labels_in: Callable[[Given], list[str] | int]) -> None:
+    def _learn_labels(
+        self, given: sources.Given, labels_in: Callable[[sources.Given], list[str] | int]
+    ) -> None:
         """Learn the labels from the training data and build the head, if the labels are unknown.
 
         Args:
@@ -158,13 +140,13 @@ class LabelledTask(Task):
             log_odd_labels(given.y)
         if self.num_classes is not None:
             return
-        check_no_stream(given)
+        sources.check_no_stream(given)
         if given.kind != "dataset":
-            check_not_empty(given.x)
+            sources.check_not_empty(given.x)
             check_no_iterator(given.y, "y")
         elif int(given.x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
-        self._set_classes(*count_and_names(labels_in(given)))
+        self._set_classes(*classes.count_and_names(labels_in(given)))
         for name, weight, transposed in list_named_weights(self, self.head_record.tensors):
             if name in self.kept_weights:
                 value = self.kept_weights[name]
@@ -177,7 +159,7 @@ class LabelledTask(Task):
     @validate_arguments
     def calibrate(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
-    ) -> Calibration:
+    ) -> confidence.Calibration:
         """Calibrate the scores. For example, 80% of the answers with score 0.8 should be correct.
 
         This method searches for the temperature with the lowest cross-entropy on held-out examples.
@@ -212,7 +194,7 @@ class LabelledTask(Task):
         """
         x, y = self._check_held_out("calibrate", x, y)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        found = find_calibration(logits, targets, self.objective.activation)
+        found = confidence.find_calibration(logits, targets, self.objective.activation)
         self.temperature = found["temperature"]
         return found
 
@@ -248,10 +230,10 @@ class LabelledTask(Task):
             >>> list(classifier.tune_thresholds(texts, ["positive", "negative", "negative"]))
             ['positive']
         """
-        self.thresholds = tune_thresholds(self._score_labels(x, y, batch_size))
+        self.thresholds = confidence.tune_thresholds(self._score_labels(x, y, batch_size))
         return dict(self.thresholds)
 
-    def _score_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
+    def _score_labels(self, x, y=None, batch_size: int | None = None) -> confidence.ScoredLabels:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         x, y = self._check_held_out("tune_thresholds", x, y)
         return self._score_examples(x, y, batch_size)
@@ -269,11 +251,11 @@ class LabelledTask(Task):
                 f"`{method}` requires classes, but this {type(self).__name__} predicts numbers. "
                 "Use a task that predicts classes."
             )
-        if Given.of(x).kind == "dataset":
+        if sources.Given.of(x).kind == "dataset":
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
-        check_inputs(self, x, y)
+        sources.check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
-        check_labels(self, Given.of(x, y))
+        sources.check_labels(self, sources.Given.of(x, y))
         return x, y
 
     def _compute_held_out_logits(
@@ -282,7 +264,7 @@ class LabelledTask(Task):
         """Compute the logits and targets of labelled texts or tokens, both with shape (M, C)."""
         raise NotImplementedError
 
-    def _score_examples(self, x, y, batch_size: int | None) -> ScoredLabels:
+    def _score_examples(self, x, y, batch_size: int | None) -> confidence.ScoredLabels:
         """Compute the scores of held-out examples for every label that has a threshold."""
         raise NotImplementedError
 
@@ -301,8 +283,8 @@ class LabelledTask(Task):
         if not cls._has_task_head(config):
             return {**stored, **given}
         if kept == "all":
-            names = read_labels(config)
-            stored["labels"] = None if has_default_labels(names) else names
+            names = classes.read_labels(config)
+            stored["labels"] = None if classes.has_default_labels(names) else names
             stored["num_classes"] = len(names)
         if "problem_type" in get_argument_names(cls) and kept:
             stored["problem_type"] = config.get("problem_type") or get_default_problem(
@@ -319,10 +301,13 @@ class LabelledTask(Task):
             outputs, or None. If no label is in the checkpoint and the numbers are equal, the labels
             are new names of the outputs ("all").
         """
-        names, labels = read_labels(config), validate_labels(arguments.get("labels"))
+        names, labels = (
+            classes.read_labels(config),
+            classes.validate_labels(arguments.get("labels")),
+        )
         if labels is None:
             return "all" if arguments.get("num_classes") in (None, len(names)) else None
-        shared = not has_default_labels(names) and has_shared_labels(labels, names)
+        shared = not classes.has_default_labels(names) and classes.has_shared_labels(labels, names)
         if labels == names or (len(labels) == len(names) and not shared):
             return "all"
         return "some" if shared else None
@@ -337,11 +322,11 @@ class LabelledTask(Task):
         """Explain why the head of a checkpoint does not match this task, or return None."""
         if self.num_classes is None:
             return "the labels will be learned from the data"
-        names = read_labels(config)
+        names = classes.read_labels(config)
         if not self._has_task_head(config) or not self._has_renamed_labels(names):
             return None
         takes_some = not self.head_record.has_crf  # a CRF has scores for pairs of tags
-        if takes_some and has_shared_labels(self.labels, names):
+        if takes_some and classes.has_shared_labels(self.labels, names):
             return None
         if takes_some and len(self.labels) == len(names):
             logger.warning(
@@ -357,17 +342,17 @@ class LabelledTask(Task):
         has_own = self.given_head is not None or self.head_record.has_crf
         if has_own or not self._has_task_head(config):
             return None
-        names = read_labels(config)
-        if not (self._has_renamed_labels(names) and has_shared_labels(self.labels, names)):
+        names = classes.read_labels(config)
+        if not (self._has_renamed_labels(names) and classes.has_shared_labels(self.labels, names)):
             return None
-        return find_label_rows(self.labels, names)
+        return classes.find_label_rows(self.labels, names)
 
     def _has_renamed_labels(self, names: list[str]) -> bool:
         """Return whether the labels differ from the checkpoint's labels, in names or order.
 
         Default names such as LABEL_0 in the checkpoint do not count as different.
         """
-        return bool(self.labels) and not has_default_labels(names) and names != self.labels
+        return bool(self.labels) and not classes.has_default_labels(names) and names != self.labels
 
 
 def get_default_problem(config: dict, given: Mapping) -> str:
@@ -377,7 +362,7 @@ def get_default_problem(config: dict, given: Mapping) -> str:
         config: Dict. Contents of config.json.
         given: Dict. Arguments that were passed to `from_preset`.
     """
-    if len(read_labels(config)) > 1:
+    if len(classes.read_labels(config)) > 1:
         return "single_label_classification"
     if not given.get("problem_type"):
         logger.warning(

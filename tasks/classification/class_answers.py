@@ -11,26 +11,12 @@ from typing import Annotated, Any, Literal, TypedDict, overload
 
 import numpy as np
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import (
-    PositiveInt,
-    Probability,
-    Rule,
-    Temperature,
-    one_of,
-    validate_arguments,
-)
 from encoder_zoo.common.wording import quote
+from encoder_zoo.tasks.base import confidence
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
-from encoder_zoo.tasks.base.confidence import (
-    DEFAULT_THRESHOLD,
-    Thresholds,
-    check_abstention,
-    drop_uncertain_labels,
-    expand_thresholds,
-    select_answered,
-)
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
@@ -50,11 +36,12 @@ class LabelScore(TypedDict):
 
 
 ProblemType = Annotated[
-    str, one_of("single_label_classification", "multi_label_classification", "regression")
+    str,
+    validation.one_of("single_label_classification", "multi_label_classification", "regression"),
 ]
 ClassNames = Annotated[
     Sequence,
-    Rule(
+    validation.Rule(
         lambda v: isinstance(v, list | tuple) and v and {*map(type, v)} <= {str, int},
         "a list of classes",
     ),
@@ -82,9 +69,9 @@ class ClassAnswers(Answers):
     class_names: ClassNames
     problem_type: ProblemType
     window_pooling: WindowPooling = "mean"
-    temperature: Temperature = 1.0
-    thresholds: Thresholds | None = None
-    abstain_below: Probability | None = None
+    temperature: validation.Temperature = 1.0
+    thresholds: confidence.Thresholds | None = None
+    abstain_below: validation.Probability | None = None
 
     @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> np.ndarray:
@@ -94,10 +81,13 @@ class ClassAnswers(Answers):
         pooling = self.window_pooling
         return predict_pooled(self.runner, examples, batch_size, count, pooling)
 
-    @validate_arguments
+    @validation.validate_arguments
     @skips_missing("texts")
     def predict_proba(
-        self: Any, texts: object, batch_size: PositiveInt | None = None, missing: Missing = "error"
+        self: Any,
+        texts: object,
+        batch_size: validation.PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> np.ndarray:
         """Compute class probabilities for each text.
 
@@ -161,15 +151,15 @@ class ClassAnswers(Answers):
     def classify(
         self: Any, texts: object, *, missing: Literal["none"], **options: Any
     ) -> list[Any]: ...
-    @validate_arguments
+    @validation.validate_arguments
     @skips_missing("texts")
     def classify(
         self,
         texts: object,
-        batch_size: PositiveInt | None = None,
-        top_k: PositiveInt | None = None,
-        threshold: Probability | Thresholds | None = None,
-        abstain_below: Probability | None = None,
+        batch_size: validation.PositiveInt | None = None,
+        top_k: validation.PositiveInt | None = None,
+        threshold: validation.Probability | confidence.Thresholds | None = None,
+        abstain_below: validation.Probability | None = None,
         missing: Missing = "error",
     ):
         """Predict labels and probabilities for each text.
@@ -214,7 +204,7 @@ class ClassAnswers(Answers):
             texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
             return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]
         self._check_threshold(threshold, top_k)
-        check_abstention(abstain_below, OTHER_ANSWERS.get(self.problem_type), top_k)
+        confidence.check_abstention(abstain_below, OTHER_ANSWERS.get(self.problem_type), top_k)
         if self.is_regression:
             values = self.predict_texts(texts, batch_size)
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
@@ -225,11 +215,11 @@ class ClassAnswers(Answers):
         answered = self.mask_answered_classes(scores, threshold)
         if self.is_multi_label:
             order = np.argsort(-scores, axis=-1, kind="stable")
-            order = select_answered(order, answered)
+            order = confidence.select_answered(order, answered)
             return sort_labels(self.class_names, scores, order)
         order = answered.argmax(axis=-1)[:, None]
         best = [row[0] for row in sort_labels(self.class_names, scores, order)]
-        return drop_uncertain_labels(
+        return confidence.drop_uncertain_labels(
             best, self.abstain_below if abstain_below is None else abstain_below
         )
 
@@ -289,7 +279,7 @@ class ClassAnswers(Answers):
                 f"text. This classifier has problem_type={self.problem_type!r} and {count} classes."
             )
         names = list(self.class_names)[0 if self.is_multi_label else 1 :]
-        return expand_thresholds(given, names, DEFAULT_THRESHOLD)
+        return confidence.expand_thresholds(given, names, confidence.DEFAULT_THRESHOLD)
 
     def _check_threshold(self, threshold, top_k: int | None) -> None:
         count = len(self.class_names)

@@ -12,18 +12,8 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.base.classes import count_and_names, find_label_indices, numbers_are_names
+from encoder_zoo.tasks.preprocessing import columns, given_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import (
-    convert_to_plain,
-    flatten_column,
-    list_categories,
-    list_table_columns,
-)
-from encoder_zoo.tasks.preprocessing.given_labels import (
-    check_given,
-    check_given_in_dataset,
-    get_class_name,
-)
 
 # Tolerance for the sum of the probabilities of a text.
 ROUNDING = 1e-3
@@ -52,11 +42,13 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         >>> learn_classes([0, 2, 1]), learn_classes([1.0, 5.0]), learn_classes([[0.3, 0.7]])
         (3, ['1', '5'], 2)
     """
-    check_given(y)
-    names = list_categories(y) or (list(y) if isinstance(y, dict) else list_table_columns(y))
+    given_labels.check_given(y)
+    names = columns.list_categories(y) or (
+        list(y) if isinstance(y, dict) else columns.list_table_columns(y)
+    )
     if names is not None and len(names) > 1:
-        return [get_class_name(name) for name in names]
-    y = _flatten_column(convert_to_plain(y))
+        return [given_labels.get_class_name(name) for name in names]
+    y = _flatten_column(columns.convert_to_plain(y))
     if not len(y):
         raise invalid("y", y, "one label per text")
     if multi_label:
@@ -81,11 +73,11 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
 
 
 def _learn_multi_label(y) -> list[str] | int:
-    rows = [convert_to_plain(row) for row in y]
+    rows = [columns.convert_to_plain(row) for row in y]
     _check_lists(rows, None)
     values = [value for row in rows for value in row]
     if any(isinstance(value, str | bytes) for value in values):
-        return sorted(set(map(get_class_name, values)))
+        return sorted(set(map(given_labels.get_class_name, values)))
     counts = {len(row) for row in rows}
     if len(counts) != 1 or counts == {0}:
         raise ValueError(
@@ -106,7 +98,7 @@ def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
     batches = dataset if preprocessor is None else preprocessor.batch_examples(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
     labels = np.concatenate(parts)
-    check_given_in_dataset(labels, single=batches is not dataset)
+    given_labels.check_given_in_dataset(labels, single=batches is not dataset)
     return labels
 
 
@@ -127,7 +119,7 @@ def list_classes(labels: np.ndarray, multi_label: bool) -> set[int]:
 
 def _list_names(values: list) -> list[str]:
     _check_one_each(values)
-    return [get_class_name(name) for name in values]
+    return [given_labels.get_class_name(name) for name in values]
 
 
 def _check_one_each(values: list) -> None:
@@ -179,14 +171,14 @@ def _flatten_column(y):
     """Return the column of a table or array with one column. Other values are not changed."""
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
-    return flatten_column(y)
+    return columns.flatten_column(y)
 
 
 def _make_matrix(y, labels: list[str] | None):
     """Convert a table to numeric rows. The columns are sorted in the order of the labels."""
     if not isinstance(y, dict):
         return y
-    names = {get_class_name(name): values for name, values in y.items()}
+    names = {given_labels.get_class_name(name): values for name, values in y.items()}
     order = labels if labels and set(labels) == set(names) else list(names)
     if labels and order is not labels and order != [str(i) for i in range(len(order))]:
         raise ValueError(
@@ -217,11 +209,11 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
         >>> convert_class_indices([[0, 1], [1, 0]], None, 2).numpy().tolist()
         [1, 0]
     """
-    y = check_given(y)
+    y = given_labels.check_given(y)
     if num_classes != 1 and array_ops.is_tensor(y):
-        y = flatten_column(y)
+        y = columns.flatten_column(y)
     if not array_ops.is_symbolic_tensor(y):
-        y = _make_array(_make_matrix(_flatten_column(convert_to_plain(y)), labels))
+        y = _make_array(_make_matrix(_flatten_column(columns.convert_to_plain(y)), labels))
         if y.dtype.kind in "OSUT":
             y = y.tolist()
             _check_one_each(y)
@@ -293,7 +285,7 @@ def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -
         >>> convert_multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
-    y = check_given(y)
+    y = given_labels.check_given(y)
     given = y if array_ops.is_symbolic_tensor(y) else _make_lists(y, labels, num_classes)
     if isinstance(given, list):
         if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
@@ -310,7 +302,7 @@ def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -
 
 
 def _make_lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
-    y = _make_matrix(convert_to_plain(y), labels)
+    y = _make_matrix(columns.convert_to_plain(y), labels)
     y = np.asarray(y) if array_ops.is_tensor(y) else y
     _check_lists(y, num_classes)
     return [list(row) for row in (y.tolist() if isinstance(y, np.ndarray) else y)]
@@ -349,9 +341,9 @@ def convert_regression_targets(y, count: int) -> array_ops.Tensor:
             number.
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
     """
-    y = check_given(y)
+    y = given_labels.check_given(y)
     if not array_ops.is_symbolic_tensor(y):
-        y = np.asarray(_make_matrix(_flatten_column(convert_to_plain(y)), None))
+        y = np.asarray(_make_matrix(_flatten_column(columns.convert_to_plain(y)), None))
         y = array_ops.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
     shapes = [(None, count), *([(None,)] if count == 1 else [])]
     numbers = array_ops.is_tensor(y) and y.dtype not in (

@@ -10,22 +10,16 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import numpy as np
 
-from encoder_zoo.common.validation import (
-    PositiveInt,
-    Probability,
-    Rule,
-    get_rule,
-    validate_arguments,
-)
+from encoder_zoo.common import validation
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 
-_PROBABILITY = get_rule(Probability)
+_PROBABILITY = validation.get_rule(validation.Probability)
 Levels = Annotated[
     Sequence[float],
-    Rule(
+    validation.Rule(
         lambda v: len(v) > 0 and all(map(_PROBABILITY.holds, v)),
         "a list of numbers between 0 and 1",
     ),
@@ -184,10 +178,10 @@ class ScoresClasses:
     predict_proba = lock_weights(answered_by(ClassAnswers.predict_proba, "_class_answers"))
     classify = lock_weights(answered_by(ClassAnswers.classify, "_class_answers"))
 
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def evaluate_classes(
-        self, x: object, y: object = None, batch_size: PositiveInt | None = None
+        self, x: object, y: object = None, batch_size: validation.PositiveInt | None = None
     ) -> ClassReport:
         """Compute precision, recall and F1 for each class, as in scikit-learn's report.
 
@@ -219,14 +213,14 @@ class ScoresClasses:
         answered, several = answers.mask_answered_classes(scores), answers.is_multi_label
         return class_report(answers.class_names, answered, true, several)
 
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def evaluate_coverage(
         self,
         x: object,
         y: object = None,
         thresholds: Levels = LEVELS,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
     ) -> list[Coverage]:
         """Compute coverage and accuracy for several values of `abstain_below`.
 

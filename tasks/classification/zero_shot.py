@@ -18,17 +18,8 @@ from encoder_zoo.common.validation import PositiveInt, Probability, validate_arg
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base import confidence
 from encoder_zoo.tasks.base.classes import validate_labels
-from encoder_zoo.tasks.base.confidence import (
-    DEFAULT_THRESHOLD,
-    ScoredLabels,
-    Thresholds,
-    check_abstention,
-    drop_uncertain_labels,
-    expand_thresholds,
-    select_answered,
-    tune_thresholds,
-)
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.class_answers import LabelScore, sort_labels
 from encoder_zoo.tasks.classification.class_labels import convert_multi_label_targets
@@ -206,7 +197,7 @@ class ZeroShotClassifier:
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
-        threshold: Probability | Thresholds | None = None,
+        threshold: Probability | confidence.Thresholds | None = None,
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
@@ -252,7 +243,9 @@ class ZeroShotClassifier:
                 f"threshold is {threshold}, but multi_label={multi_label} and top_k={top_k}. Pass "
                 "multi_label=True without `top_k`."
             )
-        check_abstention(abstain_below, "several labels per text" if multi_label else None, top_k)
+        confidence.check_abstention(
+            abstain_below, "several labels per text" if multi_label else None, top_k
+        )
         options = {
             "hypothesis_template": hypothesis_template,
             "multi_label": multi_label,
@@ -265,15 +258,15 @@ class ZeroShotClassifier:
         scores = self.predict_proba(texts, labels, **options)
         order = np.argsort(-scores, axis=1, kind="stable")
         if multi_label and top_k is None:
-            least = expand_thresholds(threshold, labels, DEFAULT_THRESHOLD)
-            order = select_answered(order, scores >= least)
+            least = confidence.expand_thresholds(threshold, labels, confidence.DEFAULT_THRESHOLD)
+            order = confidence.select_answered(order, scores >= least)
         ranked = sort_labels(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
         return (
             ranked
             if multi_label
-            else drop_uncertain_labels([row[0] for row in ranked], abstain_below)
+            else confidence.drop_uncertain_labels([row[0] for row in ranked], abstain_below)
         )
 
     @validate_arguments
@@ -304,17 +297,19 @@ class ZeroShotClassifier:
                 differ.
         """
         options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
-        return tune_thresholds(self._score_labels(texts, right, labels, **options))
+        return confidence.tune_thresholds(self._score_labels(texts, right, labels, **options))
 
-    def _score_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
+    def _score_labels(
+        self, texts, right, labels: Sequence[str], **options
+    ) -> confidence.ScoredLabels:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         labels = validate_labels(labels)
         scores = self.predict_proba(texts, labels, multi_label=True, **options)
         hot = np.asarray(convert_multi_label_targets(right, labels, len(labels))) > 0
         if len(hot) != len(scores):
             raise invalid("The length of `right`", len(hot), f"{len(scores)}, one item per text")
-        least = expand_thresholds(None, labels, DEFAULT_THRESHOLD)
-        return ScoredLabels(labels, scores.T, hot.T, hot.sum(axis=0), least)
+        least = confidence.expand_thresholds(None, labels, confidence.DEFAULT_THRESHOLD)
+        return confidence.ScoredLabels(labels, scores.T, hot.T, hot.sum(axis=0), least)
 
     # -- exports -------------------------------------------------------------------------------
 

@@ -14,15 +14,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import CompileOptions
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import (
-    NonNegativeFloat,
-    NonNegativeInt,
-    Number,
-    PositiveInt,
-    validate_arguments,
-)
 from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
@@ -30,15 +24,8 @@ from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS
 from encoder_zoo.tasks.embedding.searchable import IndexKind, Searchable
 from encoder_zoo.tasks.losses.chunks import recompute_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
+from encoder_zoo.tasks.retrieval import evaluation
 from encoder_zoo.tasks.retrieval.documents import Documents
-from encoder_zoo.tasks.retrieval.evaluation import (
-    check_cutoffs,
-    check_scores,
-    compute_pearson,
-    compute_spearman,
-    merge_judgements,
-    search_metrics,
-)
 from encoder_zoo.tasks.retrieval.mining import mine_hard_negatives
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
 from encoder_zoo.tasks.retrieval.ranking import check_texts
@@ -189,14 +176,14 @@ class Embedder(Task, Searchable[IndexKind]):
 
     # -- training ------------------------------------------------------------------------------
 
-    @validate_arguments
+    @validation.validate_arguments
     def compile(
         self,
         optimizer: str | keras.optimizers.Optimizer | None = None,
         loss: object = None,
         metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         *,
-        chunk_size: NonNegativeInt | None = None,
+        chunk_size: validation.NonNegativeInt | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
         """Configure the model for training. Works like `TextModel.compile`.
@@ -239,12 +226,12 @@ class Embedder(Task, Searchable[IndexKind]):
 
     # -- search --------------------------------------------------------------------------------
 
-    @validate_arguments
+    @validation.validate_arguments
     def chunks(
         self,
         documents: object,
-        length: PositiveInt = 256,
-        overlap: NonNegativeInt = 0,
+        length: validation.PositiveInt = 256,
+        overlap: validation.NonNegativeInt = 0,
         late: bool = False,
         **columns: Unpack[DocumentColumns],
     ) -> Documents:
@@ -300,14 +287,14 @@ class Embedder(Task, Searchable[IndexKind]):
 
     # -- evaluation ----------------------------------------------------------------------------
 
-    @validate_arguments
+    @validation.validate_arguments
     def evaluate_retrieval(
         self,
         queries: object,
         documents: object,
         relevant: Sequence[object] | None = None,
         cutoffs: Sequence[int] = (1, 5, 10),
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         query_prompt: str | None = "query",
         document_prompt: str | None = "document",
         **options: Unpack[EmbedOptions],
@@ -359,8 +346,8 @@ class Embedder(Task, Searchable[IndexKind]):
             >>> found["ndcg@10"], found["recall@1"]
             (1.0, 1.0)
         """
-        cutoffs = check_cutoffs(cutoffs)
-        texts = merge_judgements(queries, documents, relevant)
+        cutoffs = evaluation.check_cutoffs(cutoffs)
+        texts = evaluation.merge_judgements(queries, documents, relevant)
         found = [
             prepare_vectors(self, self.embed(part, prompt=prompt, batch_size=batch_size, **options))
             for part, prompt in ((texts.queries, query_prompt), (texts.documents, document_prompt))
@@ -370,15 +357,15 @@ class Embedder(Task, Searchable[IndexKind]):
         def search(some: list[int], k: int):
             return zip(*store.find_nearest(take(found[0], some), min(k, len(store))), strict=True)
 
-        metrics = search_metrics(search, texts.relevant, cutoffs, len(store))
+        metrics = evaluation.search_metrics(search, texts.relevant, cutoffs, len(store))
         return metrics | (_count_terms(*found) if isinstance(store, Postings) else {})
 
-    @validate_arguments
+    @validation.validate_arguments
     def evaluate_similarity(
         self,
         pairs: object,
         scores: object,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         prompt: str | None = None,
         **options: Unpack[EmbedOptions],
     ) -> dict[str, float]:
@@ -416,7 +403,7 @@ class Embedder(Task, Searchable[IndexKind]):
             )
         named = zip(columns, ("first", "second"), strict=True)
         first, second = (check_texts(column, name) for column, name in named)
-        scores = check_scores(scores, len(first), len(second))
+        scores = evaluation.check_scores(scores, len(first), len(second))
         a, b = (
             prepare_vectors(
                 self, self.embed(texts, prompt=prompt, batch_size=batch_size, **options)
@@ -430,24 +417,24 @@ class Embedder(Task, Searchable[IndexKind]):
                 "similarities."
             )
         return {
-            "spearman": compute_spearman(found, scores),
-            "pearson": compute_pearson(found, scores),
+            "spearman": evaluation.compute_spearman(found, scores),
+            "pearson": evaluation.compute_pearson(found, scores),
         }
 
-    @validate_arguments
+    @validation.validate_arguments
     def mine_negatives(
         self,
         queries: object,
         documents: object,
         relevant: Sequence[object] | None = None,
-        num_negatives: PositiveInt = 3,
-        skip_top: NonNegativeInt = 0,
-        top_k: PositiveInt = 100,
-        max_score: Number | None = None,
-        absolute_margin: NonNegativeFloat | None = None,
-        relative_margin: NonNegativeFloat | None = None,
+        num_negatives: validation.PositiveInt = 3,
+        skip_top: validation.NonNegativeInt = 0,
+        top_k: validation.PositiveInt = 100,
+        max_score: validation.Number | None = None,
+        absolute_margin: validation.NonNegativeFloat | None = None,
+        relative_margin: validation.NonNegativeFloat | None = None,
         reranker: Any = None,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         query_prompt: str | None = "query",
         document_prompt: str | None = "document",
     ) -> tuple[list[str], list[str], list[list[str]]]:
@@ -505,7 +492,7 @@ class Embedder(Task, Searchable[IndexKind]):
             >>> embedder.mine_negatives(["A cat?"], texts, [0], num_negatives=1)
             (['A cat?'], ['A cat.'], [['A dog.']])
         """
-        texts = merge_judgements(queries, documents, relevant)
+        texts = evaluation.merge_judgements(queries, documents, relevant)
         a = prepare_vectors(
             self, self.embed(texts.queries, prompt=query_prompt, batch_size=batch_size)
         )

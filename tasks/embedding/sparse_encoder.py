@@ -29,6 +29,7 @@ from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
+from encoder_zoo.tasks.embedding import sparse_pooling
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
     SCORES,
@@ -38,13 +39,6 @@ from encoder_zoo.tasks.embedding.embedder import (
 )
 from encoder_zoo.tasks.embedding.pooling import Projection
 from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
-from encoder_zoo.tasks.embedding.sparse_pooling import (
-    TOKEN_WEIGHTS,
-    Pooling,
-    TermActivation,
-    compute_term_weights,
-    pool_term_weights,
-)
 from encoder_zoo.tasks.embedding.term_answers import TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
@@ -173,8 +167,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         self,
         backbone: Backbone,
         preprocessor: SparseEncoderPreprocessor | None = None,
-        pooling: Pooling = "max",
-        activation: TermActivation = "relu",
+        pooling: sparse_pooling.Pooling = "max",
+        activation: sparse_pooling.TermActivation = "relu",
         max_terms: PositiveInt | None = None,
         similarity_function: Literal["dot", "cosine"] = "dot",
         head_activation: HeadActivation | None = None,
@@ -225,7 +219,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     def _make_head(self) -> None:
         """Create the masked language model head, or the layer for token weights."""
-        if self.pooling != TOKEN_WEIGHTS:
+        if self.pooling != sparse_pooling.TOKEN_WEIGHTS:
             self.head = make_masked_lm_head(
                 self.head_record,
                 self.backbone,
@@ -249,12 +243,12 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def head_record(self) -> Head:
-        return NO_HEAD if self.pooling == TOKEN_WEIGHTS else super().head_record
+        return NO_HEAD if self.pooling == sparse_pooling.TOKEN_WEIGHTS else super().head_record
 
     @property
     def default_losses(self) -> Mapping[str, Callable[[], keras.losses.Loss]]:
         """Return a dict mapping data formats to functions to create the default loss."""
-        if self.pooling == TOKEN_WEIGHTS:
+        if self.pooling == sparse_pooling.TOKEN_WEIGHTS:
             return TOKEN_WEIGHTS_LOSSES
         return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else SPARSE_LOSSES
 
@@ -284,12 +278,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         """Compute the term weights (B, V) from the backbone outputs."""
         mask = inputs.get("pooling_mask", add_padding_mask(inputs)["padding_mask"])
         x = encoded["sequence_output"]
-        if self.pooling == TOKEN_WEIGHTS:
+        if self.pooling == sparse_pooling.TOKEN_WEIGHTS:
             ids = inputs["token_ids"]
             weights = self._compute_token_weights(x, ids, mask)
-            return pool_term_weights(weights, ids, self.embedding_dim)
+            return sparse_pooling.pool_term_weights(weights, ids, self.embedding_dim)
         settings = self.pooling, self.activation, training, self._sparse_gradients
-        return compute_term_weights(self.backbone, self.head, x, mask, *settings)
+        return sparse_pooling.compute_term_weights(self.backbone, self.head, x, mask, *settings)
 
     def _compute_token_weights(self, x, token_ids, mask):
         """Compute the weight for each token, (B, L) float32.
@@ -313,10 +307,13 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     def check_savable(self) -> None:
         """Check that this model can be saved in the sentence-transformers format."""
-        if self.pooling != TOKEN_WEIGHTS:
+        if self.pooling != sparse_pooling.TOKEN_WEIGHTS:
             check_head_representable(self)
         other = self.query_encoder
-        if other is not None and TOKEN_WEIGHTS in (self.pooling, getattr(other, "pooling", None)):
+        if other is not None and sparse_pooling.TOKEN_WEIGHTS in (
+            self.pooling,
+            getattr(other, "pooling", None),
+        ):
             raise ValueError(
                 "pooling='token_weights' (BGE-M3) cannot be saved together with a query_encoder. "
                 "Save both models separately."

@@ -11,11 +11,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.info_nce import (
-    compute_negative_log_likelihood,
-    concatenate_columns,
-    mask_own_columns,
-)
+from encoder_zoo.tasks.losses import info_nce
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import check_rows, normalize_vectors
 
@@ -73,10 +69,10 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         all_x, all_guide, first = gather_replicas(x, guide)
         scores, same = _compute_scores(x, all_x, first)
         guided, _ = _compute_scores(guide, all_guide, first)
-        own = mask_own_columns(scores, first)
+        own = info_nce.mask_own_columns(scores, first)
         own_score = ops.sum(guide[:, 0] * guide[:, 1], axis=-1, keepdims=True)
         excluded = ops.logical_or(same, guided > own_score - self.margin)
-        return compute_negative_log_likelihood(self.scale * scores, own, excluded, rows)
+        return info_nce.compute_negative_log_likelihood(self.scale * scores, own, excluded, rows)
 
 
 def _compute_scores(x, all_x, first):
@@ -91,9 +87,9 @@ def _compute_scores(x, all_x, first):
         Tensor of shape (B, K * N + 2 * N), and a boolean tensor of the same shape. The positive is
         at index `first + row`.
     """
-    candidates = (concatenate_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
+    candidates = (info_nce.concatenate_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
     texts = (x[:, 0], x[:, 0], x[:, 1])
     scores = [ops.matmul(a, ops.transpose(b)) for a, b in zip(texts, candidates, strict=True)]
-    own = mask_own_columns(scores[1], first)
+    own = info_nce.mask_own_columns(scores[1], first)
     same = [ops.zeros_like(scores[0], "bool"), own, own]
     return ops.concatenate(scores, axis=1), ops.concatenate(same, axis=1)

@@ -12,13 +12,8 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
+from encoder_zoo.tasks.losses import vectors
 from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import (
-    LossSimilarity,
-    are_different,
-    check_rows,
-    normalize_for_similarity,
-)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -67,7 +62,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
     def __init__(
         self,
         scale: PositiveFloat = 20.0,
-        similarity: LossSimilarity = "cosine",
+        similarity: vectors.LossSimilarity = "cosine",
         symmetric: bool = False,
         margin: NonNegativeFloat | None = None,
         **kwargs,
@@ -80,9 +75,9 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred, rows=None):
-        check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
+        vectors.check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         _check_text_ids(self, y_true, y_pred)
-        x = normalize_for_similarity(y_pred, self.similarity)
+        x = vectors.normalize_for_similarity(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
         candidates, positives = concatenate_columns(all_x[:, 1:]), mask_positives(y_true, all_texts)
         forward = self._compute_values(x[:, 0], candidates, positives, first, rows)
@@ -169,7 +164,7 @@ def _select_own_score(scores, own):
 
 
 def _check_text_ids(loss: keras.losses.Loss, y_true, y_pred) -> None:
-    if len(y_true.shape) != 2 or are_different(y_true.shape[1], y_pred.shape[1]):
+    if len(y_true.shape) != 2 or vectors.are_different(y_true.shape[1], y_pred.shape[1]):
         raise ValueError(
             f"{type(loss).__name__}: y_true has the shape {tuple(y_true.shape)}. Expected "
             f"(B, 1 + K) for y_pred with shape {tuple(y_pred.shape)}, with equal integers for "

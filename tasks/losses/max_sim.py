@@ -12,14 +12,9 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.validation import (
-    PositiveFloat,
-    PositiveInt,
-    Temperature,
-    validate_arguments,
-)
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import (
     compute_negative_log_likelihood,
@@ -179,8 +174,10 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         **kwargs: Keyword arguments for `keras.losses.Loss`.
     """
 
-    @validate_arguments
-    def __init__(self, query_length: PositiveInt | None = None, mean: bool = False, **kwargs):
+    @validation.validate_arguments
+    def __init__(
+        self, query_length: validation.PositiveInt | None = None, mean: bool = False, **kwargs
+    ):
         super().__init__(**kwargs)
         self.query_length = query_length
         self.mean = mean
@@ -250,11 +247,11 @@ class MaxSimInfoNCE(_MaxSimLoss):
         "with equal integers for equal texts. `fit` creates these integers for data without scores"
     )
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
-        scale: PositiveFloat = 1.0,
-        query_length: PositiveInt | None = None,
+        scale: validation.PositiveFloat = 1.0,
+        query_length: validation.PositiveInt | None = None,
         mean: bool = False,
         **kwargs,
     ):
@@ -316,12 +313,12 @@ class MaxSimDistillation(_MaxSimLoss):
 
     _labels = "the teacher's scores"
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
-        temperature: Temperature = 1.0,
+        temperature: validation.Temperature = 1.0,
         min_max: bool = True,
-        query_length: PositiveInt | None = None,
+        query_length: validation.PositiveInt | None = None,
         mean: bool = False,
         **kwargs,
     ):

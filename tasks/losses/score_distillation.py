@@ -11,14 +11,8 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Temperature, validate_arguments
+from encoder_zoo.tasks.losses import vectors
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import (
-    LossSimilarity,
-    are_different,
-    check_rows,
-    compute_similarities,
-    reshape_scores,
-)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -56,18 +50,20 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     """
 
     @validate_arguments
-    def __init__(self, similarity: LossSimilarity = "dot", **kwargs):
+    def __init__(self, similarity: vectors.LossSimilarity = "dot", **kwargs):
         super().__init__(**{"name": "margin_mse", **kwargs})
         self.similarity = similarity
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 3, "a query, its positive, and one or more negatives")
-        is_margin = len(y_true.shape) == 1 and not are_different(y_pred.shape[1], 3)
+        vectors.check_rows(self, y_pred, 3, "a query, its positive, and one or more negatives")
+        is_margin = len(y_true.shape) == 1 and not vectors.are_different(y_pred.shape[1], 3)
         wanted = (
-            y_true[:, None] if is_margin else _compute_margins(reshape_scores(self, y_true, y_pred))
+            y_true[:, None]
+            if is_margin
+            else _compute_margins(vectors.reshape_scores(self, y_true, y_pred))
         )
-        found = _compute_margins(compute_similarities(y_pred, self.similarity))
+        found = _compute_margins(vectors.compute_similarities(y_pred, self.similarity))
         return ops.mean(ops.square(found - wanted), axis=-1)
 
 
@@ -113,7 +109,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     def __init__(
         self,
         temperature: Temperature = 1.0,
-        similarity: LossSimilarity = "dot",
+        similarity: vectors.LossSimilarity = "dot",
         min_max: bool = False,
         **kwargs,
     ):
@@ -124,9 +120,9 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        check_rows(self, y_pred, 3, "a query and two or more documents")
-        y_true = reshape_scores(self, y_true, y_pred)
-        student = compute_similarities(y_pred, self.similarity)
+        vectors.check_rows(self, y_pred, 3, "a query and two or more documents")
+        y_true = vectors.reshape_scores(self, y_true, y_pred)
+        student = vectors.compute_similarities(y_pred, self.similarity)
         return compute_divergence(student, y_true, self.temperature, self.min_max)
 
 

@@ -25,13 +25,7 @@ from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import is_list
-from encoder_zoo.tasks.pretraining.masked_lm import (
-    MaskingPresetArguments,
-    compute_token_logits,
-    make_masked_lm_head,
-    make_masked_lm_loss,
-    make_token_metrics,
-)
+from encoder_zoo.tasks.pretraining import masked_lm
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
@@ -183,7 +177,7 @@ PRETRAINING_LEARNING_RATE = 1e-4
 PRETRAINING_WARMUP = 0.01
 
 
-class PretrainingPresetArguments(MaskingPresetArguments, total=False):
+class PretrainingPresetArguments(masked_lm.MaskingPresetArguments, total=False):
     """Keyword arguments for `Pretraining.from_preset`."""
 
     short_share: float
@@ -272,7 +266,7 @@ class Pretraining(Task):
             raise ValueError("Pretraining requires a pooler. Create the backbone with pooler=True.")
         self.pair_objective = record.pair.objective
         self.dropout = get_head_dropout(record, backbone, dropout)
-        self.head = make_masked_lm_head(record, backbone, self.dtype_policy)
+        self.head = masked_lm.make_masked_lm_head(record, backbone, self.dtype_policy)
         self.pair_head = TaskHead(2, self.dropout, name="pair_head", dtype=self.dtype_policy)
         self.pair_head.build((None, backbone.hidden_dim))
         self._finish_building()
@@ -294,7 +288,7 @@ class Pretraining(Task):
         outputs = self.encode_inputs(inputs, training)
         x, positions = outputs["sequence_output"], inputs.get("mask_positions")
         return {
-            "masked_lm": compute_token_logits(self.backbone, self.head, x, positions),
+            "masked_lm": masked_lm.compute_token_logits(self.backbone, self.head, x, positions),
             self.pair_objective: self.pair_head(outputs["pooled_output"], training=training),
         }
 
@@ -315,8 +309,10 @@ class Pretraining(Task):
     def objective(self) -> Objective:
         """The objective for masked tokens. The pair loss is added in `compute_loss`."""
         return Objective(
-            make_masked_lm_loss,
-            lambda: {name: make_token_metrics() for name in ("masked_lm", self.pair_objective)},
+            masked_lm.make_masked_lm_loss,
+            lambda: {
+                name: masked_lm.make_token_metrics() for name in ("masked_lm", self.pair_objective)
+            },
             "softmax",
             of_tokens=True,
             fills_batches=False,
@@ -330,7 +326,7 @@ class Pretraining(Task):
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)
         labels, logits, each = (v[self.pair_objective] for v in (y, y_pred, weights))
-        return loss + BatchLoss(make_masked_lm_loss())(labels, logits, each)[0]
+        return loss + BatchLoss(masked_lm.make_masked_lm_loss())(labels, logits, each)[0]
 
 
 def _flatten_masked_tokens(x, y, y_pred, sample_weight) -> tuple:

@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.common.validation import (
-    NonNegativeInt,
-    PositiveInt,
-    Rule,
-    SequenceLength,
-    validate_arguments,
-)
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
@@ -75,7 +69,7 @@ def make_choice_pairs(
 
 ColumnNames = Annotated[
     Sequence[str],
-    Rule(
+    validation.Rule(
         lambda v: isinstance(v, list | tuple) and len(v) in (2, 3) and set(map(type, v)) == {str},
         "a list of two or three names",
     ),
@@ -127,20 +121,22 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     )
     label_values = CandidateIndex("choice", "question")
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: SequenceLength | None = None,
-        window_length: SequenceLength | None = None,
-        doc_stride: NonNegativeInt = 0,
+        sequence_length: validation.SequenceLength | None = None,
+        window_length: validation.SequenceLength | None = None,
+        doc_stride: validation.NonNegativeInt = 0,
         text_columns: ColumnNames | None = None,
     ):
         super().__init__(tokenizer, sequence_length, window_length, doc_stride)
         self.text_columns = text_columns
 
-    @validate_arguments
-    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    @validation.validate_arguments
+    def batch_examples(
+        self, dataset: tf.data.Dataset, batch_size: validation.PositiveInt
+    ) -> tf.data.Dataset:
         """Batch a dataset of single questions. Choices become ragged tensors."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = self.inputs.get_columns(x, self.text_columns)[0].shape.rank == 0
@@ -204,7 +200,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         """Return the labels unchanged, because `encode` has checked them."""
         return y
 
-    @validate_arguments
+    @validation.validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Pad examples to model inputs (B, L), (B, M - 1, L) and (B, M)."""
         inputs = super().pad(examples, bucketed)

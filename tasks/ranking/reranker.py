@@ -25,12 +25,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
-from encoder_zoo.tasks.losses.batch_loss import (
-    CATEGORICAL_LOSSES,
-    OF_ACTIVATION,
-    OF_PROBABILITIES,
-    get_keras_function,
-)
+from encoder_zoo.tasks.losses import batch_loss
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
@@ -269,7 +264,7 @@ class Reranker(ListScores):
         """The scores that the loss expects, or None if all finite scores are valid."""
         if not self.compiled:
             return None
-        if get_keras_function(self.loss) in OF_PROBABILITIES:
+        if batch_loss.get_keras_function(self.loss) in batch_loss.OF_PROBABILITIES:
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
@@ -292,7 +287,7 @@ class Reranker(ListScores):
                 f"{type(loss).__name__} requires a list of texts for each query, but `x` contains "
                 "pairs. Pass a list of texts and a list of scores for each query."
             )
-        of_keras = isinstance(loss, str) or get_keras_function(loss) is not None
+        of_keras = isinstance(loss, str) or batch_loss.get_keras_function(loss) is not None
         if of_lists and of_keras and not is_auto(loss):
             name = loss if isinstance(loss, str) else type(loss).__name__
             raise ValueError(
@@ -409,17 +404,17 @@ class Relevance(Objective):
 
     def resolve_loss(self, loss):
         found = find_loss(loss)
-        if get_keras_function(found) in CATEGORICAL_LOSSES:
+        if batch_loss.get_keras_function(found) in batch_loss.CATEGORICAL_LOSSES:
             raise ValueError(
                 f"{type(found).__name__} requires several classes, but a Reranker has one output. "
                 f"Use loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
             )
-        if get_keras_function(found) not in OF_ACTIVATION:
+        if batch_loss.get_keras_function(found) not in batch_loss.OF_ACTIVATION:
             return super().resolve_loss(loss)
         # Cross-entropy is computed on logits, even for models without an activation.
         return Objective(_make_crossentropy, activation="sigmoid").resolve_loss(loss)
 
     def make_metrics(self, loss) -> list:
         found = super().make_metrics(loss)  # metrics for lists
-        of_probabilities = get_keras_function(loss) in OF_PROBABILITIES
+        of_probabilities = batch_loss.get_keras_function(loss) in batch_loss.OF_PROBABILITIES
         return [PairAccuracy()] if of_probabilities and not found else found

@@ -13,13 +13,7 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.preprocessing.batch_shapes import (
-    ABSENT,
-    Bucketed,
-    combine_candidates,
-    pack_batch,
-    pad_candidates,
-)
+from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, convert_numbers
 from encoder_zoo.tasks.preprocessing.columns import ROW_TYPES, convert_to_plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
@@ -234,19 +228,19 @@ class RerankerPreprocessor(Preprocessor):
         order = array_ops.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)
         firsts = array_ops.gather(order, texts.row_starts())
         others = texts.with_values(order)[:, 1:]  # ragged (N, None)
-        examples = combine_candidates(packed, firsts, others)
+        examples = batch_shapes.combine_candidates(packed, firsts, others)
         if y is not None:
             scores = list_scores(y, texts.row_lengths(), self.expected_scores == "gains")
             examples["labels"] = texts.with_values(array_ops.gather(scores.values, order))
         return examples
 
-    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
+    def collate(self, examples: dict, seed=None, bucketed: batch_shapes.Bucketed = False):
         if CANDIDATE + "token_ids" not in examples:
             return super().collate(examples, seed, bucketed)
         labels = examples.get("labels")
-        labels = labels if labels is None else labels.to_tensor(ABSENT)
-        x = pad_candidates(self.pad, examples, self.tokenizer.pad_token_id, bucketed)
-        return pack_batch(x, labels, examples.get("sample_weight"))
+        labels = labels if labels is None else labels.to_tensor(batch_shapes.ABSENT)
+        x = batch_shapes.pad_candidates(self.pad, examples, self.tokenizer.pad_token_id, bucketed)
+        return batch_shapes.pack_batch(x, labels, examples.get("sample_weight"))
 
 
 def is_list_input(x) -> bool:

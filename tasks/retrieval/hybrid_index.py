@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Unpack
 
 import numpy as np
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.reading import convert_load_errors
-from encoder_zoo.common.validation import (
-    PositiveInt,
-    Rule,
-    get_rule,
-    is_number,
-    min_integer,
-    validate_arguments,
-)
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import replace_folder
 from encoder_zoo.presets.files.manifest import MANIFEST_NAME, write_manifest
@@ -43,11 +36,12 @@ if TYPE_CHECKING:
 
 def _has_weights(value: object) -> bool:
     is_list = isinstance(value, list | tuple)
-    return value is None or (is_list and all(is_number(v) and v >= 0 for v in value))
+    return value is None or (is_list and all(validation.is_number(v) and v >= 0 for v in value))
 
 
 IndexWeights = Annotated[
-    Sequence[float] | None, Rule(_has_weights, "a number of 0 or more for each index, or None")
+    Sequence[float] | None,
+    validation.Rule(_has_weights, "a number of 0 or more for each index, or None"),
 ]
 
 
@@ -101,17 +95,17 @@ class HybridIndex(Index):
 
     kind = "hybrid_index"
     rules: ClassVar = {
-        "rank_constant": min_integer(1),
-        "depth": min_integer(1),
-        "weights": get_rule(IndexWeights),
+        "rank_constant": validation.min_integer(1),
+        "depth": validation.min_integer(1),
+        "weights": validation.get_rule(IndexWeights),
     }
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         indexes: Sequence[Any],
-        rank_constant: PositiveInt = 60,
-        depth: PositiveInt = 100,
+        rank_constant: validation.PositiveInt = 60,
+        depth: validation.PositiveInt = 100,
         weights: IndexWeights = None,
     ):
         self.indexes = list(indexes)
@@ -311,7 +305,7 @@ class HybridIndex(Index):
             write_manifest(new, {"task": self.kind, "indexes": names, **settings})
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     def load(
         cls, folder: str | os.PathLike[str], models: Sequence[Any], verify: bool = True
     ) -> Self:
@@ -396,7 +390,7 @@ INDEXES = {
 }
 
 
-@validate_arguments
+@validation.validate_arguments
 def load_index(
     folder: str | os.PathLike[str], embedder: Any = None, **options: Unpack[OpenOptions]
 ) -> Index:

@@ -15,25 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 
-from encoder_zoo.common.validation import (
-    Name,
-    NonNegativeInt,
-    Number,
-    PositiveInt,
-    Rule,
-    validate_arguments,
-)
+from encoder_zoo.common import validation
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.retrieval import evaluation
 from encoder_zoo.tasks.retrieval.documents import Documents, Where
-from encoder_zoo.tasks.retrieval.evaluation import (
-    check_by_query,
-    check_cutoffs,
-    compute_ranking_metrics,
-    convert_to_columns,
-    merge_judgements,
-    search_metrics,
-)
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
 from encoder_zoo.tasks.retrieval.ranking import Hit, check_texts, rerank, rerank_texts
@@ -173,7 +159,7 @@ class Index:
     kind: ClassVar[str]
     types: ClassVar[Mapping[str | None, Types]] = {None: {}}
     optional_types: ClassVar[Types] = {}
-    rules: ClassVar[Mapping[str, Rule]] = {}
+    rules: ClassVar[Mapping[str, validation.Rule]] = {}
     of_documents: ClassVar[tuple[str, ...]] = ("prompt",)
     embedder: Any = None
     documents: Documents
@@ -250,18 +236,18 @@ class Index:
     def search(
         self, queries: object, top_k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> list[list[Hit]]: ...
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def search(
         self,
         queries: object,
-        top_k: PositiveInt | None = 10,
+        top_k: validation.PositiveInt | None = 10,
         reranker: Any = None,
-        candidates: PositiveInt | None = None,
+        candidates: validation.PositiveInt | None = None,
         where: Any = None,
-        min_score: Number | None = None,
-        group_by: Name | None = None,
-        offset: NonNegativeInt = 0,
+        min_score: validation.Number | None = None,
+        group_by: validation.Name | None = None,
+        offset: validation.NonNegativeInt = 0,
         **options: Unpack[QueryOptions],
     ) -> list[Hit] | list[list[Hit]]:
         """Search for the nearest documents to each query.
@@ -434,7 +420,7 @@ class Index:
         pairs = zip(np.asarray(indices).tolist(), np.asarray(scores).tolist(), strict=True)
         return [{"index": i, "score": s, **self.documents.describe_document(i)} for i, s in pairs]
 
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def evaluate(
         self,
@@ -474,18 +460,18 @@ class Index:
             >>> index.evaluate(["Tax law.", "A cat."], [1, 2], cutoffs=[1, 2])["recall@1"]
             0.5
         """
-        cutoffs = check_cutoffs(cutoffs)
-        queries, relevant, _ = convert_to_columns(queries, relevant)
+        cutoffs = evaluation.check_cutoffs(cutoffs)
+        queries, relevant, _ = evaluation.convert_to_columns(queries, relevant)
         group_by = options.get("group_by")
         if self.ids is not None or group_by is not None:
-            check_by_query(relevant)
+            evaluation.check_by_query(relevant)
             relevant = [self._find_relevant(entry, group_by) for entry in relevant]
         if group_by is not None:
             firsts = self.documents.find_group_starts(group_by)
             names = [str(firsts[value]) for value in self.documents.get_group_values(group_by)]
         else:
             names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
-        texts = merge_judgements(queries, names, relevant)
+        texts = evaluation.merge_judgements(queries, names, relevant)
         number_of = {name: number for number, name in enumerate(texts.documents)}
         reranker, candidates = options.pop("reranker", None), options.pop("candidates", None)
         chosen = {name: options.pop(name) for name in CHOOSING if name in options}
@@ -500,12 +486,14 @@ class Index:
                 yield numbers, [hit["score"] for hit in hits]
 
         if reranker is None:
-            return search_metrics(search, texts.relevant, cutoffs, len(number_of), len(names))
+            return evaluation.search_metrics(
+                search, texts.relevant, cutoffs, len(number_of), len(names)
+            )
         every, candidates = range(len(texts.queries)), candidates or RERANKED
         if group_by is not None:  # the reranker reads the best document of each group
             found = search(every, candidates, reranker=reranker, candidates=candidates)
             rankings, scores = zip(*found, strict=True)
-            return compute_ranking_metrics(rankings, texts.relevant, cutoffs, scores)
+            return evaluation.compute_ranking_metrics(rankings, texts.relevant, cutoffs, scores)
         read = search(every, candidates)
         rankings, scores = [], []
         for query, (numbers, _) in zip(texts.queries, read, strict=True):
@@ -513,7 +501,7 @@ class Index:
             order, ordering = rerank_texts(reranker, query, documents)
             rankings.append([numbers[i] for i in order])
             scores.append(ordering)
-        return compute_ranking_metrics(rankings, texts.relevant, cutoffs, scores)
+        return evaluation.compute_ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
     def _find_relevant(self, relevant: object, group_by: str | None) -> object:
         """Convert the ids or group values in an entry of `relevant` to indices."""
@@ -577,12 +565,12 @@ class Index:
 
     # -- changes and files ---------------------------------------------------------------------
 
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def add(
         self,
         documents: object,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         **columns: Unpack[DocumentColumns],
     ) -> None:
         """Add documents to the end of the index.
@@ -616,12 +604,12 @@ class Index:
         self.documents.join(new)  # raises errors before the documents are embedded
         self._prepare_update(new, batch_size)()
 
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def update(
         self,
         documents: object,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         **columns: Unpack[DocumentColumns],
     ) -> None:
         """Replace documents by id, in place.
@@ -684,7 +672,7 @@ class Index:
 
         return put
 
-    @validate_arguments
+    @validation.validate_arguments
     def remove(self, ids: object = None, where: Any = None) -> None:
         """Remove documents by id or by field. The indices of later documents change.
 
@@ -756,7 +744,7 @@ class Index:
         write_index(folder, self.kind, arrays, now.documents, settings)
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
         """Load an index from a folder, as written by `save`. The vectors are memory-mapped.
@@ -815,9 +803,9 @@ class Index:
         """
         raise NotImplementedError
 
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
-    def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
+    def export(self, path: str | os.PathLike[str], top_k: validation.PositiveInt = 10) -> None:
         """Export the embedder and the documents to a SavedModel for search.
 
         The signature "serving_default" maps "query" (Q,) to "index" and "score" (Q, K). For an

@@ -11,29 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Unpack, get_type_hin
 
 import numpy as np
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import require
-from encoder_zoo.common.validation import (
-    Name,
-    PositiveInt,
-    Rule,
-    check_argument,
-    get_rule,
-    min_integer,
-    one_of,
-    validate_arguments,
-)
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import describe_unknown_argument, invalid
 from encoder_zoo.presets.files.manifest import MANIFEST_NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval import engines
 from encoder_zoo.tasks.retrieval.documents import Documents
-from encoder_zoo.tasks.retrieval.engines import (
-    GRAPH_TYPES,
-    GraphVectors,
-    add_engine,
-    check_engine,
-    faiss,
-)
 from encoder_zoo.tasks.retrieval.index import (
     FINGERPRINT_TEXTS,
     GivenVectors,
@@ -71,7 +56,7 @@ if TYPE_CHECKING:
 
 Embedder = Annotated[
     Any,
-    Rule(
+    validation.Rule(
         lambda v: hasattr(v, "embed") and hasattr(v, "similarity_function"),
         "an embedder, with the attributes `embed` and `similarity_function`",
     ),
@@ -79,7 +64,8 @@ Embedder = Annotated[
 
 
 OPTION_RULES = {
-    name: get_rule(kind) for name, kind in get_type_hints(BuildOptions, include_extras=True).items()
+    name: validation.get_rule(kind)
+    for name, kind in get_type_hints(BuildOptions, include_extras=True).items()
 }
 
 
@@ -93,7 +79,7 @@ class EmbeddedIndex(Index):
     defaults: ClassVar[Mapping[str, object]]
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     @lock_weights
     def build(
         cls,
@@ -101,11 +87,11 @@ class EmbeddedIndex(Index):
         documents: object,
         precision: Precision | None = None,
         *,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         keep_texts: bool = True,
         ids: object = None,
         metadata: object = None,
-        text_column: Name | None = None,
+        text_column: validation.Name | None = None,
         **options: Unpack[BuildOptions],
     ) -> Self:
         """Embed documents and build an index.
@@ -150,7 +136,7 @@ class EmbeddedIndex(Index):
         )
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     def from_vectors(
         cls,
         embedder: Embedder,
@@ -207,9 +193,11 @@ class EmbeddedIndex(Index):
                     describe_unknown_argument(f"{cls.__name__}.build", name, cls.defaults)
                 )
             if rule := OPTION_RULES.get(name):
-                check_argument(name, value, rule)
+                validation.check_argument(name, value, rule)
         found = {**cls.defaults, **options}
-        check_engine(found.get("engine"), found.get("precision"), embedder.similarity_function)
+        engines.check_engine(
+            found.get("engine"), found.get("precision"), embedder.similarity_function
+        )
         return found
 
     @classmethod
@@ -278,8 +266,8 @@ class VectorIndex(EmbeddedIndex):
 
     kind = "vector_index"
     types: ClassVar = {precision: store.types for precision, store in VECTOR_STORES.items()}
-    optional_types: ClassVar = GRAPH_TYPES
-    rules: ClassVar = {"precision": one_of(*VECTOR_STORES)}
+    optional_types: ClassVar = engines.GRAPH_TYPES
+    rules: ClassVar = {"precision": validation.one_of(*VECTOR_STORES)}
     of_documents = ("prompt", "dim")
     defaults: ClassVar = {"precision": "float32", "prompt": "document", "dim": None, "engine": None}
 
@@ -291,7 +279,7 @@ class VectorIndex(EmbeddedIndex):
     @staticmethod
     def _make_store(vectors, function, options) -> Float32Vectors:
         store = VECTOR_STORES[options["precision"]].create(vectors, function)
-        return add_engine(store, options["engine"])
+        return engines.add_engine(store, options["engine"])
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -356,11 +344,11 @@ class VectorIndex(EmbeddedIndex):
         check_shape(path, "fingerprint", arrays["fingerprint"].shape, shape)
         if "links" not in arrays:
             return store
-        require(faiss)
-        return GraphVectors.open_graph(path, store, arrays)
+        require(engines.faiss)
+        return engines.GraphVectors.open_graph(path, store, arrays)
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     def load(
         cls,
         folder: str | os.PathLike[str],
@@ -383,8 +371,8 @@ class VectorIndex(EmbeddedIndex):
                 raised when a different embedder was used to build the index.
         """
         index = super().load(folder, embedder, verify)
-        check_engine(engine, index.precision, embedder.similarity_function)
-        index._store = add_engine(index._store, engine)
+        engines.check_engine(engine, index.precision, embedder.similarity_function)
+        index._store = engines.add_engine(index._store, engine)
         return index
 
 
@@ -443,7 +431,10 @@ class MultiVectorIndex(EmbeddedIndex):
     types: ClassVar = {
         p: {**store.types, "ends": ("int64", 1)} for p, store in TOKEN_STORES.items()
     }
-    rules: ClassVar = {"precision": one_of(*TOKEN_STORES), "pool_factor": min_integer(1)}
+    rules: ClassVar = {
+        "precision": validation.one_of(*TOKEN_STORES),
+        "pool_factor": validation.min_integer(1),
+    }
     of_documents = ("prompt", "pool_factor")
     defaults: ClassVar = {"precision": "float32", "prompt": "document", "pool_factor": 1}
     pool_factor: int
@@ -550,7 +541,7 @@ class SparseIndex(EmbeddedIndex):
 
     kind = "sparse_index"
     types: ClassVar = {None: Postings.types}
-    rules: ClassVar = {"max_terms": get_rule(PositiveInt | None)}
+    rules: ClassVar = {"max_terms": validation.get_rule(validation.PositiveInt | None)}
     of_documents = ("prompt", "max_terms")
     defaults: ClassVar = {"prompt": "document", "max_terms": None}
     max_terms: int | None
@@ -644,13 +635,13 @@ class BM25Index(Index):
     kind = "bm25_index"
     of_documents = ()
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         documents: object,
         ids: object = None,
         metadata: object = None,
-        text_column: Name | None = None,
+        text_column: validation.Name | None = None,
     ):
         require(bm25s)
         given = Documents.create(documents, ids, metadata, text_column)
@@ -664,7 +655,7 @@ class BM25Index(Index):
         return texts
 
     @classmethod
-    @validate_arguments
+    @validation.validate_arguments
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Self:
         """Load an index from a folder written by `save`. The words are counted again.
 

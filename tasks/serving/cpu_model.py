@@ -21,13 +21,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.encoders.inputs import select_backbone_inputs
-from encoder_zoo.tasks.serving.engines import (
-    LiteRtSession,
-    OpenVinoSession,
-    Session,
-    litert,
-    openvino,
-)
+from encoder_zoo.tasks.serving import engines
 from encoder_zoo.tasks.serving.model_files import make_openvino_model, require_packages, write_model
 
 if TYPE_CHECKING:
@@ -50,7 +44,7 @@ class CpuModel:
         identity: String. Engine name, with the settings that can change the outputs.
     """
 
-    def __init__(self, session: Session, identity: str):
+    def __init__(self, session: engines.Session, identity: str):
         self.session = session
         self.identity = identity
         self._seen: list[dict[str, np.ndarray]] | None = None
@@ -122,7 +116,7 @@ class CpuModel:
                 subset_size=len(batches),
                 model_type=nncf.ModelType.TRANSFORMER,
             )
-        self.session = OpenVinoSession(model)
+        self.session = engines.OpenVinoSession(model)
         self.identity = f"openvino int8 {_compute_checksum(batches)}"
 
 
@@ -152,12 +146,12 @@ def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
             "task with save_to_preset and load it in a process started with "
             "KERAS_BACKEND=tensorflow."
         )
-    require(litert)
+    require(engines.litert)
     options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.tflite")
         write_model(task, path, "litert", **options)
-        return CpuModel(LiteRtSession(path.read_bytes()), dtype)
+        return CpuModel(engines.LiteRtSession(path.read_bytes()), dtype)
 
 
 def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
@@ -180,12 +174,12 @@ def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
             f"the backend is {keras.config.backend()!r}. Save the task with save_to_preset and "
             "load it in a process started with KERAS_BACKEND=torch."
         )
-    require(openvino)
+    require(engines.openvino)
     if dtype == "int8":
         _require_nncf()
     require_packages("openvino", "for_cpu(engine='openvino')")
     model = make_openvino_model(task, "Use engine='litert' or the model itself")
-    session = OpenVinoSession(model, "bf16" if dtype == "bfloat16" else "f32")
+    session = engines.OpenVinoSession(model, "bf16" if dtype == "bfloat16" else "f32")
     return CpuModel(session, f"openvino {dtype}")
 
 

@@ -21,12 +21,8 @@ from encoder_zoo.presets.files.json_data import convert_to_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 from encoder_zoo.tasks import ANSWERS
+from encoder_zoo.tasks.serving import model_files
 from encoder_zoo.tasks.serving.engines import EngineRunner, onnxruntime, open_session
-from encoder_zoo.tasks.serving.model_files import (
-    list_custom_operations,
-    make_tokenizer_json,
-    write_model,
-)
 from encoder_zoo.tasks.serving.opened_export import (
     EXPORT_KIND,
     MODEL_FILES,
@@ -85,10 +81,10 @@ def export_folder(
         path = new / MODEL_FILES[format][0]
         if (dtype, format) == ("int8", "litert"):
             options["optimizations"] = [tf.lite.Optimize.DEFAULT]
-        write_model(task, path, format, **options)
+        model_files.write_model(task, path, format, **options)
         if (dtype, format) == ("int8", "onnx"):
             _quantize_onnx(path)
-        if format == "litert" and (lacking := list_custom_operations(path)):
+        if format == "litert" and (lacking := model_files.list_custom_operations(path)):
             raise _make_refusal(
                 task, f"LiteRT does not support the operations {', '.join(lacking)}"
             )
@@ -227,7 +223,7 @@ def _make_tokenizer_files(task: Task) -> dict[str, str | bytes]:
     files = tokenizer.to_files()
     if isinstance(tokenizer, FileTokenizer) or "tokenizer.json" not in files:
         return files
-    padded = make_tokenizer_json(task) or files["tokenizer.json"]
+    padded = model_files.make_tokenizer_json(task) or files["tokenizer.json"]
     return {name: files[name] for name in TOKENIZER_JSON if name in files} | {
         "tokenizer.json": padded
     }

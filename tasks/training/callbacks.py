@@ -23,13 +23,7 @@ from encoder_zoo.common.model_configuration import GRADIENT_CHECKPOINTING
 from encoder_zoo.common.validation import FilePath, PositiveInt, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.arrays import gather_array
-from encoder_zoo.presets.files.atomic import (
-    Kind,
-    check_folder,
-    remove_temporary,
-    remove_written,
-    replace_folder,
-)
+from encoder_zoo.presets.files import atomic
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -43,7 +37,7 @@ logger = logging.getLogger("encoder_zoo")
 
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
-BACKUP_KIND = Kind("a backup", lambda manifest: _is_training_entry(manifest["training"]))
+BACKUP_KIND = atomic.Kind("a backup", lambda manifest: _is_training_entry(manifest["training"]))
 
 
 def _is_callbacks(value: object) -> bool:
@@ -276,7 +270,7 @@ class BackupFolder:
         """Raise a ValueError if the folder contains other files, such as a preset."""
         if self.path.exists() and not self.path.is_dir():
             raise invalid("backup_dir", str(self.path), "a folder, not a file")
-        check_folder(self.path)
+        atomic.check_folder(self.path)
         for name in (MANIFEST, CONFIG):
             if (self.path / name).exists():
                 raise ValueError(
@@ -318,7 +312,7 @@ class BackupFolder:
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
-        with replace_folder(target, BACKUP_KIND) as new:
+        with atomic.replace_folder(target, BACKUP_KIND) as new:
             save_file(arrays, new / STATE)
             write_manifest(new, {"task": task, "training": training})
         return target
@@ -327,8 +321,8 @@ class BackupFolder:
         """Delete backups that are not in `kept`, and incomplete backups."""
         for path in self._list_folders():
             if path not in kept:
-                remove_written(path, BACKUP_KIND)
-        remove_temporary(self.path, BACKUPS)
+                atomic.remove_written(path, BACKUP_KIND)
+        atomic.remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:
         """Delete all backups. The folder is also deleted if it contains no other files."""

@@ -23,13 +23,8 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
-from encoder_zoo.tasks.preprocessing.batch_shapes import (
-    THREE_LENGTHS_UP_TO,
-    choose_lengths,
-    choose_sequence_counts,
-    drop_padding_rows,
-)
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.distribution import count_data_parallel_devices
@@ -229,7 +224,7 @@ class BatchMaker:
 
     def _choose_lengths(self, examples: dict) -> None:
         longest = int(array_ops.reduce_max(examples["token_ids"].row_lengths()))
-        self.graphs.lengths = choose_lengths(longest, self.graphs.lengths)
+        self.graphs.lengths = batch_shapes.choose_lengths(longest, self.graphs.lengths)
 
     def _find_packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
         """Return the length and the possible numbers of packed sequences, or None without packing.
@@ -245,11 +240,11 @@ class BatchMaker:
         if any(name.startswith(CANDIDATE) for name in examples):
             return None
         lengths = np.asarray(examples["token_ids"].row_lengths())
-        length = choose_lengths(int(lengths.max()))[-1]
+        length = batch_shapes.choose_lengths(int(lengths.max()))[-1]
         length = min(length, self.preprocessor.max_sequence_length)
         counts = (
-            choose_sequence_counts(lengths, length, batch_size)
-            if length <= THREE_LENGTHS_UP_TO
+            batch_shapes.choose_sequence_counts(lengths, length, batch_size)
+            if length <= batch_shapes.THREE_LENGTHS_UP_TO
             else None
         )
         if counts is None:
@@ -348,7 +343,7 @@ class Source:
 
     def read_one_pass(self) -> tf.data.Dataset:
         """Return the batches of one pass over the data. They are used to count the labels."""
-        return self.make_batches(0).take(self.steps).map(drop_padding_rows)
+        return self.make_batches(0).take(self.steps).map(batch_shapes.drop_padding_rows)
 
     def read_in_order(self):
         """Return the batches of one pass in the order of the data, for `keras.Model.evaluate`."""

@@ -4,17 +4,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    TokenizerFiles,
-    append_tokens,
-    check_count,
-    check_vocabulary,
-    read_merges,
-    sort_tokens_by_id,
-)
+from encoder_zoo.encoders.tokenizers.files import reading
 
 
-def find_charsmap(files: TokenizerFiles) -> str | None:
+def find_charsmap(files: reading.TokenizerFiles) -> str | None:
     """Return the precompiled normalizer in tokenizer.json, or None if it does not exist."""
     for step in files.get_steps("normalizer"):
         if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
@@ -26,7 +19,7 @@ def find_charsmap(files: TokenizerFiles) -> str | None:
 
 
 def read_unigram_model(
-    files: TokenizerFiles, alternative: str, roles: Collection[str]
+    files: reading.TokenizerFiles, alternative: str, roles: Collection[str]
 ) -> tuple[list[str], list[float | None]]:
     """Return the tokens, sorted by id, and the scores of a Unigram model.
 
@@ -39,7 +32,7 @@ def read_unigram_model(
     vocabulary = files.get_model(alternative).get("vocab")
     if not isinstance(vocabulary, list) or not vocabulary:
         raise invalid(f"{path}: model.vocab", vocabulary, "a list of tokens and scores")
-    check_count(len(vocabulary), f"{path}: model.vocab")
+    reading.check_count(len(vocabulary), f"{path}: model.vocab")
     scores: dict[str, float | None] = {}
     for i, entry in enumerate(vocabulary):
         if not is_scored_token(entry):
@@ -56,7 +49,7 @@ def read_unigram_model(
     for token in special:
         if scores.get(token) == 0:  # it will be found as an added token
             scores[token] = None
-    return append_tokens(list(ids), files.map_added_tokens(roles)), list(scores.values())
+    return reading.append_tokens(list(ids), files.map_added_tokens(roles)), list(scores.values())
 
 
 def is_scored_token(entry: object) -> bool:
@@ -71,7 +64,7 @@ def is_scored_token(entry: object) -> bool:
 
 
 def read_bpe_model(
-    files: TokenizerFiles, roles: Mapping[str, str]
+    files: reading.TokenizerFiles, roles: Mapping[str, str]
 ) -> tuple[list[str], list[str], set[str]]:
     """Return the tokens (sorted by id), the merges and the special tokens of a BPE model.
 
@@ -85,9 +78,9 @@ def read_bpe_model(
     """
     path = files.json_path
     model = files.get_part("model")
-    vocabulary = check_vocabulary(model.get("vocab"), f"{path}: model.vocab")
-    tokens = sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))
-    merges = read_merges(files)
+    vocabulary = reading.check_vocabulary(model.get("vocab"), f"{path}: model.vocab")
+    tokens = reading.sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))
+    merges = reading.read_merges(files)
     unknown = roles["unknown_token"]
     if any(unknown in merge.split(" ") for merge in merges):
         raise invalid(f"{files.json_path}: model.unk_token", unknown, "a token without merges")

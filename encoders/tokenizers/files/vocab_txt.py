@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    TokenizerFiles,
-    append_tokens,
-    check_count,
-    sort_tokens_by_id,
-)
+from encoder_zoo.encoders.tokenizers.files import reading
 
 # Unicode white space. In Python, four control characters are also treated as white space.
 WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
@@ -27,7 +22,7 @@ def parse_vocabulary(vocab_txt: str) -> list[str]:
         >>> parse_vocabulary("[PAD]\\ncat \\n")
         ['[PAD]', 'cat']
     """
-    check_count(vocab_txt.count("\n"), "vocab.txt")
+    reading.check_count(vocab_txt.count("\n"), "vocab.txt")
     tokens = vocab_txt.split("\n")
     tokens = [token.rstrip(WHITE_SPACE) or token for token in tokens]
     return tokens[:-1] if tokens[-1] == "" else tokens
@@ -49,7 +44,7 @@ def write_vocabulary(vocabulary: Sequence[str]) -> str:
     return "".join(f"{token}\n" for token in vocabulary)
 
 
-def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str]:
+def read_vocabulary(files: reading.TokenizerFiles, roles: Mapping[str, str]) -> list[str]:
     """Read the tokens from vocab.txt, or from tokenizer.json if there is no vocab.txt.
 
     Args:
@@ -70,7 +65,7 @@ def read_vocabulary(files: TokenizerFiles, roles: Mapping[str, str]) -> list[str
             tokens[i] = token
         ids = {token: i for i, token in enumerate(tokens)}
         files.compare_added(ids)
-        return append_tokens(tokens, files.map_added_tokens(roles.values()))
+        return reading.append_tokens(tokens, files.map_added_tokens(roles.values()))
     vocabulary = files.get_vocabulary("vocab.txt")
     files.compare_added(vocabulary)
-    return sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))
+    return reading.sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))

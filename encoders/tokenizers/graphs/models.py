@@ -28,17 +28,12 @@ from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     compute_word_keys,
 )
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, make_unsupported_error
+from encoder_zoo.encoders.tokenizers.text import ragged
 from encoder_zoo.encoders.tokenizers.text.characters import CodePointTable, encode_utf8
 from encoder_zoo.encoders.tokenizers.text.packed_words import (
     HashTable,
     PackedWords,
     number_characters,
-)
-from encoder_zoo.encoders.tokenizers.text.ragged import (
-    compute_row_ids,
-    expand_spans,
-    make_index_mask,
-    shift_left,
 )
 
 if TYPE_CHECKING:
@@ -126,14 +121,14 @@ def replace_unknown(
         locate each original token in the result.
     """
     unknown = ids == unknown_id
-    indices, token, _ = expand_spans(
+    indices, token, _ = ragged.expand_spans(
         tf.boolean_mask(begins, unknown), tf.boolean_mask(ends, unknown)
     )
     symbols, splits, _ = encode_utf8(tf.gather(codes, indices))
     num_bytes = tf.math.segment_sum(splits[1:] - splits[:-1], token)
     lengths = tf.tensor_scatter_nd_update(tf.ones_like(ids), tf.where(unknown), num_bytes)
     splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-    owner = compute_row_ids(splits, splits[-1])
+    owner = ragged.compute_row_ids(splits, splits[-1])
     is_byte = tf.where(tf.gather(unknown, owner))
     ids = tf.tensor_scatter_nd_update(tf.gather(ids, owner), is_byte, tf.gather(of_bytes, symbols))
     return ids, tf.gather(begins, owner), tf.gather(ends, owner), splits
@@ -179,7 +174,7 @@ class CharacterModel(tf.Module):
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
         if self._first_last:
-            is_last = tf.cast(make_index_mask(ends - 1, tf.size(symbols)), tf.int32)
+            is_last = tf.cast(ragged.make_index_mask(ends - 1, tf.size(symbols)), tf.int32)
             symbols += self._first_last * is_last
         tokens = self._model.encode(symbols, starts, ends)
         if self._ids is not None:
@@ -201,7 +196,7 @@ class CharacterModel(tf.Module):
         ids, begins, ends, splits = self._word_table.look_up_tokens(
             numbers,
             starts,
-            shift_left(starts, 1, tf.size(numbers)),
+            ragged.shift_left(starts, 1, tf.size(numbers)),
             functools.partial(self._split, numbers),
         )
         rows = tf.gather(splits, tf.searchsorted(starts, chars.row_splits))
@@ -229,7 +224,7 @@ class WordLevel(tf.Module):
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""
         chars, starts = words.chars, words.starts
-        last = shift_left(starts, 1, tf.size(chars.codes)) - 1
+        last = ragged.shift_left(starts, 1, tf.size(chars.codes)) - 1
         return Tokens(
             self._table.lookup(join_words(chars, words.begins)),
             tf.gather(chars.starts, starts),

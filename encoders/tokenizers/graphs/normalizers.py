@@ -11,15 +11,10 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.steps import QUOTES, make_unsupported_error
+from encoder_zoo.encoders.tokenizers.text import normalization
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, CodePointTable, mark_members
 from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer
-from encoder_zoo.encoders.tokenizers.text.normalization import (
-    FIRST_COMPLEX,
-    expand_characters,
-    make_folding_map,
-    normalize_quotation_marks,
-)
 from encoder_zoo.encoders.tokenizers.text.precompiled import (
     CharacterMap,
     Expansions,
@@ -32,7 +27,7 @@ Normalizer = Callable[[Characters], Characters]
 
 def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
     """Create a normalizer that lowercases text and strips accents, as in ALBERT."""
-    return CharacterMap(make_folding_map(lowercase, keep_accents))
+    return CharacterMap(normalization.make_folding_map(lowercase, keep_accents))
 
 
 def map_kind(kind: str, codes: Sequence[int] = ()) -> Normalizer:
@@ -55,7 +50,7 @@ def replace(step: Mapping) -> Normalizer | None:
         matched, first = find(chars, words.begins)
         # Assign the span from the last replaced character to all new characters.
         last = matched & shift_left(first, 1, True)
-        chars = chars._replace(codes=tf.where(last, FIRST_COMPLEX, chars.codes))
+        chars = chars._replace(codes=tf.where(last, normalization.FIRST_COMPLEX, chars.codes))
         return _expand_characters(chars.where(last | ~matched), new)
 
     return apply
@@ -63,7 +58,7 @@ def replace(step: Mapping) -> Normalizer | None:
 
 def _expand_characters(chars: Characters, expansions: Expansions) -> Characters:
     """Replace codes from `FIRST_COMPLEX` on with the characters that they stand for."""
-    return expand_characters(chars, expansions.flat, expansions.splits)
+    return normalization.expand_characters(chars, expansions.flat, expansions.splits)
 
 
 def prepend(step: Mapping) -> Normalizer:
@@ -125,7 +120,7 @@ Run = tuple[Sequence[Mapping], Callable[[], Sequence[Normalizer]]]
 RUNS: tuple[Run, ...] = (
     ([NFKD, STRIP_ACCENTS, LOWERCASE], lambda: [fold(lowercase=True, keep_accents=False)]),
     ([NFKD, STRIP_ACCENTS], lambda: [fold(lowercase=False, keep_accents=False)]),
-    (QUOTES, lambda: [normalize_quotation_marks]),
+    (QUOTES, lambda: [normalization.normalize_quotation_marks]),
 )
 # Functions that create a normalizer, by step type. They return None for unsupported steps.
 NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {

@@ -10,17 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.files.reading import count_surrounding_spaces
+from encoder_zoo.encoders.tokenizers.graphs import sentencepiece
 from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPE
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.graphs.models import CharacterModel, WordLevel, map_token_ids
 from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizer
-from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import (
-    drop_word_steps,
-    get_lookup_rules,
-    mark_words,
-    marks_words,
-    tokens_stay_in_words,
-)
 from encoder_zoo.encoders.tokenizers.graphs.words import Words, make_pre_tokenizer
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WhitespaceWordLookup
@@ -42,12 +36,12 @@ class StepsGraph(TokenizerGraph):
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
         kind, ids = model.settings["type"], map_token_ids(model.settings)
-        splits_words = steps.keeps_spaces and tokens_stay_in_words(ids)
+        splits_words = steps.keeps_spaces and sentencepiece.tokens_stay_in_words(ids)
         self.words_are_independent &= splits_words or not steps.keeps_spaces
-        marks = kind in ("BPE", "Unigram") and marks_words(steps)
+        marks = kind in ("BPE", "Unigram") and sentencepiece.marks_words(steps)
         if marks:
-            self._normalizer = make_normalizer(drop_word_steps(steps.normalizer))
-            self._pre_tokenize = mark_words(steps, splits_words)
+            self._normalizer = make_normalizer(sentencepiece.drop_word_steps(steps.normalizer))
+            self._pre_tokenize = sentencepiece.mark_words(steps, splits_words)
         else:
             self._normalizer = make_normalizer(steps.normalizer)
             self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
@@ -71,7 +65,7 @@ class StepsGraph(TokenizerGraph):
         self, steps: Steps, ids: Mapping[str, int]
     ) -> WhitespaceWordLookup | None:
         """Create a lookup table for words with a single token, or return None if not supported."""
-        if (rules := get_lookup_rules(steps.normalizer)) is None:
+        if (rules := sentencepiece.get_lookup_rules(steps.normalizer)) is None:
             return None
         tokens = [token for token in ids if token.startswith(SPACE)]
         found = zip(tokens, self._model.look_up_single_tokens(tokens).tolist(), strict=True)

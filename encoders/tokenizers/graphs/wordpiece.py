@@ -14,12 +14,8 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import find_b
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, WordTokens
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
+from encoder_zoo.encoders.tokenizers.text import normalization
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, decode_characters
-from encoder_zoo.encoders.tokenizers.text.normalization import (
-    BertNormalizer,
-    get_normalization_tables,
-    unpack_codes,
-)
 from encoder_zoo.encoders.tokenizers.text.packed_words import (
     UNKNOWN_SYMBOL,
     PackedWords,
@@ -133,7 +129,7 @@ class WordPieceGraph(TokenizerGraph):
         vocabulary = model.settings["vocab"]
         tables = make_word_piece(vocabulary, self.unknown_token_id)
         numbers, self._model, self._word_table = tables
-        self._normalizer = BertNormalizer(*self._options, numbers)
+        self._normalizer = normalization.BertNormalizer(*self._options, numbers)
         self._word_lookup = WholeWordLookup(
             self._find_whole_words(vocabulary), lowercase, clean_text
         )
@@ -142,7 +138,7 @@ class WordPieceGraph(TokenizerGraph):
     def _find_whole_words(self, ids: dict[str, int]) -> dict[str, int]:
         """Return {word: id} for words with a single token that are not changed by normalization."""
         words = [t for t in ids if 0 < len(t) <= MAX_WORD_CHARACTERS and not _is_continuation(t)]
-        kept = get_normalization_tables(*self._options).select_unchanged(words)
+        kept = normalization.get_normalization_tables(*self._options).select_unchanged(words)
         return {word: ids[word] for word in kept}
 
     def _compute_ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
@@ -154,7 +150,7 @@ class WordPieceGraph(TokenizerGraph):
         """Return ids (B, None) for texts (B,), which usually are words with several tokens."""
         chars = self._normalizer(decode_characters(texts))
         starts, ends = find_bert_words(chars)
-        tokens = self._model.encode(unpack_codes(chars.codes), starts, ends)
+        tokens = self._model.encode(normalization.unpack_codes(chars.codes), starts, ends)
         splits = tf.gather(tokens.splits, tf.searchsorted(starts, chars.row_splits))
         return tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
 
@@ -164,7 +160,7 @@ class WordPieceGraph(TokenizerGraph):
     def _tokenize(self, chars: Characters) -> Tokens:
         starts, ends = find_bert_words(chars)
         words = tf.searchsorted(starts, chars.row_splits)
-        numbers = unpack_codes(chars.codes)
+        numbers = normalization.unpack_codes(chars.codes)
         ids, starts, ends, splits = self._word_table.look_up_tokens(
             numbers, starts, ends, functools.partial(self._model.encode, numbers)
         )

@@ -6,13 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
+from encoder_zoo.encoders.tokenizers.text import ragged
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
-from encoder_zoo.encoders.tokenizers.text.ragged import (
-    expand_spans,
-    keep_every_other,
-    shift_left,
-    shift_right,
-)
 
 NO_RANK = 2**31 - 1
 HALF_WINDOW = 128  # in symbols; longer than almost all tokens
@@ -50,7 +45,7 @@ class BPE(tf.Module):
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
-        positions, word, splits = expand_spans(starts, ends)  # (P,), (P,), (W + 1,)
+        positions, word, splits = ragged.expand_spans(starts, ends)  # (P,), (P,), (W + 1,)
         nothing = tf.zeros([tf.size(positions), 2], tf.int32)
         entries = self._encode(tf.gather(symbols, positions), splits[:-1], splits[1:], nothing)
         ids, begins, _ = collect_tokens(entries)
@@ -103,7 +98,7 @@ class BPE(tf.Module):
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
         """Encode words without windows. The number of steps depends on the longest word."""
-        positions, word, splits = expand_spans(starts, ends)  # (P,), (P,), (W + 1,)
+        positions, word, splits = ragged.expand_spans(starts, ends)  # (P,), (P,), (W + 1,)
         ids = tf.gather(self._symbol_ids, tf.gather(symbols, positions))
         _, found = tf.while_loop(
             lambda state, found: tf.shape(state)[1] > 0,
@@ -113,7 +108,7 @@ class BPE(tf.Module):
             parallel_iterations=1,
         )
         starts = tf.cast(tf.where(found > 0)[:, 0], tf.int32)
-        ends = shift_left(starts, 1, splits[-1])  # tokens are adjacent
+        ends = ragged.shift_left(starts, 1, splits[-1])  # tokens are adjacent
         made = tf.stack([tf.gather(found, starts), tf.gather(positions, ends - 1) + 1], 1)
         return tf.tensor_scatter_nd_update(entries, tf.gather(positions, starts)[:, None], made)
 
@@ -124,10 +119,10 @@ class BPE(tf.Module):
         positions. `found` contains id + 1 at the start of each token in a finished word.
         """
         ids, word, position = tf.unstack(state, num=3)
-        following = tf.cast(shift_left(ids, 1, 0), tf.int64)
+        following = tf.cast(ragged.shift_left(ids, 1, 0), tf.int64)
         pairs = tf.bitwise.left_shift(tf.cast(ids, tf.int64), 32) + following
         rank = tf.cast(self._ranks.lookup(pairs), tf.int32)
-        rank = tf.where(word == shift_left(word, 1, -1), rank, NO_RANK)
+        rank = tf.where(word == ragged.shift_left(word, 1, -1), rank, NO_RANK)
         lowest = tf.gather(tf.math.segment_min(rank, word), word)
         done = lowest == NO_RANK
         merges = self._select_pairs((rank == lowest) & ~done, rank, word)
@@ -137,13 +132,13 @@ class BPE(tf.Module):
             found, tf.gather(position, final)[:, None], tf.gather(ids, final) + 1
         )
         ids = tf.where(merges, tf.gather(self._merged, tf.where(merges, rank, 0)), ids)
-        active = tf.where(~shift_right(merges, 1, False) & ~done)[:, 0]
+        active = tf.where(~ragged.shift_right(merges, 1, False) & ~done)[:, 0]
         return tf.gather(tf.stack([ids, word, position]), active, axis=1), found
 
     def _select_pairs(self, merges: tf.Tensor, rank: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
         """Select the pairs with the lowest rank to merge in this step, starting from the left."""
-        overlapping = tf.reduce_any(merges & shift_right(merges, 1, False))  # as in "aaa"
-        merges = tf.cond(overlapping, lambda: keep_every_other(merges), lambda: merges)
+        overlapping = tf.reduce_any(merges & ragged.shift_right(merges, 1, False))  # as in "aaa"
+        merges = tf.cond(overlapping, lambda: ragged.keep_every_other(merges), lambda: merges)
         if self._all_safe:
             return merges
         index = tf.range(tf.size(word))
@@ -178,7 +173,7 @@ def split_windows(starts: tf.Tensor, ends: tf.Tensor, offset: int) -> tuple[tf.T
     """Return starts and ends for adjacent windows in words (W,), up to the end of each word."""
     starts += offset
     num = tf.maximum(0, (ends - HALF_WINDOW - starts - 1) // (2 * HALF_WINDOW) + 1)
-    within, word, _ = expand_spans(tf.zeros_like(num), num)
+    within, word, _ = ragged.expand_spans(tf.zeros_like(num), num)
     begins = tf.gather(starts, word) + 2 * HALF_WINDOW * within
     return begins, tf.minimum(begins + 2 * HALF_WINDOW, tf.gather(ends, word))
 
@@ -195,7 +190,7 @@ def join_windows(
         tensor (W,) that is True for words with an overlap without a shared token. Entries for these
         words are empty.
     """
-    positions, word, _ = expand_spans(starts, ends)  # (symbols of long words,)
+    positions, word, _ = ragged.expand_spans(starts, ends)  # (symbols of long words,)
     block = (positions - tf.gather(starts, word)) // HALF_WINDOW
     num_blocks = (ends - starts - 1) // HALF_WINDOW + 1
     overlap = (block > 0) & (block < tf.gather(num_blocks, word) - 1)

@@ -8,13 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
+from encoder_zoo.encoders.tokenizers.text import ragged
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable, PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import (
-    compute_row_ids,
-    expand_spans,
-    is_in_span,
-    make_index_mask,
-)
 
 SYMBOL_BITS = 16
 NOWHERE = 0  # node without edges
@@ -150,7 +145,7 @@ class Unigram(tf.Module):
 
     def encode(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
-        positions, word, splits = expand_spans(starts, ends + 1)  # (P,), (P,), (W + 1,)
+        positions, word, splits = ragged.expand_spans(starts, ends + 1)  # (P,), (P,), (W + 1,)
         codes = tf.gather(symbols, tf.minimum(positions, tf.size(symbols) - 1))
         codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
         begins = splits[:-1]  # symbols now contain all words, separated by zeros
@@ -236,7 +231,7 @@ class Unigram(tf.Module):
             parallel_iterations=1,
         )
         splits = tf.concat([[0], tf.cumsum(active)], 0)
-        row = compute_row_ids(splits, splits[-1])
+        row = ragged.compute_row_ids(splits, splits[-1])
         positions = tf.gather(starts, tf.range(splits[-1]) - tf.gather(splits, row)) + row + 1
         best = num_lengths - columns.concat()
         return tf.scatter_nd(positions[:, None], best, tf.shape(arrivals)[:1])
@@ -293,15 +288,15 @@ def split_long_words(
     def divided() -> tuple[tf.Tensor, tf.Tensor]:
         num = tf.size(reach)
         position = tf.range(num)
-        crossed = is_in_span(position + 1, position + tf.maximum(reach, 1), reach > 1)
-        within, _, _ = expand_spans(
+        crossed = ragged.is_in_span(position + 1, position + tf.maximum(reach, 1), reach > 1)
+        within, _, _ = ragged.expand_spans(
             tf.boolean_mask(begins, ends - begins > LONG),
             tf.boolean_mask(ends, ends - begins > LONG),
         )
         cut = tf.boolean_mask(within, ~tf.gather(crossed, within))
-        start = make_index_mask(cut, num) | make_index_mask(begins, num)
+        start = ragged.make_index_mask(cut, num) | ragged.make_index_mask(begins, num)
         starts = tf.cast(tf.where(start)[:, 0], tf.int32)
-        word_ends = tf.cast(tf.where(make_index_mask(ends, num) | start)[:, 0], tf.int32)
+        word_ends = tf.cast(tf.where(ragged.make_index_mask(ends, num) | start)[:, 0], tf.int32)
         behind = tf.searchsorted(word_ends, starts, side="right")
         return starts, tf.gather(word_ends, behind)
 
