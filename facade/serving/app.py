@@ -16,7 +16,7 @@ import prometheus_client
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route as Path
 
 from encoder_zoo.serving.batching import Batcher, QueueFull, Stopping
@@ -27,6 +27,7 @@ from encoder_zoo.serving.routes import ROUTES, Route, ServedModel, make_examples
 
 logger = logging.getLogger("encoder_zoo")
 
+JSON_TYPE = "application/json"
 CLIENT_LEFT = 499  # status code in metrics and logs, as in nginx
 MAX_INLINE_ANSWERS = 4  # maximum number of answers to serialize in the event loop
 # Many clients do not read the response before the end of the request. If a request is too large,
@@ -124,7 +125,7 @@ class Service:
             content = write_json(question.write(answers))
         else:
             content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
-        return Response(content, media_type="application/json")
+        return Response(content, media_type=JSON_TYPE)
 
     def make_endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Create a function to handle requests for a route."""
@@ -134,7 +135,7 @@ class Service:
             try:
                 response = await self.answer(route, request)
             except Refusal as refusal:
-                response = JSONResponse(refusal.make_body(), refusal.status)
+                response = make_response(refusal.make_body(), refusal.status)
             except QueueFull:
                 response = refuse_for_now(429, "The queue is full. Try again later.")
             except Stopping:
@@ -144,7 +145,7 @@ class Service:
             except Exception:
                 logger.exception("A request for %s failed.", route.paths[0])
                 message = "The model failed to answer. See the log of the service for the reason."
-                response = JSONResponse(Refusal(500, message).make_body(), 500)
+                response = make_response(Refusal(500, message).make_body(), 500)
             seconds = time.perf_counter() - start
             self.metrics.add_request(route.paths[0], response.status_code, seconds)
             return response
@@ -153,7 +154,7 @@ class Service:
 
     async def report_health(self, request: Request) -> Response:
         """Handle a request for `/health`. If the service is ready, the status code is 200."""
-        return JSONResponse({"status": self.status}, 200 if self.status == "ready" else 503)
+        return make_response({"status": self.status}, 200 if self.status == "ready" else 503)
 
     async def report_metrics(self, request: Request) -> Response:
         """Handle a request for `/metrics`."""
@@ -164,7 +165,7 @@ class Service:
         """Handle a request for `/v1/models`. The response names all models and indexes."""
         names = dict.fromkeys(name for served in self.served.values() for name in served)
         data = [{"id": name, "object": "model", "owned_by": "encoder_zoo"} for name in names]
-        return JSONResponse({"object": "list", "data": data})
+        return make_response({"object": "list", "data": data})
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -231,8 +232,12 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
     Raises:
-        Refusal: If the body is too large, or if the request takes too long.
+        Refusal: If the body is too large or compressed, or if the request takes too long.
     """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        message = f"Content-Encoding is {encoding[:100]!r}. Send the body without compression."
+        raise Refusal(415, message, "body")
     chunks, size = [], 0
     try:
         async with asyncio.timeout(limits.body_timeout):
@@ -303,15 +308,23 @@ def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
 
 def refuse_for_now(status: int, message: str) -> Response:
     """Create a response to ask the client to try again later."""
-    return JSONResponse(Refusal(status, message).make_body(), status, headers={"Retry-After": "1"})
+    return make_response(Refusal(status, message).make_body(), status, {"Retry-After": "1"})
 
 
 async def refuse_path(request: Request, error: Exception) -> Response:
     """Create the error response for an unknown path, or for an HTTP method that is not allowed."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    message = {404: "Unknown route.", 405: "This route requires a POST request."}.get(status)
-    refusal = Refusal(status, message or "The request is not valid.")
-    return JSONResponse(refusal.make_body(), status, headers=getattr(error, "headers", None))
+    headers = getattr(error, "headers", None) or {}
+    allowed = f"This route requires {headers.get('Allow')}."
+    message = {404: "Unknown route.", 405: allowed}.get(status, "The request is not valid.")
+    return make_response(Refusal(status, message).make_body(), status, headers)
+
+
+def make_response(
+    body: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Create a JSON response in ASCII, so that a message can contain any string of a request."""
+    return Response(write_json(body), status, headers, JSON_TYPE)
 
 
 def write_json(body: Any) -> bytes:

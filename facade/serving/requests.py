@@ -135,9 +135,20 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Return a dict of method options. The values will be validated by the model."""
+        """Return a dict of method options. The values will be validated by the model.
+
+        Raises:
+            Refusal: If a value contains a lone surrogate or is nested too deeply, which a model
+                does not check.
+        """
         self.known += names
-        return {name: self._given[name] for name in names if name in self._given}
+        options = {name: self._given[name] for name in names if name in self._given}
+        for name, value in options.items():
+            try:
+                json.dumps(value, ensure_ascii=False).encode()
+            except (UnicodeEncodeError, RecursionError) as error:
+                raise Refusal(422, f"{name} is not valid JSON in UTF-8: {error}.", name) from error
+        return options
 
     def refuse_others(self) -> None:
         """Raise a Refusal for unknown fields."""

@@ -242,6 +242,8 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
     query, is_coheres = fields.read_text("query"), fields.has("documents")
     name = "documents" if is_coheres else "texts"
     texts = fields.read_texts(name)
+    if not query.strip():
+        raise Refusal(422, "`query` is empty. Expected a text.", "query")
     for i, text in enumerate(texts):
         if not text.strip():
             raise Refusal(

@@ -11,7 +11,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from encoder_zoo.common.configuration import get_argument_names, get_argument_rules
 from encoder_zoo.common.lazy import use_numpy
@@ -141,6 +141,12 @@ class OpenedExport:
 
     def __repr__(self) -> str:
         return f"<OpenedExport of {self.task}: {self.dtype} by {self.engine}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "An opened export cannot be pickled or copied. Call ez.open_export in each process. "
+            "Threads can share an opened export."
+        )
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods, *_list_setting_names(type(self._answers))]

@@ -4,6 +4,7 @@ import base64
 import collections
 import concurrent.futures
 import contextlib
+import gzip
 import json
 import math
 import pathlib
@@ -278,13 +279,35 @@ class TestRefusals:
         response = client.post("/classify", content=b'{"texts": ["a", "\\ud800"]}')
         assert response.status_code == 422 and "texts[1]" in response.json()["error"]["message"]
 
+        half = "\ud800"
+        for path, fields, param in (
+            ("/classify", {"texts": "a", half: 1}, half),
+            ("/classify", {"texts": "a", "model": half}, "model"),
+            ("/v1/embeddings", {"input": "a", "prompt": half}, "prompt"),
+            ("/search", {"query": "a", "where": {"year": [half]}}, "where"),
+            ("/fill_mask", {"texts": "[MASK]", "targets": [half]}, "targets"),
+        ):
+            response = client.post(path, content=json.dumps(fields).encode())
+            assert response.status_code in (404, 422)
+            assert response.json()["error"]["param"] == param
+
+    def test_a_compressed_body_is_refused_by_name(self, client):
+        body = gzip.compress(b'{"texts": "a"}')
+        response = client.post("/classify", content=body, headers={"Content-Encoding": "gzip"})
+        assert response.status_code == 415 and "gzip" in response.json()["error"]["message"]
+
     def test_unknown_models_and_paths(self, client):
         error = refusal(client, "/v1/embeddings", 404, input="a", model="gpt")
         assert error["code"] == "model_not_found" and "vectors" in error["message"]
         error = refusal(client, "/search", 404, query="a", index="../laws")
         assert error["code"] == "index_not_found" and "laws" in error["message"]
         assert refusal(client, "/v1/chat/completions", 404)["param"] is None
-        assert client.get("/classify").status_code == 405
+        for method, path, allowed in (("GET", "/classify", "POST"), ("POST", "/health", "GET")):
+            response = client.request(method, path)
+            assert response.status_code == 405
+            assert allowed in response.json()["error"]["message"]
+        error = refusal(client, "/rerank", 422, query=" ", texts=["a"])
+        assert error["param"] == "query"
 
     def test_routes_are_there_if_a_model_is(self, models):
         class Sparse:  # its `embed` has no dense vectors

@@ -1,8 +1,10 @@
 """Exports in folders: the answers of the task without Keras, and clear errors for bad folders."""
 
+import copy
 import json
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -448,6 +450,31 @@ def test_texts_of_different_lengths_have_little_padding(sequence_length, tmp_pat
         assert [mask.shape for mask in masks] == [(16, 16)]
     else:
         assert max(mask.size - mask.sum() for mask in masks) <= engines.MAX_PADDING
+
+
+def test_a_forked_or_copied_export_is_refused(served, monkeypatch):
+    opened = ez.open_export(served)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="open_export"):
+            copied(opened)
+    parent = os.getpid()
+    monkeypatch.setattr(engines.os, "getpid", lambda: parent + 1)
+    with pytest.raises(RuntimeError, match="fork"):  # its threads would be missing
+        opened.classify("a")
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="Linux only")
+def test_the_memory_of_a_large_batch_is_returned(served):
+    def measure():
+        """Return the memory of this process in MB."""
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    opened, tokens = ez.open_export(served), np.full((100_000, 8), 5, "int32")
+    opened.predict({"token_ids": tokens[:1]})
+    before = measure()
+    opened.predict({"token_ids": tokens}, batch_size=len(tokens))
+    assert measure() - before < 60  # 25 for the inputs, and several 100 for the model
 
 
 def test_static_embeddings(tmp_path, caplog):
