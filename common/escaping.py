@@ -51,7 +51,8 @@ def escape_yaml(text: str) -> str:
         >>> escape_yaml("no: \\x85")
         '"no: \\\\u0085"'
     """
-    return _CONTROLS.sub(_format_unicode_escape, json.dumps(text, ensure_ascii=False))
+    text = json.dumps(text, ensure_ascii=False)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def escape_python(text: str) -> str:
@@ -98,10 +99,6 @@ def check_writable(text: str, name: str) -> None:
             "which UTF-8 cannot encode. Replace it with "
             'text.encode("utf-8", "replace").decode(), or decode the original bytes again.'
         ) from None
-
-
-def _format_unicode_escape(found: re.Match) -> str:
-    return f"\\u{ord(found[0]):04x}"
 
 
 class EscapesData(logging.Filter):

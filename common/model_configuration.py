@@ -211,19 +211,14 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
         weight.trainable = not layers[i].trainable
 
 
-def _checkpoints_gradients(model: keras.Model) -> bool:
-    return getattr(model, "_checkpoints_gradients", False)
-
-
-def _checkpoint_gradients(model: keras.Model, enabled: bool) -> None:
-    model.enable_gradient_checkpointing()
-
-
 GRADIENT_CHECKPOINTING = "gradient_checkpointing"
 # Maps configuration keys to two functions, to get and set the state of all layers.
 LAYER_STATES: dict[str, tuple[Callable, Callable]] = {
     "quantized": (_find_quantized_layers, _quantize_layers),
     "low_rank_updates": (_find_updated_layers, _update_layers),
     "frozen": (_find_frozen_layers, _freeze_layers),
-    GRADIENT_CHECKPOINTING: (_checkpoints_gradients, _checkpoint_gradients),
+    GRADIENT_CHECKPOINTING: (
+        lambda model: getattr(model, "_checkpoints_gradients", False),
+        lambda model, enabled: model.enable_gradient_checkpointing(),
+    ),
 }

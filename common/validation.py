@@ -81,10 +81,6 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
 
 
-def _is_token(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and value.isprintable()
-
-
 def _make_number_rule(holds: Callable[[float], bool], words: str) -> Rule:
     return Rule(lambda v: is_number(v) and holds(v), words)
 
@@ -109,7 +105,13 @@ PATH = Rule(
     lambda v: isinstance(v, str | os.PathLike) and str(v) != "" and "\0" not in str(v), "a path"
 )
 FilePath = Annotated[str | os.PathLike[str], PATH]
-SpecialToken = Annotated[str, Rule(_is_token, "a token, such as '[CLS]'")]
+SpecialToken = Annotated[
+    str,
+    Rule(
+        lambda v: isinstance(v, str) and v.strip() != "" and v.isprintable(),
+        "a token, such as '[CLS]'",
+    ),
+]
 Verbosity = Literal[0, 1, 2, "auto"]
 
 _BOUNDS = f", and 0 or a size from {SMALLEST:g} to {LARGEST:g}"

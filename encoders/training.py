@@ -66,7 +66,11 @@ def recompute_block(
     # Gradients are computed for all arguments, but not for captured tensors. As TensorFlow requires
     # a gradient for each argument, masks cannot be arguments.
     leaves = keras.tree.flatten(dict(context))
-    floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
+    floats = [
+        i
+        for i, leaf in enumerate(leaves)
+        if hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)
+    ]
 
     def call(x, *arguments):
         weights, differentiable = arguments[: len(block.weights)], arguments[len(block.weights) :]
@@ -140,10 +144,6 @@ def _describe_block(block: keras.layers.Layer) -> str:
 def _is_array_or_function(value: object) -> bool:
     # Initializers and layers can be called, too, and have a configuration.
     return isinstance(value, np.ndarray) or (callable(value) and not hasattr(value, "get_config"))
-
-
-def _is_float(leaf) -> bool:
-    return hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)
 
 
 # Names of attributes for biases (e.g. "bias", "bias_hh" or "query_bias"), and for the scale and

@@ -123,7 +123,8 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     whole = _list_whole_tensors(task, updates)
     for name, (weight, transposed) in whole.items():
         arrays[name] = make_stored_array(weight, transposed)
-    _check_holds_trained(task, [*whole.values(), *((w, True) for w in _list_factors(updates))])
+    factors = [w for layer in updates for w in (layer.lora_kernel_a, layer.lora_kernel_b)]
+    _check_holds_trained(task, [*(weight for weight, _ in whole.values()), *factors])
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
@@ -147,13 +148,9 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         write_manifest(new, {"task": ADAPTERS}, ADAPTER_MANIFEST)
 
 
-def _list_factors(updates: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
-    return [w for layer in updates for w in (layer.lora_kernel_a, layer.lora_kernel_b)]
-
-
-def _check_holds_trained(task: PresetTask, stored: list[tuple]) -> None:
+def _check_holds_trained(task: PresetTask, stored: list[keras.Variable]) -> None:
     """Raise a ValueError when trainable weights cannot be stored in an adapter file."""
-    known = {id(weight) for weight, _ in stored}
+    known = set(map(id, stored))
     if not task.head_record.pooled and task.backbone.pooler:
         known |= {id(weight) for weight in task.backbone.pooler_dense.weights}  # not used
     others = [weight.path for weight in task.trainable_weights if id(weight) not in known]

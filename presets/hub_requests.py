@@ -103,21 +103,15 @@ def run_with_retries(
         except Exception as error:  # client, connection or system error
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in refusals:
-                raise ValueError(
-                    f"{address}: {_describe_refusal(error, refusals[status])}."
-                ) from error
+                kinds = (kind.__name__ for kind in type(error).__mro__)
+                why = next((_KINDS[kind] for kind in kinds if kind in _KINDS), refusals[status])
+                raise ValueError(f"{address}: {why}.") from error
             if pause is None or not (any_error or status in _BUSY):
                 answer = f"the hub answered {status}: " if status else ""
                 raise Unreachable(answer + read_first_line(error)) from error
             logger.debug("%s: %s. Retry in %s s", address, error, pause)
             time.sleep(pause)
     raise AssertionError("the last pause is None")
-
-
-def _describe_refusal(error: Exception, words: str) -> str:
-    """Create the error message for a request that was rejected by the hub."""
-    names = (kind.__name__ for kind in type(error).__mro__)
-    return next((_KINDS[name] for name in names if name in _KINDS), words)
 
 
 def read_first_line(error: Exception) -> str:

@@ -132,18 +132,13 @@ def save_task(
     model = _collect_stored_model(task)
     config = model.config | layout.make_config_fields(task)
     labels = tuple(config.get("id2label", {}).values())
-    settings |= _get_class_setting(backbone)
+    if type(backbone) is not backbone.family.backbone:  # a class of the user
+        settings["backbone_class"] = type(backbone).__name__
     if task.num_classes and task.labels == make_default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # not unnamed classes
     files = {**layout.make_files(task, DTYPES[dtype] if dtype else None), **beside}
     model = model._replace(config=config if layout.encoder_prefix is None else None)
     _save(folder, model, settings, about._replace(labels=labels), dtype, shard_bytes, files)
-
-
-def _get_class_setting(backbone: Backbone) -> dict:
-    """Return the setting `backbone_class`, or {} for the default class of the family."""
-    cls = type(backbone)
-    return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
 class StoredModel(NamedTuple):

@@ -55,7 +55,9 @@ def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Ta
     if isinstance(answers[0], dict):
         return pa.table({key: [answer[key] for answer in answers] for key in answers[0]})
     if isinstance(answers[0], np.ndarray):
-        return pa.table({name: _make_list_column(answers)})
+        offsets = np.cumsum([0, *map(len, answers)], dtype="int32")
+        values = make_array_column(np.concatenate(answers))
+        return pa.table({name: pa.ListArray.from_arrays(offsets, values)})
     column = pa.array(answers)
     if kind is not None and column.type == pa.list_(pa.null()):
         column = pa.array(answers, _make_list_type(kind))
@@ -99,12 +101,6 @@ def make_array_column(values: np.ndarray) -> pa.Array:
     for size in reversed(values.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)
     return column
-
-
-def _make_list_column(values: list[np.ndarray]) -> pa.Array:
-    """Convert arrays of different lengths, (..., D) or (...), to a list column."""
-    offsets = np.cumsum([0, *map(len, values)], dtype="int32")
-    return pa.ListArray.from_arrays(offsets, make_array_column(np.concatenate(values)))
 
 
 def _convert_sparse_rows(matrix) -> pa.Array:

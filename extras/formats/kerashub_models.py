@@ -252,18 +252,14 @@ def _copy_weights(model: keras.Model, there: keras.Model, groups: Mapping[str, s
         if ours is None:  # an optional layer
             continue
         check_not_quantized(model, path)
-        values = [ours] if path == "head.bias" else _list_weights(ours)
+        if isinstance(ours, keras.layers.Dense):
+            values = [ours.kernel, ours.bias]  # with merged LoRA updates
+        else:
+            values = [ours] if path == "head.bias" else ours.weights
         targets = list_own_weights(_find_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub's attention kernels have an additional axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
-
-
-def _list_weights(layer: keras.layers.Layer) -> list:
-    """Return the layer weights in Keras order, after merging LoRA updates."""
-    if isinstance(layer, keras.layers.Dense):
-        return [layer.kernel, layer.bias]
-    return layer.weights
 
 
 def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:

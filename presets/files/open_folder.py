@@ -108,7 +108,10 @@ class OpenFolder(FolderFiles):
         deep = [pattern for pattern in patterns if "/" in pattern]
         globs = [pattern for pattern in deep if glob.has_magic(pattern)]
         exact = [pattern for pattern in deep if pattern not in globs and self._read_state(pattern)]
-        inner = [n for n in self._list_inside(globs) if _is_match(n, globs)]
+        parents = {pattern.split("/")[0] for pattern in globs}
+        folders = [name for name in self.listed if _is_match(name, parents)]
+        paths = [f"{folder}/{name}" for folder in folders for name in self._list(folder)]
+        inner = [path for path in paths if _is_match(path, globs)]
         top = [name for name in self.listed if _is_match(name, patterns)]
         for name in [*top, *exact, *inner]:
             try:
@@ -119,12 +122,6 @@ class OpenFolder(FolderFiles):
                 if self._is_link(name):
                     raise ValueError(f"{self.path / name}: file not found.") from None
                 raise FolderReplaced from None
-
-    def _list_inside(self, patterns: list[str]) -> list[str]:
-        """List all paths in the subfolders that match the patterns."""
-        folders = {pattern.split("/")[0] for pattern in patterns}
-        found = [name for name in self.listed if _is_match(name, folders)]
-        return [f"{name}/{inner}" for name in found for inner in self._list(name)]
 
     def _list(self, folder: str) -> list[str]:
         """List all names in a subfolder. Return [] for files and deleted folders."""

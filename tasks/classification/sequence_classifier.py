@@ -124,7 +124,8 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
         )
     elif not several and len(wanted) == 1 < len(seen):
         [only] = wanted
-        share = np.mean(np.concatenate([*map(_get_indices, parts)]) == only)
+        classes = [part.argmax(axis=1) if part.ndim == 2 else part for part in parts]
+        share = np.mean(np.concatenate(classes) == only)
         if share**last < UNLIKELY:  # the probability of such a split if the texts were shuffled
             logger.warning(
                 "`validation_split` holds out the last %d of %d texts, which all have the label "
@@ -522,8 +523,3 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
             return explain(self, texts, label, method, batch_size)[0]
         return explain(self, texts, label, method, batch_size)
-
-
-def _get_indices(labels: np.ndarray) -> np.ndarray:
-    """Convert probabilities (N, C) to class indices (N,). Indices are returned unchanged."""
-    return labels.argmax(axis=1) if labels.ndim == 2 else labels

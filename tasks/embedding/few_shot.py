@@ -421,7 +421,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
                 verbose=verbose,
                 callbacks=callbacks,
             )
-        weights = fit_logistic(self.embed(column), hot, self._probabilities)
+        activation = compute_sigmoid if self._has_multiple_labels else compute_softmax
+        weights = fit_logistic(self.embed(column), hot, activation)
         with get_weights_lock(self).exclusive():
             self.head.set_weights(weights)
             self.thresholds = None  # thresholds were tuned for the old weights
@@ -444,10 +445,6 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     @property
     def _has_multiple_labels(self) -> bool:
         return self.problem_type == SEVERAL
-
-    @property
-    def _probabilities(self) -> Callable[[np.ndarray], np.ndarray]:
-        return compute_sigmoid if self._has_multiple_labels else compute_softmax
 
     def _hot(self, texts: int, labels, names: Sequence[str] | None, count: int) -> np.ndarray:
         """Convert the labels passed to `fit` to a binary array (N, C)."""

@@ -293,7 +293,8 @@ class BatchLoss:
         masks = [m for m in (rows, find_counted(self.loss, y_true)) if m is not None]
         values = self.compute_values(y_true, y_pred, rows, sample_weight)
         if len(values.shape) == 0:
-            return self._reduce_single_value(values, y_pred, weights + masks)
+            self.check_single_value(bool(weights + masks))
+            return values, None if self.is_sum else _count_rows(y_pred)
         if self.of_examples and len(values.shape) > 1:
             raise ValueError(
                 f"The output shape of {get_name(self.loss)} is {tuple(values.shape)}, so some "
@@ -360,11 +361,6 @@ class BatchLoss:
         return ops.sum(
             ops.broadcast_to(math.prod(weights[1:], start=weights[0]), ops.shape(values))
         )
-
-    def _reduce_single_value(self, value, y_pred, weights) -> tuple:
-        """Return the loss and the size if the loss function returns a single value."""
-        self.check_single_value(bool(weights))
-        return value, None if self.is_sum else _count_rows(y_pred)
 
     def check_single_value(self, is_weighted: bool) -> None:
         """Raise a ValueError if there are weights or replicas, which a single value cannot use."""

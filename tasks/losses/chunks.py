@@ -51,8 +51,9 @@ def recompute_in_chunks(
     if isinstance(number, int) and number < 2:
         return call(inputs, True)
     on_tensorflow = keras.config.backend() == "tensorflow"
-    trims = on_tensorflow and "padding_mask" in inputs and not _is_compiled(model)
-    order = _order_by_length(inputs) if trims else None
+    uses_xla = model.compiled and model.jit_compile
+    trims = on_tensorflow and "padding_mask" in inputs and not uses_xla
+    order = ops.argsort(_compute_lengths(inputs)) if trims else None  # the shortest row first
     parts, draws = _divide_inputs(inputs, count, number, order), _list_random_states(model)
     # The arguments are copies, because a variable in the arguments would get its gradient twice.
     learning = [ops.copy(weight) for weight in model.trainable_weights]
@@ -78,19 +79,10 @@ def recompute_in_chunks(
     return ops.reshape(vectors, (-1, *rest))[:count]
 
 
-def _is_compiled(model: keras.Model) -> bool:
-    return bool(model.compiled and model.jit_compile)
-
-
 def _compute_lengths(inputs: Mapping):
     """Return the length of each row without its padding, shape (B,)."""
     mask = ops.cast(inputs["padding_mask"], "int32")  # (B, L)
     return ops.max(mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="int32"), axis=1)
-
-
-def _order_by_length(inputs: Mapping):
-    """Return the row indices, sorted from the shortest to the longest row, shape (B,)."""
-    return ops.argsort(_compute_lengths(inputs))
 
 
 def _trim_padding(part: Mapping) -> dict:

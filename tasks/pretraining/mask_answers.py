@@ -179,7 +179,7 @@ class MaskAnswers(Answers):
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
 
     def _check_masks(self, ids: array_ops.RaggedTensor) -> None:
-        tokenizer, limit = self.preprocessor.tokenizer, self._most_tokens
+        tokenizer, limit = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length - 2
         from_left = tokenizer.truncation_side == "left"
         for row, tokens in enumerate(ids.numpy()):
             found = np.flatnonzero(tokens == tokenizer.mask_token_id)
@@ -192,10 +192,6 @@ class MaskAnswers(Answers):
                     f"texts[{row}] {where} {tokenizer.mask_token}. Expected this token in place "
                     "of the missing word."
                 )
-
-    @property
-    def _most_tokens(self) -> int:
-        return self.preprocessor.max_sequence_length - 2
 
     def _make_examples(self, ids, starts, ends) -> tuple[dict, Masks]:
         """Return encoded examples with mask positions, and the masks in the texts."""
@@ -274,7 +270,7 @@ class MaskAnswers(Answers):
         before_it, behind_it = before_it[:, None], behind_it[:, None]
         if self._spaces_are_tokens:
             before, before_it, behind_it = joined, True, False
-        elif self._symbols_are_words:
+        elif self.preprocessor.tokenizer.starts_word("a"):  # words end without spaces (WordPiece)
             before_it = before_it & touches_word(before, True)[:, None] & touches_word(words, False)
             behind_it = behind_it & touches_word(after, False)[:, None] & touches_word(words, True)
         blank, nothing = (array_ops.constant(text) for text in (" ", ""))
@@ -308,8 +304,3 @@ class MaskAnswers(Answers):
     def _spaces_are_tokens(self) -> bool:
         """Return whether a space is part of the following token, as in byte-level BPE."""
         return any(word.startswith(" ") for word in self._detokenized)
-
-    @property
-    def _symbols_are_words(self) -> bool:
-        """Return whether words can end without a space, as in WordPiece."""
-        return self.preprocessor.tokenizer.starts_word("a")

@@ -220,7 +220,9 @@ def _list_answers_at(answers, number: int) -> list[dict]:
     elif is_span(answers):
         answers = [answers]
     if isinstance(answers, list | tuple):
-        answers = [_convert_span(answer) for answer in answers]
+        answers = [
+            {"text": a.text, "answer_start": a.start_char} if is_span(a) else a for a in answers
+        ]
     for answer in answers if isinstance(answers, list | tuple | np.ndarray) else [answers]:
         if (
             not isinstance(answer, dict)
@@ -233,11 +235,6 @@ def _list_answers_at(answers, number: int) -> list[dict]:
                 "without an answer."
             )
     return list(answers)
-
-
-def _convert_span(answer):
-    """Convert a `Span` to an answer. All other values are returned unchanged."""
-    return {"text": answer.text, "answer_start": answer.start_char} if is_span(answer) else answer
 
 
 def _make_answers(columns: dict, number: int) -> list[dict]:

@@ -162,7 +162,8 @@ class ChoiceAnswers(Answers):
         """
 
         def choose(question, choices, *context):
-            present = _has_text_in_rows(choices)
+            present = has_text(array_ops.reshape(choices, [-1]))
+            present = array_ops.reshape(present, array_ops.shape(choices))  # False for padding
             lists = array_ops.ragged.boolean_mask(choices, present)
             logits = array_ops.tensor_scatter_nd_update(
                 array_ops.fill(array_ops.shape(choices), MASKED_LOGIT),
@@ -181,11 +182,6 @@ class ChoiceAnswers(Answers):
             function.takes_other_shapes = True
             function.ranks = {"choices": 2}
         return functions
-
-
-def _has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
-    """Return a boolean mask (N, K) that is True for choices and False for padding."""
-    return array_ops.reshape(has_text(array_ops.reshape(choices, [-1])), array_ops.shape(choices))
 
 
 def _rank_choices(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:

@@ -45,14 +45,13 @@ CHUNKED_AT_ONCE = 1000  # documents
 MIN_FLOAT32_DIGITS = 14  # A float32 such as 0.10000000149011612 has more digits than people write.
 
 
-def _mark_contained(values: np.ndarray, wanted: list) -> Iterator[bool]:
-    return map(set(wanted).__contains__, values)
-
-
 # Functions that return a mask of the values that meet a condition. "$ne" and "$nin" are negated
 # later.
 OPERATORS = {
-    **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _mark_contained),
+    **dict.fromkeys(
+        ("$eq", "$ne", "$in", "$nin"),
+        lambda values, wanted: map(set(wanted).__contains__, values),
+    ),
     "$gt": lambda values, wanted: values > wanted[0],
     "$gte": lambda values, wanted: values >= wanted[0],
     "$lt": lambda values, wanted: values < wanted[0],

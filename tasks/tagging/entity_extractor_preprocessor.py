@@ -205,7 +205,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     def tokenize_words(self, texts: array_ops.Tensor) -> WordsOfTexts:
         """Split texts (N,) into words, and tokenize the words."""
-        words, starts, ends = split_words(texts, self._kinds)
+        words, starts, ends = split_words(texts, compute_character_kinds())
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
         counts = words.with_values(ids.row_lengths())  # ragged (N, None)
         present = counts.with_values(counts.values > 0)
@@ -468,10 +468,6 @@ class EntityExtractorPreprocessor(Preprocessor):
         return pack_batch(inputs, y, examples.get("sample_weight"))
 
     # -- tables --------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def _kinds(self) -> np.ndarray:
-        return compute_character_kinds()
 
     @functools.cached_property
     def _marker_id(self) -> int:

@@ -281,7 +281,7 @@ class TokenClassifier(LabelledTask):
         if self.transitions is not None:
             loss = functools.partial(CrfLoss, self.transitions)
         own = {"accuracy": functools.partial(entity_metrics.TokenAccuracy, name="accuracy")}
-        if self._marks_entities:
+        if self.labels is not None and find_outside_index(self.labels) is not None:
             own["f1"] = functools.partial(entity_metrics.EntityF1, self.labels)
         return Objective(
             loss,
@@ -294,10 +294,6 @@ class TokenClassifier(LabelledTask):
             learning_rate_shares={id(weight): TRANSITIONS_RATE for weight in transitions},
             class_weighting=weigh_by_class,
         )
-
-    @property
-    def _marks_entities(self) -> bool:
-        return self.labels is not None and find_outside_index(self.labels) is not None
 
     def _adapt(self, given, training=True) -> None:
         if not training:
