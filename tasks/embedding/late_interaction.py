@@ -28,7 +28,7 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     DOCUMENT,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pooling import Projection, normalize
+from encoder_zoo.tasks.embedding.pooling import build_projections, normalize
 from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
@@ -150,7 +150,9 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         self.projections = [dict(settings) for settings in projections]
         self.normalize = normalize
         with self.distribution.scope():
-            self.projection_layers = self._make_projections()
+            given = self.projections or [{"units": self.dim or DIM}]
+            settings = [{"activation": "linear", "use_bias": False, **one} for one in given]
+            self.projection_layers = build_projections(backbone.hidden_dim, settings, "projection")
         if dim not in (None, self.embedding_dim):
             raise ValueError(
                 f"dim is {dim}, but the last projection has {self.embedding_dim} units. Remove "
@@ -158,15 +160,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             )
         self._finish_building()
         self.built = True
-
-    def _make_projections(self) -> list[Projection]:
-        width, layers = self.backbone.hidden_dim, []
-        for i, settings in enumerate(self.projections or [{"units": self.dim or DIM}]):
-            settings = {"activation": "linear", "use_bias": False, **settings}
-            layers.append(Projection(**settings, name=f"projection_{i}"))
-            layers[-1].build((None, width))
-            width = layers[-1].units
-        return layers
 
     @property
     def embedding_dim(self) -> int:

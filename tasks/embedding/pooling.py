@@ -5,7 +5,8 @@ Comments use these letters for shapes: B batch, L sequence, D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -214,3 +215,25 @@ class Projection(ConfigFromSignature, keras.layers.Layer):
         if not self.residual:
             return y
         return y + (x if self.residual_dense is None else self.residual_dense(x))
+
+
+def build_projections(
+    width: int, settings: Iterable[Mapping[str, Any]], name: str
+) -> list[Projection]:
+    """Create dense layers that are applied one after the other, and build their weights.
+
+    Args:
+        width: Integer. The input dimension of the first layer.
+        settings: List of dicts with the arguments of each layer. See `Projection`.
+        name: String. Prefix of the layer names.
+
+    Example:
+        >>> [layer.name for layer in build_projections(8, [{"units": 4}, {"units": 2}], "dense")]
+        ['dense_0', 'dense_1']
+    """
+    layers = []
+    for i, arguments in enumerate(settings):
+        layers.append(Projection(**arguments, name=f"{name}_{i}"))
+        layers[-1].build((None, width))
+        width = layers[-1].units
+    return layers

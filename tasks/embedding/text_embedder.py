@@ -39,7 +39,7 @@ from encoder_zoo.tasks.embedding.embedder import (
 )
 from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.pooling import (
-    Projection,
+    build_projections,
     check_modes,
     compute_principal_components,
     list_modes,
@@ -176,19 +176,11 @@ class TextEmbedder(Embedder[VectorIndex]):
         self.dim = dim
         self.similarity_function = similarity_function
         with self.distribution.scope():
-            self.dense_layers = self._make_dense()
+            width = self.backbone.hidden_dim * len(list_modes(self.pooling))
+            self.dense_layers = build_projections(width, self.dense, "dense")
         check_dim(dim, self.embedding_dim)
         self._finish_building()
         self.built = True
-
-    def _make_dense(self) -> list[Projection]:
-        width = self.backbone.hidden_dim * len(list_modes(self.pooling))
-        layers = []
-        for i, settings in enumerate(self.dense):
-            layers.append(Projection(**settings, name=f"dense_{i}"))
-            layers[-1].build((None, width))
-            width = layers[-1].units
-        return layers
 
     @property
     def embedding_dim(self) -> int:

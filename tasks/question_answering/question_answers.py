@@ -186,10 +186,7 @@ class QuestionAnswers(Answers):
         2018, Simple and Effective Multi-Paragraph Reading Comprehension, section 3.2. For a beam,
         scores are log-probabilities, normalized for each window.
         """
-        question, context = (
-            convert_to_plain(get_text(question)),
-            convert_to_plain(get_text(context)),
-        )
+        question, context = convert_to_plain((get_text(question), get_text(context)))
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several and not len(context):
             raise invalid("context", context, "at least one passage")

@@ -316,10 +316,7 @@ class SpanQA(Task):
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
-        question, context = (
-            convert_to_plain(get_text(question)),
-            convert_to_plain(get_text(context)),
-        )
+        question, context = convert_to_plain((get_text(question), get_text(context)))
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several:
             raise ValueError(
