@@ -520,7 +520,7 @@ class TestRefusals:
             (SENTENCES[3:], [[0, 1, 5]], "Example 0, word 2: .*5"),
             (SENTENCES, TAGS[:3], "4 examples.*3"),
             ([TEXT], [[{**SPANS[0], "end": 99}]], "99.*17 characters"),
-            ([TEXT], [[{**SPANS[0], "end": 0}]], "or empty"),
+            ([TEXT], [[{**SPANS[0], "end": 0}]], "is empty"),
             (
                 [TEXT],
                 [[SPANS[0], {**SPANS[0], "start": 3, "end": 7}]],
