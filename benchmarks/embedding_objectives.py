@@ -1,20 +1,18 @@
-"""Evaluate different ways to train embedders: SimCSE, Matryoshka, and batch order.
+"""Evaluate different ways to train embedders: SimCSE and Matryoshka.
 
     python benchmarks/embedding_objectives.py simcse  # texts alone, from a bundled encoder
-    python benchmarks/embedding_objectives.py squad   # shorter vectors, batches in two orders
+    python benchmarks/embedding_objectives.py squad   # shorter vectors
 
 `simcse` trains `bert_nano_en_uncased` with mean pooling on 20,000 Wikipedia sentences. This prints
 Spearman correlations on held-out STS-B pairs before and after training.
 
-`squad` trains MiniLM on SQuAD questions for one epoch, using InfoNCE with batches grouped by
-length, InfoNCE with batches in random order, and Matryoshka with InfoNCE. It prints nDCG@10 on
-held-out questions for several embedding dimensions.
+`squad` trains MiniLM on SQuAD questions for one epoch, using InfoNCE, and Matryoshka with InfoNCE.
+It prints nDCG@10 on held-out questions for several embedding dimensions.
 
 Set `ENCODER_ZOO_DATA` to the data folder.
 """
 
 import argparse
-import dataclasses
 import gzip
 import random
 import re
@@ -48,11 +46,10 @@ def simcse(seed: int, limit: int | None) -> None:
     print(f"seed {seed}: Spearman {before:.4f} -> {after:.4f}", flush=True)
 
 
-def learned(loss: keras.losses.Loss, limit: int | None, group_lengths: bool) -> dict[int, float]:
+def learned(loss: keras.losses.Loss, limit: int | None) -> dict[int, float]:
     """Train on SQuAD and return nDCG@10 for several dimensions."""
     pairs, _, held_out = read_squad(limit)
     embedder = ez.TextEmbedder.from_preset(MINILM)
-    embedder.record = dataclasses.replace(embedder.record, group_lengths=group_lengths)
     embedder.compile(loss=loss, learning_rate=5e-5)
     embedder.fit(pairs, batch_size=64, verbose=0)
     found = {d: embedder.evaluate_retrieval(*held_out, dim=d)["ndcg@10"] for d in DIMS}
@@ -61,13 +58,12 @@ def learned(loss: keras.losses.Loss, limit: int | None, group_lengths: bool) -> 
 
 def squad(seed: int, limit: int | None) -> None:
     losses = ez.losses
-    for name, loss, group_lengths in (
-        ("InfoNCE", losses.InfoNCE(), True),
-        ("InfoNCE, batches in random order", losses.InfoNCE(), False),
-        ("Matryoshka", losses.Matryoshka(losses.InfoNCE(), dims=DIMS), True),
+    for name, loss in (
+        ("InfoNCE", losses.InfoNCE()),
+        ("Matryoshka", losses.Matryoshka(losses.InfoNCE(), dims=DIMS)),
     ):
         keras.utils.set_random_seed(seed)
-        print(f"seed {seed}: {name} {learned(loss, limit, group_lengths)}", flush=True)
+        print(f"seed {seed}: {name} {learned(loss, limit)}", flush=True)
 
 
 WORKS = {"simcse": simcse, "squad": squad}

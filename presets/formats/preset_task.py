@@ -177,14 +177,9 @@ class TaskRecord:
             Defaults to False.
         predicts_tokens: Boolean. Whether the task uses the prediction stream, in families with two
             streams. Defaults to False.
-        group_lengths: Boolean. Whether `fit` groups examples of similar length into batches.
-            Defaults to True.
         packs_batches: Boolean. Whether texts in a batch can be packed on JAX. See
             `choose_sequence_counts`. Packing requires that `logits_of` computes outputs from
             `encoded`, and that the loss is a mean over independent examples. Defaults to False.
-        goes_step_by_step: Optional string. The name of a recurrent layer, such as "an LSTM". On
-            TensorFlow, the task is trained without XLA, which requires a fixed number of steps.
-            Defaults to None.
 
     Example:
         >>> from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -217,9 +212,7 @@ class TaskRecord:
     pretrains: bool = False
     learns_soft_labels: bool = False
     predicts_tokens: bool = False
-    group_lengths: bool = True
     packs_batches: bool = False
-    goes_step_by_step: str | None = None
 
 
 class PresetTask(Protocol):

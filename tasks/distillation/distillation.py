@@ -172,7 +172,7 @@ class Distillation(TextModel):
             if own is not None:
                 Preprocessor.attach(own, self)
         by_token = pairing.find_token_objectives(self.objectives, self.student)
-        return pairing.pair_preprocessors(self.teacher, self.student, own, by_token)
+        return pairing.pair_preprocessors(self.teacher, own, by_token)
 
     @property
     def backbone(self) -> Backbone:

@@ -243,13 +243,12 @@ def check_same_strategy(student: Task | Backbone) -> None:
 
 
 def pair_preprocessors(
-    teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
+    teacher: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
     """Create a preprocessor for both models, or return None if there is no tokenizer.
 
     Args:
         teacher: Task with a preprocessor, or a backbone. A backbone reads the student's examples.
-        student: Task of the same kind, or a backbone.
         own: Optional preprocessor of the student.
         by_token: List of strings. Descriptions of the objectives that compare single tokens.
 

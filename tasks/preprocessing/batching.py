@@ -72,8 +72,8 @@ def iterate_epochs(
         plan: `Plan` with the batch size, epochs and steps.
         numbers: Tuple of four integers: the seed, the number of batches per pass, the number of
             batches already done, and the total number of batches.
-        mixed: Boolean. See `shuffle_by_length`. This has no effect unless batches are shuffled and
-            grouped by length. Defaults to False.
+        mixed: Boolean. See `shuffle_by_length`. This has no effect unless batches are shuffled.
+            Defaults to False.
     """
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # this imports Keras
 
@@ -83,8 +83,7 @@ def iterate_epochs(
     @functools.lru_cache(maxsize=1)
     def order_of(epoch: int):
         of_epoch = np.array([seed, epoch if plan.shuffle else 0])
-        settings = plan.shuffle, plan.group_lengths, mixed
-        return make_epoch_order(lengths, packing, size, of_epoch, *settings)
+        return make_epoch_order(lengths, packing, size, of_epoch, plan.shuffle, mixed)
 
     def make(number: int):
         step = number % steps
@@ -119,11 +118,7 @@ def count_tokens(examples: dict) -> array_ops.Tensor:
 
 
 def shuffle_by_length(
-    lengths: array_ops.Tensor,
-    batch_size: int,
-    seed: array_ops.Tensor,
-    group_lengths: bool = True,
-    mixed: bool = False,
+    lengths: array_ops.Tensor, batch_size: int, seed: array_ops.Tensor, mixed: bool = False
 ) -> array_ops.Tensor:
     """Return a random order in which examples of similar length are next to each other.
 
@@ -133,8 +128,6 @@ def shuffle_by_length(
         lengths: Integer tensor of shape (N,). Number of tokens per example.
         batch_size: Positive integer. Batch size B.
         seed: Integer tensor of shape (2,). The same seed gives the same order.
-        group_lengths: Boolean. Whether to place examples with similar lengths next to each other.
-            Defaults to True.
         mixed: Boolean. If True, every batch contains short and long examples instead, with about
             the same number of tokens per batch. Defaults to False.
 
@@ -147,8 +140,6 @@ def shuffle_by_length(
     count = array_ops.size(lengths, array_ops.int64)
     full = count // batch_size * batch_size
     order = array_ops.random.experimental.stateless_shuffle(array_ops.range(count), seed)
-    if not group_lengths:
-        return order
     order, rest = order[:full], order[full:]
     megabatch = array_ops.range(full) // (batch_size * MEGABATCH)
     shuffled = array_ops.cast(array_ops.gather(lengths, order), array_ops.int64)
@@ -173,7 +164,6 @@ def make_epoch_order(
     batch_size: int,
     seed: array_ops.Tensor,
     shuffle: bool,
-    group_lengths: bool,
     mixed: bool = False,
 ) -> array_ops.Tensor | array_ops.RaggedTensor:
     """Return the order of the examples, or of packed sequences of examples, in an epoch.
@@ -183,13 +173,13 @@ def make_epoch_order(
         packing: Tuple. The plan from `pack_examples`, or empty.
         batch_size: Positive integer. Batch size B.
         seed: Integer tensor of shape (2,). Seed for this epoch.
-        shuffle, group_lengths: See `Plan`.
+        shuffle: See `Plan`.
         mixed: See `shuffle_by_length`. Defaults to False.
     """
     if packing:
         return make_packed_order(lengths, *packing, seed)
     if shuffle:
-        return shuffle_by_length(lengths, batch_size, seed, group_lengths, mixed)
+        return shuffle_by_length(lengths, batch_size, seed, mixed)
     return array_ops.range(array_ops.size(lengths, array_ops.int64))
 
 
@@ -225,15 +215,12 @@ class Plan:
         shuffle: Boolean. Whether to shuffle examples.
         steps_per_epoch: Optional positive integer. Number of batches per epoch, which can need
             several passes over the data. If None, an epoch is one pass.
-        group_lengths: Boolean. Whether a shuffled batch contains examples with similar lengths, to
-            save padding. If False, its examples are drawn at random.
     """
 
     batch_size: int = BATCH_SIZE
     epochs: range = range(1)
     shuffle: bool = True
     steps_per_epoch: int | None = None
-    group_lengths: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,9 +273,9 @@ class LengthGroupedBatcher:
         self._multiple = multiple
         self._sequence_counts = sequence_counts
         self._ordered = ShapePolymorphicFunction(self._make_ordered_batches)
-        self._training = {  # keys: whether to shuffle examples, and whether to group them by length
-            order: ShapePolymorphicFunction(functools.partial(self._make_epochs, *order))
-            for order in ((True, True), (True, False), (False, False))
+        self._training = {  # keys: whether to shuffle examples
+            shuffle: ShapePolymorphicFunction(functools.partial(self._make_epochs, shuffle))
+            for shuffle in (True, False)
         }
 
     def make_ordered_batches(self, examples: dict, batch_size: int) -> Batches:
@@ -336,7 +323,7 @@ class LengthGroupedBatcher:
         packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
         steps = -(-(int(packing[0].nrows()) if packing else len(lengths)) // plan.batch_size)
         total = (plan.steps_per_epoch or steps) * len(plan.epochs)
-        graph = self._training[plan.shuffle, plan.shuffle and plan.group_lengths]
+        graph = self._training[plan.shuffle]
 
         def batches(seed, done=0):
             if not uses_tensorflow():
@@ -367,17 +354,13 @@ class LengthGroupedBatcher:
         steps = -(-array_ops.size(order, array_ops.int64) // batch_size)
         return self._collate_plan(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
-    def _make_epochs(
-        self, shuffle: bool, group_lengths: bool, examples, packing, numbers
-    ) -> tf.data.Dataset:
+    def _make_epochs(self, shuffle: bool, examples, packing, numbers) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
         lengths = array_ops.cast(count_tokens(examples), array_ops.int32)
 
         def order_of(epoch):
             epoch_seed = array_ops.stack([seed, epoch if shuffle else array_ops.zeros_like(epoch)])
-            return make_epoch_order(
-                lengths, packing, batch_size, epoch_seed, shuffle, group_lengths
-            )
+            return make_epoch_order(lengths, packing, batch_size, epoch_seed, shuffle)
 
         def epoch_plan(epoch):
             order = order_of(epoch)
@@ -406,10 +389,7 @@ class LengthGroupedBatcher:
 
 
 def group_batches(
-    megabatches: tf.data.Dataset,
-    batch_size: int,
-    seed: int | array_ops.Tensor,
-    group_lengths: bool = True,
+    megabatches: tf.data.Dataset, batch_size: int, seed: int | array_ops.Tensor
 ) -> tf.data.Dataset:
     """Divide megabatches of raw inputs into batches of similar length.
 
@@ -419,8 +399,6 @@ def group_batches(
             megabatch in a pass.
         batch_size: Positive integer. Batch size B.
         seed: Integer. Seed for the order inside the megabatches.
-        group_lengths: Boolean. Whether a batch contains examples with similar lengths. If False,
-            its examples are drawn at random. Defaults to True.
 
     Returns:
         Dataset of batches with the same structure as the megabatches. Every example occurs exactly
@@ -430,7 +408,7 @@ def group_batches(
     def cut(number, megabatch):
         sizes = count_bytes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
         numbers = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
-        order = shuffle_by_length(sizes, batch_size, numbers, group_lengths)
+        order = shuffle_by_length(sizes, batch_size, numbers)
 
         def batch_at(start):
             chosen = order[start : start + batch_size]

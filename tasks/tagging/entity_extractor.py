@@ -6,7 +6,6 @@ texts, P candidates.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import os
@@ -214,12 +213,14 @@ class EntityExtractor(Task):
         self.span_dim = span_dim or backbone.hidden_dim
         self.span_mode = span_mode
         self.num_rnn_layers = num_rnn_layers
-        if num_rnn_layers:
-            self.record = dataclasses.replace(self.record, goes_step_by_step="an LSTM")
         self.subtoken_pooling = subtoken_pooling
         self.embed_label_marker = embed_label_marker
         self.dropout = dropout
         self._finish_building()
+
+    @property
+    def recurrent_layer(self) -> str | None:
+        return "an LSTM" if self.num_rnn_layers else None
 
     def build_head(self) -> keras.layers.Layer:
         head = SpanHead(

@@ -212,8 +212,6 @@ class TokenClassifier(LabelledTask):
                 "crf=True requires the default head of the family. Remove head=... or crf=True."
             )
         self.crf = crf
-        if crf:
-            self.record = dataclasses.replace(self.record, goes_step_by_step="a CRF")
         self.transitions: TagTransitions | None = None
         self.dropout = get_head_dropout(self.head_record, backbone, dropout)
         self.strategy = strategy
@@ -246,6 +244,10 @@ class TokenClassifier(LabelledTask):
     def tiny_data(cls) -> TinyData:
         spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
         return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
+
+    @property
+    def recurrent_layer(self) -> str | None:
+        return "a CRF" if self.crf else None
 
     def build_head(self) -> keras.layers.Layer | None:
         if self.crf and self.num_classes is not None:

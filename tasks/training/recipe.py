@@ -115,11 +115,11 @@ class Recipe:
         _get_single_weight(recipe.options.get("loss_weights"))
         return recipe
 
-    def jit_compile(self, goes_step_by_step: str | None, has_fixed_shapes: bool):
+    def jit_compile(self, recurrent_layer: str | None, has_fixed_shapes: bool):
         """Return the value of `jit_compile` to pass to Keras.
 
         Args:
-            goes_step_by_step: Optional string. Name of a recurrent part of the model, such as "a
+            recurrent_layer: Optional string. Name of a recurrent part of the model, such as "a
                 CRF". On TensorFlow, XLA cannot compile its training.
             has_fixed_shapes: Boolean. Whether all batches have the same shape. In this case, XLA
                 only compiles a single program.
@@ -132,11 +132,11 @@ class Recipe:
             return given
         if is_auto(given):
             accelerators = map(tf.config.list_logical_devices, ("GPU", "TPU"))
-            return has_fixed_shapes and not goes_step_by_step and any(accelerators)
-        if given and goes_step_by_step:
+            return has_fixed_shapes and not recurrent_layer and any(accelerators)
+        if given and recurrent_layer:
             raise ValueError(
                 f"jit_compile is {given}, but XLA cannot compile the training of "
-                f"{goes_step_by_step} on TensorFlow. Pass jit_compile=False."
+                f"{recurrent_layer} on TensorFlow. Pass jit_compile=False."
             )
         return given
 

@@ -214,7 +214,7 @@ class DatasetBatches(Source):
         if plan.shuffle and self._is_single:
             megabatches = self._make_batches(get_megabatch_size(plan.batch_size))
             megabatches = megabatches.repeat(passes)
-            raw = group_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
+            raw = group_batches(megabatches, plan.batch_size, seed)
         return self._preprocess_batches(raw, seed, start)
 
     def read_in_order(self) -> tf.data.Dataset:
@@ -421,10 +421,10 @@ class StreamBatches(Source):
         if not shuffles:
             yield self._make_padded_batch(examples, make, seed, number)
             return
-        size, plan = self.plan.batch_size, self.plan
+        size = self.plan.batch_size
         with use_numpy():
             lengths = array_ops.cast(count_tokens(examples), array_ops.int32)
-            order = shuffle_by_length(lengths, size, np.array([seed, number]), plan.group_lengths)
+            order = shuffle_by_length(lengths, size, np.array([seed, number]))
         for start in range(0, len(order), size):
             with use_numpy():
                 chosen = take_examples(examples, order[start : start + size])

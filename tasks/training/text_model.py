@@ -109,6 +109,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     )
 
     @property
+    def recurrent_layer(self) -> str | None:
+        """Return the name of a recurrent part, such as "a CRF", or None.
+
+        On TensorFlow, a model with such a part is trained without XLA, which requires a fixed
+        number of steps.
+        """
+        return None
+
+    @property
     def default_learning_rate(self) -> float:
         """Return the default peak learning rate. `compile` or the preset can replace it."""
         return self.record.learning_rate or self.backbone.family.learning_rate
@@ -301,7 +310,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             optimizer = recipe.make_optimizer(self.backbone, self._get_optimizer_settings())
         length = getattr(self.preprocessor, "sequence_length", None)
         has_fixed_shapes = length is not None and not self.distribution.strategy
-        jit_compile = recipe.jit_compile(self.record.goes_step_by_step, has_fixed_shapes)
+        jit_compile = recipe.jit_compile(self.recurrent_layer, has_fixed_shapes)
         # `compute_loss` computes the loss, so Keras does not need it.
         loss = self.objective.resolve_loss(given["loss"])
         batch_loss = self.objective.make_batch_loss(loss)
@@ -468,7 +477,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         given = self._begin_fit(x, y)
         size = batch_size or BATCH_SIZE
         epoch_numbers = range(initial_epoch, epochs)
-        plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.record.group_lengths)
+        plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch)
         held_out_size = validation_batch_size or size
         if held_out is not None:
             held_out = sources.read(self, *held_out[:2]), held_out[2]
