@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 5e-5  # peak value in Devlin et al. 2019, appendix A.3
 WEIGHT_DECAY = 0.01  # Devlin et al. 2019, appendix A.3
-INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 2019, released code
-
-
-def get_default_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of initial weights in BERT, for any model size."""
-    return INITIALIZER_RANGE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +28,8 @@ class Hidden:
         norm: String. The name for a LayerNorm after the dense layer, or None to disable.
         bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
         after_dropout: Boolean. Whether to also apply dropout before this layer.
-        stddev: Function that takes a backbone and returns the standard deviation for initial
-            weights. See `layers.initializer`.
+        stddev: Optional function that takes a backbone and returns the standard deviation for
+            initial weights. If None, the value of BERT is used.
     """
 
     dense: str
@@ -44,7 +38,7 @@ class Hidden:
     norm: str | None = None
     bias: bool = True
     after_dropout: bool = False
-    stddev: Callable[[Backbone], float] = get_default_stddev
+    stddev: Callable[[Backbone], float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +76,8 @@ class Head:
             checkpoint.
         first_norm: String. The name for a LayerNorm to apply before all other layers. The input is
             the sum of each token vector and the vector for the first token in the text.
-        stddev: Function that takes a backbone and returns the standard deviation for initial output
-            weights. See `Hidden`.
+        stddev: Optional function that takes a backbone and returns the standard deviation for
+            initial output weights. See `Hidden`.
         pair: `PairHead` for pretraining on pairs of segments. Defaults to None.
         beam: `BeamHead` for spans, which is used in checkpoints with a different class name.
             Defaults to None.
@@ -109,7 +103,7 @@ class Head:
     tied_bias_axes: int = 1
     tied_bias_may_be_absent: bool = False
     first_norm: str | None = None
-    stddev: Callable[[Backbone], float] = get_default_stddev
+    stddev: Callable[[Backbone], float] | None = None
     pair: PairHead | None = None
     beam: BeamHead | None = None
     class_suffix: str | None = None

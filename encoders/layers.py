@@ -24,9 +24,9 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import gradients
-from encoder_zoo.encoders.family import INITIALIZER_RANGE
 from encoder_zoo.encoders.low_rank import KeepsUpdates
 
+INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 2019, released code
 _dtype_name = functools.cache(keras.backend.standardize_dtype)
 
 

@@ -13,9 +13,14 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import INITIALIZER_RANGE, Head, Hidden
+from encoder_zoo.encoders.family import Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import LayerNorm, get_activation, make_initializer
+from encoder_zoo.encoders.layers import (
+    INITIALIZER_RANGE,
+    LayerNorm,
+    get_activation,
+    make_initializer,
+)
 from encoder_zoo.encoders.positions import average_tokens
 
 
@@ -196,7 +201,7 @@ def make_head(
     """
     hidden = head.hidden and make_hidden(head.hidden, backbone, backbone.hidden_dim, dtype)
     after_dropout = bool(head.hidden and head.hidden.after_dropout)
-    stddev = head.stddev(backbone)
+    stddev = compute_head_stddev(head, backbone)
     epsilon = backbone.layer_norm_epsilon if head.first_norm else None
     layer = TaskHead(
         units,
@@ -211,6 +216,11 @@ def make_head(
     )
     layer.build((None, None, backbone.hidden_dim) if of_tokens else (None, backbone.hidden_dim))
     return layer
+
+
+def compute_head_stddev(record: Head | Hidden, backbone: Backbone) -> float:
+    """Return the standard deviation of new weights in a head."""
+    return record.stddev(backbone) if record.stddev else INITIALIZER_RANGE
 
 
 def make_hidden(
@@ -237,7 +247,7 @@ def make_hidden(
         activation or hidden.activation or getattr(backbone, hidden.activation_argument),
         (layer_norm_epsilon or backbone.layer_norm_epsilon) if hidden.norm else None,
         hidden.bias,
-        hidden.stddev(backbone),
+        compute_head_stddev(hidden, backbone),
         name="hidden",
         dtype=dtype,
     )

@@ -11,10 +11,10 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import INITIALIZER_RANGE, BeamHead
-from encoder_zoo.encoders.layers import make_initializer
+from encoder_zoo.encoders.family import BeamHead
+from encoder_zoo.encoders.layers import INITIALIZER_RANGE, make_initializer
 from encoder_zoo.encoders.positions import take_positions
-from encoder_zoo.tasks.base.head import HiddenLayer
+from encoder_zoo.tasks.base.head import HiddenLayer, compute_head_stddev
 from encoder_zoo.tasks.question_answering.answers import COLUMNS, IMPOSSIBLE
 
 NO_START = (
@@ -206,6 +206,7 @@ def make_span_beam(
         (None, 7, 4)
     """
     width, epsilon = backbone.hidden_dim, backbone.layer_norm_epsilon
-    layer = SpanBeam(width, beam, epsilon, head.stddev(backbone), name="head", dtype=dtype)
+    stddev = compute_head_stddev(head, backbone)
+    layer = SpanBeam(width, beam, epsilon, stddev, name="head", dtype=dtype)
     layer.build((None, None, width))
     return layer
