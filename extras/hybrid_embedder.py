@@ -25,6 +25,7 @@ from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.embedding.late_interaction import LateInteraction
 from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.searchable import Searchable
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
 from encoder_zoo.tasks.embedding.sparse_pooling import TOKEN_WEIGHTS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
@@ -33,7 +34,6 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex, IndexWeights
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from encoder_zoo.tasks.retrieval.options import DocumentColumns, Precision
-from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
 from encoder_zoo.tasks.retrieval.terms import convert_to_sparse_rows, sparse
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
@@ -100,7 +100,7 @@ class _ThreeHeads(Task):
         return {n: task.logits_of(encoded, inputs, training) for n, task in self.tasks.items()}
 
 
-class HybridEmbedder:
+class HybridEmbedder(Searchable[HybridIndex]):
     """Compute embeddings, term weights and token embeddings at once, like BGE-M3.
 
         model = ez.HybridEmbedder.from_preset("bge_m3")
@@ -286,31 +286,6 @@ class HybridEmbedder:
         )
         found = np.asarray(found, "float32")
         return found[tuple(0 if one else slice(None) for one in ones)]
-
-    @validate_arguments
-    def rank(
-        self,
-        query: str,
-        texts: object,
-        top_k: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[RankedText]:
-        """Sort texts by their similarity to a query, starting with the best match.
-
-        Args:
-            query: String. The query.
-            texts: A text or a list of texts.
-            top_k: Integer. Maximum number of results. Defaults to None, which returns all texts.
-            batch_size: Integer. Defaults to 32.
-
-        Returns:
-            List of dicts `{"index", "score", "text"}`, like `TextEmbedder.rank`.
-        """
-        return rank_texts(self, query, texts, top_k, batch_size)
-
-    def _score_texts(self, query: str, texts: list[str], batch_size: int | None):
-        queries = self.embed([query], "query", batch_size)
-        return self.similarity(queries, self.embed(texts, "document", batch_size))[0]
 
     # -- search --------------------------------------------------------------------------------
 

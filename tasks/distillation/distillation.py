@@ -133,8 +133,8 @@ class Distillation(TextModel):
         relation_heads: PositiveInt | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
-        backbones = get_backbone(teacher), get_backbone(student)
         pairing.check_two_models(teacher, student)
+        backbones = get_backbone(teacher), get_backbone(student)
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
         # Keras must not track the teacher, because its weights are not part of this model.
         object.__setattr__(self, "teacher", teacher)

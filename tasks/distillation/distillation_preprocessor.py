@@ -121,13 +121,7 @@ DISTILLATION_OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
 def get_backbone(model: Task | Backbone) -> Backbone:
-    """Return a task's backbone. A backbone is returned unchanged.
-
-    Raises:
-        TypeError: If the model is not a task or a backbone.
-    """
-    if not isinstance(model, Task | Backbone):
-        raise TypeError(f"The teacher or student is {quote(model)}. Expected a task or a backbone.")
+    """Return a task's backbone. A backbone is returned unchanged."""
     return model if isinstance(model, Backbone) else model.backbone
 
 
@@ -216,7 +210,10 @@ def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
 
 
 def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None:
-    """Raise a ValueError if the teacher and the student share weights."""
+    """Check that the models are tasks or backbones, and that they do not share weights."""
+    for name, model in (("teacher", teacher), ("student", student)):
+        if not isinstance(model, Task | Backbone):
+            raise invalid(name, model, "a task or a backbone", TypeError)
     taught = {id(weight) for weight in student.weights}
     shared = [weight.path for weight in teacher.weights if id(weight) in taught]
     if shared:

@@ -71,7 +71,7 @@ class Searchable(Generic[IndexKind]):
             self._get_vectors(x, prompt, name)
             for x, prompt, name in zip((a, b), self._answers.similarity_prompts, "ab", strict=True)
         )
-        found = compute_similarities(a, b, self.similarity_function)
+        found = compute_score_matrix(a, b, self.similarity_function)
         return found[tuple(0 if one else slice(None) for one in (one_a, one_b))]
 
     def _get_vectors(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
@@ -194,7 +194,7 @@ class EmbeddingAnswers(Answers):
         return np.atleast_2d(x), x.ndim == 1
 
 
-def compute_similarities(a: Any, b: Any, function: str) -> np.ndarray:
+def compute_score_matrix(a: Any, b: Any, function: str) -> np.ndarray:
     """Compute the similarity between all rows in `a` and `b`, (N, M) float32."""
     if isinstance(a, list):
         return compute_max_sim(scale_queries(a, function), b)
