@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -76,29 +76,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     checkpoint.config = config
     if not _has_head_tensors(checkpoint, head):
         return None
-    # Heads that compute the same function as the task head.
-    same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
-    rivals = _find_rivals(checkpoint, head, same)
-    written = config.get("architectures") or []
-    named = [found for name in written if (found := _find_head(name, family))]
-    owner = (
-        suffix
-        if same.intersection(named)
-        else next((name for name in named if name in rivals), None)
-    )
-    owner = owner or _infer_task(checkpoint, suffix, head, rivals)
-    if owner is None:
-        owner = suffix
-        if rivals:
-            logger.warning(
-                "%s: cannot infer the task of %s from `architectures` in %s (%s). Loading it as "
-                "the head of %s.",
-                checkpoint.folder.name,
-                f"{head.output}.weight",
-                checkpoint.config_file.name,
-                ", ".join(written) or "missing",
-                cls.__name__,
-            )
+    owner = _choose_owner(checkpoint, cls, head)
     config["architectures"] = [family.get_class_name(owner)]
     if owner != suffix:
         return family.get_class_name(owner)
@@ -106,6 +84,34 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         labels = _read_output_labels(checkpoint, head, names, given)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
     return None
+
+
+def _choose_owner(checkpoint: Checkpoint, cls: type[PresetTask], head: Head) -> str:
+    """Choose the head that the output layer in a checkpoint belongs to.
+
+    Log a warning if the head of the task is chosen without a reason.
+    """
+    suffix = cls.record.head
+    # Heads that compute the same function as the task head.
+    same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
+    rivals = _find_rivals(checkpoint, head, same)
+    written = checkpoint.config.get("architectures") or []
+    named = [found for name in written if (found := _find_head(name, checkpoint.family))]
+    if same.intersection(named):
+        return suffix
+    owner = next((name for name in named if name in rivals), None)
+    owner = owner or _infer_task(checkpoint, suffix, head, rivals)
+    if owner is None and rivals:
+        logger.warning(
+            "%s: cannot infer the task of %s from `architectures` in %s (%s). Loading it as "
+            "the head of %s.",
+            checkpoint.folder.name,
+            f"{head.output}.weight",
+            checkpoint.config_file.name,
+            ", ".join(written) or "missing",
+            cls.__name__,
+        )
+    return owner or suffix
 
 
 def _read_class_names(config: Mapping) -> list[str] | None:
@@ -266,12 +272,21 @@ def restore_head(
     kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)
     if task.head:
         task.new_head = tuple(np.array(gather_array(weight)) for weight in task.head.weights)
+    _report_new_head(checkpoint, task, reason, kept, new_pooler)
+    return kept
+
+
+def _report_new_head(
+    checkpoint: Checkpoint, task: PresetTask, reason: str, kept: Collection[str], new_pooler: bool
+) -> None:
+    """Log a warning with the reason for a new head, and the parts that are not used."""
     family = checkpoint.family
     pretrained = _list_layer_names(
         family.heads[name] for name in _PRETRAINED if name in family.heads
     )
     pretrained |= {alias.output for alias in family.aliases.values()}
-    unused = _find_unused_tensors(checkpoint, pretrained - _list_layer_names([head]), kept)
+    own = _list_layer_names([task.get_family_head(family)])
+    unused = _find_unused_tensors(checkpoint, pretrained - own, kept)
     unread = _list_unread_files(checkpoint)
     logger.warning(
         "%s: the head of %s starts from random weights: %s%s.%s%s%s Fine-tune before use.",
@@ -283,7 +298,6 @@ def restore_head(
         f" Not used: {unused}." if unused else "",
         f" Not read: {unread}." if unread else "",
     )
-    return kept
 
 
 def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
