@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from encoder_zoo import serving
 from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.serving import Limits, create_app, open_folders
+from encoder_zoo.serving import Limits
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -63,7 +64,7 @@ def open_app(sources: Sequence[str], limits: Limits) -> Starlette:
     """
     try:
         require(uvicorn)
-        return create_app(*open_folders(sources), limits)
+        return serving.create_app(*serving.open_folders(sources), limits)
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
 

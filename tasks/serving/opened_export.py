@@ -142,6 +142,15 @@ class OpenedExport:
     def __repr__(self) -> str:
         return f"<OpenedExport of {self.task}: {self.dtype} by {self.engine}>"
 
+    def __setattr__(self, name: str, value: object) -> None:
+        answers = vars(self).get("_answers")
+        if answers is not None and name in _list_setting_names(type(answers)):
+            raise AttributeError(
+                f"The setting {name!r} of an export cannot be changed. Change the setting of the "
+                "task, and export the task again."
+            )
+        super().__setattr__(name, value)
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "An opened export cannot be pickled or copied. Call ez.open_export in each process. "

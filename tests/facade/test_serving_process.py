@@ -66,8 +66,7 @@ def started(command, url):
 def test_the_command_limits_headers_whatever_is_installed(monkeypatch):
     """httptools has no such limit, and uvicorn uses it if it is installed."""
     given = {}
-    monkeypatch.setattr(__main__, "open_folders", lambda sources: ({}, {}))
-    monkeypatch.setattr(__main__, "create_app", lambda *arguments: None)
+    monkeypatch.setattr(__main__, "open_app", lambda *arguments: None)
     monkeypatch.setattr(__main__.uvicorn, "run", lambda app, **options: given.update(options))
     monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
     __main__.main(["folder"])
@@ -146,10 +145,19 @@ def test_a_bad_folder_ends_the_command_with_its_name(folders, tmp_path):
         assert source in find_error(source)
 
 
-def test_a_missing_package_ends_the_command_with_its_name(folders, monkeypatch):
-    monkeypatch.setattr(__main__.uvicorn, "_module", None)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "uvicorn" in find_error(folders / "reviews")
+@pytest.mark.parametrize("package", ["uvicorn", "starlette"])
+def test_a_missing_package_ends_the_command_with_its_name(package, folders):
+    command = f"""
+import sys
+sys.modules[{package!r}] = None  # as if it was not installed
+sys.argv = ["serving", {str(folders / "reviews")!r}]
+import runpy
+runpy.run_module("encoder_zoo.serving", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", command], stderr=subprocess.PIPE, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert last.startswith("error: ") and package in last and "encoder-zoo[serve]" in last
 
 
 def test_a_model_is_named_after_its_folder(folders, monkeypatch):

@@ -452,8 +452,10 @@ def test_texts_of_different_lengths_have_little_padding(sequence_length, tmp_pat
         assert max(mask.size - mask.sum() for mask in masks) <= engines.MAX_PADDING
 
 
-def test_a_forked_or_copied_export_is_refused(served, monkeypatch):
+def test_a_forked_copied_or_changed_export_is_refused(served, monkeypatch):
     opened = ez.open_export(served)
+    with pytest.raises(AttributeError, match="'temperature'"):  # answers would stay the same
+        opened.temperature = 1.0
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="open_export"):
             copied(opened)
