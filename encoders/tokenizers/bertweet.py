@@ -143,11 +143,11 @@ class BertweetTokenizer(Tokenizer):
         Raises:
             ValueError: If the special tokens around texts cannot be stored in these files.
         """
-        if self.pair_separators != 2 or self.uses_segments:
+        if self.pair_separators != 2 or self.uses_segments or self.post_processor:
             raise ValueError(
-                f"pair_separators is {self.pair_separators} and uses_segments "
-                f"{self.uses_segments}. Expected 2 and False, because the files of a "
-                f"{type(self).__name__} cannot store other values."
+                f"pair_separators is {self.pair_separators}, uses_segments {self.uses_segments} "
+                f"and post_processor {self.post_processor}. Expected 2, False and None, because "
+                f"the files of a {type(self).__name__} cannot store other values."
             )
         settings = {
             "tokenizer_class": "BertweetTokenizer",

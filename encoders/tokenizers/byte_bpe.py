@@ -192,7 +192,8 @@ class RobertaTokenizer(Tokenizer):
         }
 
     def _make_template(self) -> dict:
-        if self.pair_separators != 2 or self.uses_segments or not self.trims_spans:
+        is_usual = self.pair_separators == 2 and not self.post_processor
+        if self.uses_segments or not (is_usual and self.trims_spans):
             template = super()._make_template()
             if not self.trim_offsets:
                 return template

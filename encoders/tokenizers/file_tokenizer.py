@@ -17,6 +17,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
+from encoder_zoo.encoders.tokenizers.files.special_tokens import Template
 from encoder_zoo.encoders.tokenizers.library import decode_texts, encode, parse_steps, tokenizers
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flatten_steps
 
@@ -59,6 +60,7 @@ class FileTokenizer(ConfigFromSignature):
     uses_segments = False
     model_max_length = None
     first_column = 0
+    template = Template((), (), (), (), uses_segments=False)
     truncation_side = "right"
     pad_token_id = 0
     mask_token = ""

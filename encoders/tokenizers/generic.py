@@ -143,8 +143,7 @@ class GenericTokenizer(Tokenizer):
     def _make_steps(self) -> dict:
         steps = {part: self._file.get(part) for part in (*SEQUENCES, "decoder")}
         template = read_template(steps["post_processor"] or {}, "post_processor")
-        own = (self.start_token, self.end_token, self.pair_separators, self.uses_segments)
-        if template is None or template[:4] != own:
+        if template != self.template:
             processors = flatten_steps(steps["post_processor"], "post_processor")
             trims = [
                 {"type": "ByteLevel", "use_regex": True, "trim_offsets": True}

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from encoder_zoo.common.lazy import LazyModule, array_ops, refuse_in_fork, tf, u
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
+    Rule,
     SequenceLength,
     SpecialToken,
     validate_arguments,
@@ -38,10 +39,11 @@ from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors, compare_steps
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import (
-    Template,
     complete_added_tokens,
     make_added_token,
+    make_template,
     merge_added_tokens,
+    read_template,
 )
 from encoder_zoo.encoders.tokenizers.files.vocab_txt import read_vocabulary
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flatten_steps
@@ -126,6 +128,9 @@ BERT_DEFAULTS = {
 }
 
 
+PROCESSOR = Rule(lambda value: isinstance(value, dict), "an object of tokenizer.json")
+
+
 class TokenizerArguments(ConfigFromSignature):
     """Arguments for tokenizers: vocabulary, special tokens and added tokens.
 
@@ -150,6 +155,7 @@ class TokenizerArguments(ConfigFromSignature):
         padding_side: Literal["right", "left"] = "right",
         model_max_length: SequenceLength | None = None,
         added_tokens: Sequence[str | Mapping] = (),
+        post_processor: Annotated[dict, PROCESSOR] | None = None,
         **options: object,
     ):
         for name in options:
@@ -163,7 +169,7 @@ class TokenizerArguments(ConfigFromSignature):
             Vocabulary(merge_added_tokens(vocabulary, added)) if added else self._vocabulary
         )
         self.special_tokens_in_text = special_tokens_in_text
-        self.uses_segments, self.pair_separators = uses_segments, pair_separators
+        self.uses_segments, self.post_processor = uses_segments, post_processor
         self.truncation_side, self.padding_side = truncation_side, padding_side
         self.model_max_length = model_max_length
         self.start_token, self.end_token, self.pad_token = start_token, end_token, pad_token
@@ -177,6 +183,13 @@ class TokenizerArguments(ConfigFromSignature):
         ]
         self.start_token_id, self.end_token_id, self.pad_token_id = ids[:3]
         self.mask_token_id, self.unknown_token_id = ids[3:]
+        template = read_template(post_processor or {}, "post_processor") or make_template(
+            start_token, end_token, uses_segments, pair_separators, self.first_column
+        )
+        self.template = template._replace(uses_segments=uses_segments)
+        self.template_ids = template.map(self.token_to_id)
+        self.pair_separators = template.pair_separators
+        self.first_column = template.first_column
 
     def _get_special_id(self, argument: str, token: str) -> int:
         """Get the id for a special token. Error messages include the argument name."""
@@ -293,11 +306,15 @@ class Tokenizer(TokenizerArguments):
             the backbone is used. Defaults to None.
         added_tokens: List of tokens to find in texts before the model is applied. See
             `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
+        post_processor: Optional dict. The post_processor in a tokenizer.json that adds several
+            special tokens in one place, or different tokens after each text. If None, `start_token`
+            is added to each example, and `end_token` to each text. Defaults to None.
 
     Attributes:
         defaults: Dict of default values for arguments in this class that differ from the signature.
-        first_column: Integer. The position where the first text starts in an example. This is 1
-            after a start token, or 0 if the start token is added at the end.
+        first_column: Integer. The position where the first text starts in an example. This is 0
+            if the start token is added at the end, and 1 by default.
+        template: `Template` with the special tokens around texts. `template_ids` has their ids.
         start_token_id: Integer. The id for the start token. `end_token_id`, `pad_token_id`,
             `mask_token_id` and `unknown_token_id` are defined in the same way.
         special_tokens: Tuple with the start, end, padding, mask and unknown tokens.
@@ -722,7 +739,8 @@ class Tokenizer(TokenizerArguments):
         """Return generic class settings if transformers' own class would join texts differently."""
         defaults, settings = get_argument_defaults(type(self)), self._make_generic_settings()
         adds_segments = self.uses_segments and not defaults["uses_segments"]
-        if self.pair_separators != defaults["pair_separators"] or adds_segments:
+        is_usual = self.pair_separators == defaults["pair_separators"] and not self.post_processor
+        if adds_segments or not is_usual:
             return settings
         if self.uses_segments == defaults["uses_segments"]:
             return {}
@@ -755,8 +773,7 @@ class Tokenizer(TokenizerArguments):
 
     def _make_template(self) -> dict:
         """Return a post-processor to add special tokens around single texts and pairs."""
-        roles = self.start_token, self.end_token, self.pair_separators, self.uses_segments
-        return Template(*roles, self.first_column).to_step(self._all_tokens.ids)
+        return self.template.to_step(self._all_tokens.ids)
 
 
 def format_json(content: object) -> str:

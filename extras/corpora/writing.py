@@ -145,8 +145,16 @@ MODIFIED = "modified"  # modification times of text files, or None for documents
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Describe a tokenizer by class, vocabulary size, and a checksum over all settings."""
-    config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
+    """Describe a tokenizer by class, vocabulary size, and a checksum over all settings.
+
+    Raises:
+        ValueError: If the tokenizer has a `post_processor`. Examples in a corpus only have a start
+            token, and an end token after each text.
+    """
+    config = tokenizer.get_config()
+    if found := config.pop("post_processor", None):
+        raise invalid("post_processor", found, "None, to create examples of a corpus")
+    config = json.dumps(config, sort_keys=True).encode()
     return {
         "class": type(tokenizer).__name__,
         "vocabulary_size": tokenizer.vocabulary_size,

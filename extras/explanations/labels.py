@@ -70,13 +70,13 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
     tokenizer = preprocessor.tokenizer
     marks = classifier.batch_maker.get_graph("word_marks", lambda: mark_word_tokens(tokenizer))
     tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.read_texts(texts)]
-    ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
+    ids = [part.ids for part in tokens]
     if preprocessor.pools_windows:
         windows = preprocessor._split_into_windows(ids)
         ids = [take(part, of_part) for part, of_part in zip(ids, windows, strict=True)]
     else:
         longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
-        kept = keep_tokens(ids, separators, longest, side)
+        kept = keep_tokens(ids, preprocessor.count_specials(len(ids) == 2), longest, side)
         rows = array_ops.range(ids[0].nrows())
         windows = [Windows(rows, begin, count, None, None) for begin, count in kept]
     return tokens, windows, preprocessor.pack(ids)
@@ -91,7 +91,7 @@ def _make_parts(
 ) -> list[Part]:
     """Return the part of every text (one or two) that window `number` contains."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
-    columns = tokenizer.first_column, second + tokenizer.pair_separators - 1
+    columns = tokenizer.first_column, second + tokenizer.template.num_second
     found = []
     for text, of_text, column in zip(texts, windows, columns, strict=False):
         begin, length = int(of_text.begin[number]), int(of_text.length[number])

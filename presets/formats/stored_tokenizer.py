@@ -11,7 +11,7 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.special_tokens import OPTIONS
+from encoder_zoo.encoders.tokenizers.files.special_tokens import OPTIONS, Template
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.preset_files import GLINER, TOKENIZER_JSON
 
@@ -55,7 +55,7 @@ class StoredTokenizer(NamedTuple):
                 side.
         """
         template = self.files.get_template() or self.kind
-        if template.first_column != self.kind.first_column:
+        if bool(template.first_column) != self.kind.first_column:
             last, first = "after the texts", "before the texts"
             puts, expected = (last, first) if self.kind.first_column else (first, last)
             raise ValueError(
@@ -65,6 +65,8 @@ class StoredTokenizer(NamedTuple):
         segments = template.uses_segments and (family is None or family.uses_segments)
         segments = segments and self._returns_segments()
         pairs = {"uses_segments": segments, "pair_separators": template.pair_separators}
+        if isinstance(template, Template) and not template.is_regular:
+            pairs["post_processor"] = self.files.get_part("post_processor")
         found = {**pairs, **_read_sides(self.files), **_read_max_length(self.files)}
         in_text = self.files.get_config_value("special_tokens_in_text")  # only in this package
         return found if in_text is None else {**found, "special_tokens_in_text": in_text}

@@ -119,7 +119,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if self.pools_windows:
             limits = self.sequence_length, self.window_length
             self.max_sequence_length = min(filter(None, limits))
-            check_stride(self.doc_stride, (self.max_sequence_length - 2) // 2)
+            check_stride(self.doc_stride, (self.max_sequence_length - self.count_specials()) // 2)
         elif self.doc_stride:
             raise ValueError(
                 f"doc_stride is {self.doc_stride}, but there are no windows. Pass `window_length`, "
@@ -177,7 +177,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     def _split_into_windows(self, tokens: list[array_ops.RaggedTensor]) -> list[Windows]:
         """Split the tokens of one or two columns into windows."""
-        specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
+        specials = self.count_specials(len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
             raise invalid("window_length", self.window_length, f"at least {specials + 2} for pairs")

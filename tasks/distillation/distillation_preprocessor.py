@@ -54,9 +54,13 @@ def _compute_positions(
 ) -> array_ops.RaggedTensor:
     """Return the result of `find_example_positions` for a chunk of texts that fits in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
-    separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
+    specials, separators = (
+        teacher.count_specials(len(texts) == 2),
+        teacher.tokenizer.pair_separators,
+    )
     side = teacher.tokenizer.truncation_side
-    kept = keep_tokens([ids for ids, _, _ in tokens], separators, longest, side)
+    ids = [ids for ids, _, _ in tokens]
+    kept = keep_tokens(ids, specials, teacher.max_sequence_length, side)
     column, first_count = teacher.tokenizer.first_column, kept[0][1]
     begins = [column * array_ops.ones_like(first_count), column + first_count + separators]
     positions = []
@@ -70,9 +74,10 @@ def _compute_positions(
         position = array_ops.where(inside, number + array_ops.gather(begin, row), NO_TOKEN)
         positions.append(found.with_values(position))
     own = student.tokenizer
-    start = 0 if column else NO_TOKEN
-    layout = own.pair_separators, student.max_sequence_length, own.first_column
-    return pack(positions, start, NO_TOKEN, *layout, own.truncation_side)[0]
+    template = own.template.map(
+        lambda token: 0 if column and token == own.start_token else NO_TOKEN
+    )
+    return pack(positions, template, student.max_sequence_length, own.truncation_side)[0]
 
 
 def align_tokens(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):

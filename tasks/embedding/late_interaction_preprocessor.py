@@ -174,12 +174,12 @@ class LateInteractionPreprocessor(SeparateTexts):
     def document_room(self) -> int:
         """Return the maximum number of tokens per document, excluding the marker and prompt."""
         [prompt] = self.tokenizer.tokenize([self.prompts.get(DOCUMENT, "")]).row_lengths()
-        return (
-            self.get_max_length(DOCUMENT)
-            - 2
-            - (self._marker_ids[DOCUMENT] is not None)
-            - int(prompt)
-        )
+        return self._count_room(DOCUMENT) - int(prompt)
+
+    def _count_room(self, role: str) -> int:
+        """Return the maximum number of tokens per text, excluding the marker."""
+        marker = self._marker_ids[role] is not None
+        return self.get_max_length(role) - self.count_specials() - marker
 
     @property
     def expanded_length(self) -> int:
@@ -192,7 +192,7 @@ class LateInteractionPreprocessor(SeparateTexts):
     def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         role = get_role(prompt)
         text, longest = self.prompts.get(role, ""), self.get_max_length(role)
-        room = longest - 2 - (self._marker_ids[role] is not None)
+        room = self._count_room(role)
         texts = array_ops.strings.join([text, texts]) if text else texts
         # Keep an extra token to be able to count truncated texts.
         tokens = self.tokenizer.tokenize(texts, room + 1)
@@ -216,16 +216,17 @@ class LateInteractionPreprocessor(SeparateTexts):
             role: "query" or "document".
             filler: Integer to use instead of the special token ids. Defaults to None.
         """
-        own = self._marker_ids[role], self.tokenizer.start_token_id, self.tokenizer.end_token_id
-        marker, start, end = own if filler is None else (filler,) * 3
-        if own[0] is not None:
+        marker, template = self._marker_ids[role], self.tokenizer.template_ids
+        side = self.tokenizer.truncation_side
+        if marker is not None:
             # Keep the marker when truncating on the left.
-            room = self.get_max_length(role) - 3
-            tokens = truncate_tokens(tokens, room, self.tokenizer.truncation_side)
+            tokens = truncate_tokens(tokens, self._count_room(role), side)
+            marker = marker if filler is None else filler
             column = array_ops.fill(array_ops.stack([tokens.nrows(), 1]), marker)
             tokens = array_ops.concat([array_ops.RaggedTensor.from_tensor(column), tokens], axis=1)
-        where = self.tokenizer.first_column, self.tokenizer.truncation_side
-        return pack([tokens], start, end, 1, self.get_max_length(role), *where)[0]
+        if filler is not None:
+            template = template.map(lambda token: filler)
+        return pack([tokens], template, self.get_max_length(role), side)[0]
 
     def _expand_queries(
         self, packed: array_ops.RaggedTensor, filler: int

@@ -178,7 +178,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
     def document_room(self) -> int:
         """Return the maximum number of tokens per document, excluding the prompt."""
         [prompt] = self.tokenizer.tokenize([self.get_prompt_text("document")]).row_lengths()
-        return self.max_sequence_length - 2 - int(prompt)
+        return self.max_sequence_length - self.count_specials() - int(prompt)
 
     def get_prompt_text(self, prompt: str | None) -> str:
         """Look up the prompt text for a name. See also `TextEmbedder.embed`."""
@@ -198,7 +198,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
             ids, lengths = array_ops.constant(ids, "int32"), np.maximum(lengths, 1)
             return {"token_ids": array_ops.RaggedTensor.from_row_lengths(ids, lengths)}
         # Keep an extra token to be able to count truncated texts.
-        tokens = self._tokenize_texts(texts, prompt, self.max_sequence_length - 1)
+        longest = self.max_sequence_length - self.count_specials()
+        tokens = self._tokenize_texts(texts, prompt, longest + 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
         if not self.include_prompt:
             count = self._count_prompt_tokens(prompt)
@@ -256,7 +257,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
         """
         [texts] = PAIR_COLUMNS.convert(texts)
         tokens = self._tokenize_texts(texts, prompt, None)
-        windows = make_windows(tokens.row_lengths(), self.max_sequence_length - 2, 0)
+        longest = self.max_sequence_length - self.count_specials()
+        windows = make_windows(tokens.row_lengths(), longest, 0)
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
         if not self.include_prompt:
             first = windows.begin == 0
@@ -285,7 +287,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
         tokens = list(zip(*(np.split(column, splits) for column in columns), strict=True))
         prompts = [int((ends <= 0).sum()) for _, _, ends in tokens]
         lengths = np.array([len(ids) for ids, *_ in tokens]) - prompts
-        room = np.maximum(self.max_sequence_length - 2 - np.array(prompts), 1)
+        longest = self.max_sequence_length - self.count_specials()
+        room = np.maximum(longest - np.array(prompts), 1)
         windows = make_windows(array_ops.constant(lengths, "int64"), room, room // 4)
         chunks = np.searchsorted(contexts.index, np.arange(len(given) + 1))
         rows, parts = [], []

@@ -76,7 +76,8 @@ class VectorAnswers(EmbeddingAnswers):
             raise invalid("windows", "mean", "None for an export of static embeddings")
         examples = self.preprocessor.encode_windows(texts, prompt)
         lengths = examples["token_ids"].row_lengths().numpy()[:, None]  # (W, 1)
-        weights = np.maximum(lengths - 2.0, 1)  # a text without tokens has one window
+        specials = float(self.preprocessor.count_specials())
+        weights = np.maximum(lengths - specials, 1)  # a text without tokens has one window
         index = examples.pop("text_index").numpy()
         parts = np.zeros((len(index), self.embedding_dim), "float32")  # (W, D)
         for indices, values in self.runner.run_examples(examples, batch_size):

@@ -5,7 +5,12 @@ Comments use these letters for shapes: B (batch size), L (sequence length).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from encoder_zoo.common.lazy import array_ops
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.files.special_tokens import Template
 
 
 def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
@@ -40,9 +45,14 @@ def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: 
 
 
 def keep_tokens(
-    segments: list[array_ops.RaggedTensor], separators: int, max_length: int, truncation_side: str
+    segments: list[array_ops.RaggedTensor], specials: int, max_length: int, truncation_side: str
 ) -> list[tuple[array_ops.Tensor, array_ops.Tensor]]:
     """Compute the index of the first token and the number of tokens to keep in each text.
+
+    Args:
+        segments: See `pack`.
+        specials: Integer. Number of special tokens in each example.
+        max_length, truncation_side: See `pack`.
 
     Returns:
         List with a tuple of two int32 tensors (B,) for each item in `segments`.
@@ -50,15 +60,15 @@ def keep_tokens(
     Example:
         >>> import tensorflow as tf
         >>> texts = tf.ragged.constant([[5, 6, 7], [8]])
-        >>> [(begin, count)] = keep_tokens([texts], 1, max_length=4, truncation_side="left")
+        >>> [(begin, count)] = keep_tokens([texts], 2, max_length=4, truncation_side="left")
         >>> begin.numpy().tolist(), count.numpy().tolist()
         ([1, 0], [2, 1])
     """
     lengths = [array_ops.cast(s.row_lengths(), array_ops.int32) for s in segments]
     if len(segments) == 1:
-        counts = [array_ops.minimum(lengths[0], max_length - 2)]
+        counts = [array_ops.minimum(lengths[0], max_length - specials)]
     else:
-        counts = truncate_lengths(*lengths, budget=max_length - 2 - separators)
+        counts = truncate_lengths(*lengths, budget=max_length - specials)
     return [
         (find_first_kept(length, count, truncation_side), count)
         for length, count in zip(lengths, counts, strict=True)
@@ -87,11 +97,8 @@ def truncate_tokens(
 
 def pack(
     segments: list[array_ops.RaggedTensor],
-    start_id: int,
-    end_id: int,
-    separators: int,
+    template: Template,
     max_length: int,
-    first_column: int = 1,
     truncation_side: str = "right",
 ) -> tuple[array_ops.RaggedTensor, array_ops.Tensor]:
     """Join the tokens of texts or pairs, and add special tokens.
@@ -101,46 +108,54 @@ def pack(
 
     Args:
         segments: List with one or two ragged int32 tensors of shape (B, None).
-        start_id: Integer. Start token id, such as [CLS] or <s>.
-        end_id: Integer. End token id, such as [SEP] or </s>.
-        separators: Integer. Number of end tokens between the texts of a pair.
+        template: `Template` with the ids of the special tokens.
         max_length: Integer. Maximum number of tokens per example. The longer text is truncated
             first.
-        first_column: Integer. Position of the first token of the first text. If 0, the start token
-            is placed at the end. Defaults to 1.
         truncation_side: "right" or "left". Where to remove tokens from a text that is too long.
             Defaults to "right".
 
     Returns:
         Tuple of the token ids, a ragged int32 tensor of shape (B, None), and the number of tokens
-        in segment 0, a tensor of shape (B,). Segment 0 ends with the first separator.
+        in segment 0, a tensor of shape (B,).
 
     Source: Devlin et al. 2019, figure 2; Liu et al. 2019, section 2.1.
 
     Example:
         >>> import tensorflow as tf
-        >>> ids, first = pack([tf.ragged.constant([[5, 6]]), tf.ragged.constant([[7]])],
-        ...                   start_id=2, end_id=3, separators=1, max_length=10)
+        >>> from encoder_zoo.encoders.tokenizers.files.special_tokens import make_template
+        >>> texts = [tf.ragged.constant([[5, 6]]), tf.ragged.constant([[7]])]
+        >>> ids, first = pack(texts, make_template(2, 3, uses_segments=True), max_length=10)
         >>> ids.to_list(), first.numpy().tolist()
         ([[2, 5, 6, 3, 7, 3]], [4])
     """
-    specials = 2 if len(segments) == 1 else 2 + separators
-    begun, kept = zip(*keep_tokens(segments, separators, max_length, truncation_side), strict=True)
+    is_pair = len(segments) == 2
+    specials, first_column = template.count(is_pair), template.first_column
+    begun, kept = zip(*keep_tokens(segments, specials, max_length, truncation_side), strict=True)
     splits = array_ops.concat([[0], array_ops.cumsum(sum(kept) + specials)], 0)
-    begins = splits[:-1] + first_column  # (B,)
-    at = splits[:-1] if first_column else splits[1:] - 1  # (B,) for the start token
-    # Positions that are not written below keep `end_id`. The last index is for unused tokens.
-    ids = array_ops.fill([splits[-1] + 1], end_id)
-    ids = array_ops.tensor_scatter_nd_update(
-        ids, at[:, None], array_ops.fill(array_ops.shape(at), start_id)
-    )
-    ids = write_tokens(ids, segments[0], begins, begun[0], kept[0])
-    if len(segments) == 2:
-        ids = write_tokens(ids, segments[1], begins + kept[0] + separators, begun[1], kept[1])
+    begins, last = splits[:-1], template.after if is_pair else template.alone
+    places = [(begins, template.before), (splits[1:] - len(last), last)]
+    begins = [begins + first_column]
+    if is_pair:
+        ends = begins[0] + kept[0]
+        places.append((ends, template.between))
+        begins.append(ends + template.pair_separators)
+    # Most special tokens are equal, so they are written first. The last index is for tokens that
+    # are truncated.
+    usual = (*last, *template.before)[0]
+    ids = array_ops.fill([splits[-1] + 1], usual)
+    for place, tokens in places:
+        for i, token in enumerate(tokens):
+            if token != usual:
+                at = (place + i)[:, None]
+                ids = array_ops.tensor_scatter_nd_update(
+                    ids, at, array_ops.fill(array_ops.shape(place), token)
+                )
+    for text in zip(segments, begins, begun, kept, strict=True):
+        ids = write_tokens(ids, *text)
     examples = array_ops.RaggedTensor.from_row_splits(
         ids[:-1], array_ops.cast(splits, array_ops.int64), validate=False
     )
-    return examples, first_column + kept[0] + 1
+    return examples, kept[0] + template.count_first(is_pair)
 
 
 def compute_segments(
@@ -155,7 +170,7 @@ def compute_segments(
         columns: Integer tensor. Positions of tokens in the examples.
         first_length: Integer tensor. Number of tokens in segment 0.
         length: Integer tensor. Number of tokens per example. All tensors are broadcast.
-        first_column: See `pack`.
+        first_column: See `Tokenizer`. Defaults to 1.
 
     Example:
         >>> import tensorflow as tf
@@ -233,7 +248,7 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
     Args:
         examples: Dict. Encoded texts, grouped by sequence, with "token_ids", ragged (B, None,
             None). Additional values are ragged (B, None).
-        first_column: See `pack`. Defaults to 1.
+        first_column: See `Tokenizer`. Defaults to 1.
 
     Returns:
         Dict with "token_ids", "segment_ids" and additional values per token, ragged (B, None), and

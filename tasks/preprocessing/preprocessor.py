@@ -194,7 +194,7 @@ class Preprocessor(ConfigFromSignature):
         texts = self.read_texts(x)
         # One more token than necessary is kept to detect truncated texts. For pairs, all tokens are
         # kept, because truncation depends on the full lengths of both texts.
-        wanted = self.max_sequence_length - 1 if len(texts) == 1 else None
+        wanted = self.max_sequence_length - self.count_specials() + 1 if len(texts) == 1 else None
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         return self.add_labels(examples, y, sample_weight)
 
@@ -212,9 +212,13 @@ class Preprocessor(ConfigFromSignature):
         check_same_count(examples)
         return examples
 
+    def count_specials(self, is_pair: bool = False) -> int:
+        """Return the number of special tokens in an example."""
+        return self.tokenizer.template.count(is_pair)
+
     def add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Add a 0 for the start token and a 0 for the end token to each row of token values."""
-        zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
+        """Add a 0 to each row of token values for each special token around a single text."""
+        zeros = array_ops.zeros([values.nrows(), self.count_specials()], values.dtype)
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
@@ -228,13 +232,12 @@ class Preprocessor(ConfigFromSignature):
         """
         tokenizer, most, is_pair = self.tokenizer, self.max_sequence_length, len(segments) == 2
         lengths = sum(segment.row_lengths() for segment in segments)
-        room = most - 2 - tokenizer.pair_separators * is_pair
+        room = most - self.count_specials(is_pair)
         what = "pairs of texts" if is_pair else "texts"
         what = f"{what} are longer than {most} tokens, so {self.unread} is truncated."
         count_truncated(lengths > room, self, what)
-        special = tokenizer.start_token_id, tokenizer.end_token_id, tokenizer.pair_separators
-        where = tokenizer.first_column, tokenizer.truncation_side
-        token_ids, first_length = pack(segments, *special, most, *where)
+        template, side = tokenizer.template_ids, tokenizer.truncation_side
+        token_ids, first_length = pack(segments, template, most, side)
         return {"token_ids": token_ids, "first_length": first_length}
 
     @property

@@ -102,7 +102,8 @@ class DetectionAnswers(Answers):
 
     def _encode(self, texts: array_ops.Tensor) -> tuple[dict, dict]:
         """Encode texts, and return "token", "start" and "end" of their tokens, ragged (N, None)."""
-        limit, tokenizer = self.preprocessor.max_sequence_length - 2, self.preprocessor.tokenizer
+        limit = self.preprocessor.max_sequence_length - self.preprocessor.count_specials()
+        tokenizer = self.preprocessor.tokenizer
         tokens = tokenizer.tokenize_with_offsets(texts)
         ids, start, end = (
             truncate_tokens(values, limit, tokenizer.truncation_side) for values in tokens
@@ -118,7 +119,7 @@ class DetectionAnswers(Answers):
 
     def _select_inner_logits(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
         """Select the logits (T,) for tokens that are not special tokens, from logits (N, L)."""
-        lengths = examples["token_ids"].row_lengths() - 2
+        lengths = examples["token_ids"].row_lengths() - self.preprocessor.count_specials()
         column = self.preprocessor.tokenizer.first_column
         return array_ops.RaggedTensor.from_tensor(logits[:, column:], lengths).values
 

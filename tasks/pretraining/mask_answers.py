@@ -179,7 +179,8 @@ class MaskAnswers(Answers):
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
 
     def _check_masks(self, ids: array_ops.RaggedTensor) -> None:
-        tokenizer, limit = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length - 2
+        tokenizer = self.preprocessor.tokenizer
+        limit = self.preprocessor.max_sequence_length - self.preprocessor.count_specials()
         from_left = tokenizer.truncation_side == "left"
         for row, tokens in enumerate(ids.numpy()):
             found = np.flatnonzero(tokens == tokenizer.mask_token_id)
@@ -196,7 +197,8 @@ class MaskAnswers(Answers):
     def _make_examples(self, ids, starts, ends) -> tuple[dict, Masks]:
         """Return encoded examples with mask positions, and the masks in the texts."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
-        [(begin, count)] = keep_tokens([ids], 1, longest, tokenizer.truncation_side)
+        specials, side = self.preprocessor.count_specials(), tokenizer.truncation_side
+        [(begin, count)] = keep_tokens([ids], specials, longest, side)
         begin, count = (array_ops.cast(values, "int64") for values in (begin, count))
         row = ids.value_rowids()
         column = array_ops.ragged.range(ids.row_lengths()).values - array_ops.gather(begin, row)

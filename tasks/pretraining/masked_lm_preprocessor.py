@@ -130,10 +130,10 @@ class MaskedLMPreprocessor(Preprocessor):
         token_ids = inputs["token_ids"]  # (B, L)
         length = array_ops.shape(token_ids)[1]
         if "text_starts" in examples:
-            # Every text has at least its two special tokens, so K = L / 2 suffices: (B, K).
+            # With S special tokens in every text, K = L / S suffices: (B, K).
             starts = examples["text_starts"]
             starts_shape = array_ops.stack(
-                [starts.nrows(), array_ops.cast(length // 2, array_ops.int64)]
+                [starts.nrows(), array_ops.cast(length // self.count_specials(), array_ops.int64)]
             )
             inputs["text_starts"] = starts.to_tensor(length, shape=starts_shape)
         if "draws" in examples:

@@ -178,7 +178,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     @property
     def _specials(self) -> int:
-        return 2 + self.tokenizer.pair_separators
+        return self.count_specials(is_pair=True)
 
     @property
     def _longest_question(self) -> int:
@@ -203,7 +203,7 @@ class SpanQAPreprocessor(Preprocessor):
         """Return the start positions for the first and second text."""
         lengths = examples["first_length"]
         first = array_ops.zeros_like(lengths) + self.tokenizer.first_column
-        return first, lengths + self.tokenizer.pair_separators - 1
+        return first, lengths + self.tokenizer.template.num_second
 
     def find_null_position(self, examples: dict) -> array_ops.Tensor:
         """Return the position of the start token (used for "no answer"), int32 (W,)."""

@@ -58,6 +58,7 @@ TOKENIZER_ARGUMENTS = (
     "special_tokens_in_text",
     "uses_segments",
     "pair_separators",
+    "post_processor",
     "truncation_side",
     "padding_side",
     "model_max_length",

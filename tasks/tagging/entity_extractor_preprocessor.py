@@ -196,7 +196,8 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     def attach(self, task) -> None:
         super().attach(task)
-        check_stride(self.doc_stride or 0, min(self.max_words, self.max_sequence_length - 2) - 1)
+        room = self.max_sequence_length - self.count_specials()
+        check_stride(self.doc_stride or 0, min(self.max_words, room) - 1)
         self.max_width = task.max_width
         self.subtoken_pooling = task.subtoken_pooling
         self.embed_label_marker = task.embed_label_marker
@@ -241,13 +242,14 @@ class EntityExtractorPreprocessor(Preprocessor):
     def make_examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
         """Create an example for each window."""
         lengths = words.ids.row_lengths()
-        room = self.max_sequence_length - 2 - prompts.ids.row_lengths()  # (N,)
+        longest = self.max_sequence_length - self.count_specials()
+        room = longest - prompts.ids.row_lengths()  # (N,)
         room = check_each(
             room,
             room >= min(self.max_width, self.max_sequence_length // 4),
             ": the labels take ",
             prompts.ids.row_lengths(),
-            f" of the {self.max_sequence_length - 2} tokens that the model reads, which leaves "
+            f" of the {longest} tokens that the model reads, which leaves "
             "too few tokens for the text. Use fewer or shorter labels.",
             unit="Text",
         )

@@ -240,7 +240,8 @@ class TagAnswers(Answers):
         windows = self.preprocessor.split_into_windows(tokens)
         outputs = run(self.preprocessor.make_examples(tokens, windows))  # ragged (W, None, C)
         column = self.preprocessor.tokenizer.first_column
-        return merge(outputs[:, column : column - 2], windows)
+        behind = self.preprocessor.count_specials() - column
+        return merge(outputs[:, column:-behind] if behind else outputs[:, column:], windows)
 
     @functools.cached_property
     def tags(self) -> TagSet:

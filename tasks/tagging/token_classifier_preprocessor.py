@@ -107,7 +107,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def attach(self, task) -> None:
         super().attach(task)
-        check_stride(self.doc_stride or 0, self.max_sequence_length - 3)
+        check_stride(self.doc_stride or 0, self.max_sequence_length - self.count_specials() - 1)
 
     @validate_arguments
     def tokenize(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
@@ -129,7 +129,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def split_into_windows(self, tokens: TokenizedTexts) -> Windows:
         """Divide the tokens into windows."""
-        capacity = self.max_sequence_length - 2
+        capacity = self.max_sequence_length - self.count_specials()
         doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
 

@@ -199,15 +199,16 @@ class TokenizerFiles:
         """Return the start and end tokens used by the post-processor in tokenizer.json."""
         if (template := self.get_template()) is None:
             return {}
-        tokens = {"start_token": template.start_token, "end_token": template.end_token}
-        for argument, token in tokens.items():
-            if named.get(argument, token) != token:
+        found = {}
+        for argument, tokens in template.roles.items():
+            found |= {argument: named.get(argument, tokens[0])} if tokens else {}
+            if tokens and found[argument] not in tokens:
                 name = " or ".join(SPECIAL_TOKENS[argument])
                 raise ValueError(
                     f"{self.folder}: {name} is {quote(named[argument])}, but the post_processor in "
-                    f"tokenizer.json uses {quote(token)}. Expected the same token."
+                    f"tokenizer.json uses {', '.join(map(quote, tokens))}. Expected the same token."
                 )
-        return tokens
+        return found
 
     def get_template(self) -> Template | None:
         """Return the post-processor template, or None if tokenizer.json does not contain one."""

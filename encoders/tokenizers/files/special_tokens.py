@@ -2,52 +2,97 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.steps import get_processor_kind
 
-logger = logging.getLogger("encoder_zoo")
-
 
 class Template(NamedTuple):
-    """The special tokens to add around texts: `start A end`, or `start A end ... end B end`.
-
-    The start token can also be added at the end: `A end start`, `A end ... end B end start`.
+    """The special tokens to add: `before A alone`, or `before A between B after`.
 
     Attributes:
-        start_token: String. The token to add before the first text.
-        end_token: String. The token to add after each text.
-        pair_separators: Integer. The number of end tokens between two texts.
-        uses_segments: Boolean. Whether the second text in a pair has segment id 1. If the start
-            token is added at the end, it will have segment id 2.
-        first_column: Integer. The position where the first text starts. 1 by default, or 0 if the
-            start token is added at the end.
+        before: Tuple of tokens before the first text. If it is empty, the start token is the last
+            token, and has segment id 2.
+        between: Tuple of tokens between two texts.
+        after: Tuple of tokens after the second text.
+        alone: Tuple of tokens after a single text.
+        uses_segments: Boolean. Whether the second text in a pair has segment id 1.
+        num_first: Integer. The number of tokens in `between` that belong to the first text.
+            Defaults to 1.
     """
 
-    start_token: str
-    end_token: str
-    pair_separators: int
+    before: tuple
+    between: tuple
+    after: tuple
+    alone: tuple
     uses_segments: bool
-    first_column: int = 1
+    num_first: int = 1
+
+    @property
+    def pair_separators(self) -> int:
+        """Number of tokens between two texts."""
+        return len(self.between)
+
+    @property
+    def first_column(self) -> int:
+        """Position where the first text starts."""
+        return len(self.before)
+
+    @property
+    def num_second(self) -> int:
+        """Number of tokens in `between` that belong to the second text."""
+        return len(self.between) - self.num_first
+
+    @property
+    def roles(self) -> dict[str, tuple[str, ...]]:
+        """Return the tokens in this template that can be the start token and the end token."""
+        starts = self.before or self.alone[-1:]
+        others = dict.fromkeys((*self.alone, *self.between, *self.after))
+        ends = tuple(token for token in others if token not in starts)
+        return {"start_token": starts, "end_token": ends}
+
+    @property
+    def is_regular(self) -> bool:
+        """Return whether there is one start token, and equal tokens at all other places."""
+        starts, ends = self.roles.values()
+        regular = (self.uses_segments, self.pair_separators, self.first_column)
+        return len(starts) == len(ends) == 1 and self == make_template(*starts, *ends, *regular)
+
+    def count(self, is_pair: bool) -> int:
+        """Return the number of tokens to add to a single text or a pair."""
+        return len(self.before) + len((*self.between, *self.after) if is_pair else self.alone)
+
+    def count_first(self, is_pair: bool) -> int:
+        """Return the number of tokens to add to segment 0."""
+        return len(self.before) + (
+            self.num_first if is_pair else len(self.alone) - (not self.before)
+        )
+
+    def map(self, convert: Callable[[str], int]) -> Template:
+        """Return a template with a number instead of each token."""
+        return self._replace(
+            **{name: tuple(map(convert, getattr(self, name))) for name in self._fields[:4]}
+        )
 
     def get_parts(self, is_pair: bool) -> list[tuple[bool, object, int]]:
         """Return (is_text, name, segment) for each part of a single text or a pair.
 
         Example:
-            >>> Template("[CLS]", "[SEP]", 1, True).get_parts(is_pair=False)
+            >>> make_template("[CLS]", "[SEP]", True).get_parts(is_pair=False)
             [(False, '[CLS]', 0), (True, 'A', 0), (False, '[SEP]', 0)]
         """
         second = int(self.uses_segments)
-        found = [(True, "A", 0), (False, self.end_token, 0)]
+        found = [*((False, token, 0) for token in self.before), (True, "A", 0)]
         if is_pair:
-            found += [(False, self.end_token, second)] * (self.pair_separators - 1)
-            found += [(True, "B", second), (False, self.end_token, second)]
-        if self.first_column:
-            return [(False, self.start_token, 0), *found]
-        return [*found, (False, self.start_token, 2 * second)]
+            segments = [0] * self.num_first + [second] * len(self.between)
+            found += [(False, *part) for part in zip(self.between, segments, strict=False)]
+            found += [(True, "B", second), *((False, token, second) for token in self.after)]
+        else:
+            found += [(False, token, 0) for token in self.alone]
+        return found if self.before else [*found[:-1], (False, found[-1][1], 2 * second)]
 
     def to_step(self, ids: Mapping[str, int]) -> dict:
         """Return a TemplateProcessing step for tokenizer.json, given {token: id}."""
@@ -60,7 +105,7 @@ class Template(NamedTuple):
         )
         special = {
             token: {"id": token, "ids": [ids[token]], "tokens": [token]}
-            for token in (self.start_token, self.end_token)
+            for token in dict.fromkeys(itertools.chain(*self[:4]))
         }
         return {
             "type": "TemplateProcessing",
@@ -68,6 +113,27 @@ class Template(NamedTuple):
             "pair": pair,
             "special_tokens": special,
         }
+
+
+def make_template(
+    start_token: str,
+    end_token: str,
+    uses_segments: bool,
+    pair_separators: int = 1,
+    first_column: int = 1,
+) -> Template:
+    """Return a template with one start token, and an end token after each text.
+
+    Args:
+        start_token: String. The token to add before the first text.
+        end_token: String. The token to add after each text.
+        uses_segments: Boolean. Whether the second text in a pair has segment id 1.
+        pair_separators: Integer. The number of end tokens between two texts. Defaults to 1.
+        first_column: Integer. 0 to add the start token at the end. Defaults to 1.
+    """
+    between = (end_token,) * pair_separators
+    last = (end_token,) if first_column else (end_token, start_token)
+    return Template((start_token,) * first_column, between, last, last, uses_segments)
 
 
 def read_template(step: Mapping, name: str) -> Template | None:
@@ -78,7 +144,8 @@ def read_template(step: Mapping, name: str) -> Template | None:
         name: String. Name to use in error messages.
 
     Raises:
-        ValueError: If the template does not add a start token, and an end token after each text.
+        ValueError: If the template does not add a start token, or if its order or segments are not
+            supported.
 
     Example:
         >>> step = {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
@@ -104,7 +171,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
                 f"{name}: the tokens of `cls` and `sep` are {quote(tokens)}. Expected a list of a "
                 "token and its id in each field."
             )
-        return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
+        return make_template(*tokens, is_bert, 1 if is_bert else 2)
     return _read_template_parts(step, name) if kind == "TemplateProcessing" else None
 
 
@@ -139,34 +206,26 @@ def _get_first(pair: object) -> object:
 def _read_template_parts(step: Mapping, name: str) -> Template:
     """Parse a TemplateProcessing step."""
     single, pair = _parse_parts(step.get("single")), _parse_parts(step.get("pair"))
-    if (
-        len(single) == 3
-        and pair[:3] == single
-        and _list_names(pair[3:]) == [single[0][1], "B", single[2][1]]
-    ):
-        # The template of transformers for tokenizers with `add_bos_token`, for example Gemma.
-        logger.warning(
-            "%s repeats the start token before the second text of a pair. It is not repeated here, "
-            "so pairs have other ids than in transformers. Single texts have the same ids.",
-            name,
-        )
-        del pair[3]
     texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
-    if len(pair) > 3 and len(texts) == 2:
-        first_column = texts[0]
-        start, end = (pair[0], pair[-1]) if first_column else (pair[-1], pair[-2])
-        separators = texts[1] - first_column - 1
-        found = Template(start[1], end[1], separators, end[2] == 1, first_column)
-        if found.get_parts(False) == single and found.get_parts(True) == pair:
+    if len(texts) == 2 and all(isinstance(name, str) for _, name, _ in pair):
+        first, second = texts
+        before, between, after = (
+            tuple(name for _, name, _ in part)
+            for part in (pair[:first], pair[first + 1 : second], pair[second + 1 :])
+        )
+        alone = tuple(name for _, name, _ in single[first + 1 :])
+        segments = [segment for *_, segment in pair[first + 1 : second]]
+        uses_segments = pair[second][2] == 1
+        num_first = segments.count(0) if uses_segments else 1
+        found = Template(before, between, after, alone, uses_segments, num_first)
+        has_start = before or (len(alone) > 1 and alone[-1:] == after[-1:])
+        if has_start and between and found.get_parts(False) == single and found.get_parts(True) == pair:
             return found
     raise ValueError(
-        f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected one start token "
-        "before or after the texts, and an end token after each text."
+        f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected the same tokens "
+        "before a single text and before a pair (or none, and the start token at the end), a token "
+        "between two texts, segment 0 up to this token, and 0 or 1 after it."
     )
-
-
-def _list_names(parts: Sequence[tuple[bool, object, object]]) -> list[object]:
-    return [name for _, name, _ in parts]
 
 
 def _parse_parts(parts: object) -> list[tuple[bool, object, object]]:

@@ -5,8 +5,10 @@ import json
 import pathlib
 
 import pytest
+import tensorflow as tf
 from processes import run
 from tokenizers import Tokenizer as Library
+from tokenizers import processors
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family, list_families
@@ -246,6 +248,63 @@ def test_a_roberta_processing_without_a_field_is_read_as_the_library_does(saved,
     inputs = ez.SequenceClassifierPreprocessor(tokenizer)((["a"], ["b"]))
     assert inputs["token_ids"].numpy().tolist() == [found.ids]
     assert tokenizer.uses_segments == (found.type_ids[-1] == 1) == (field is not None)
+
+
+def make_template(single, pair):
+    """A TemplateProcessing step, from the library's own notation."""
+    special = [("[CLS]", 2), ("[SEP]", 3), ("[MASK]", 4), ("[UNK]", 1)]
+    step = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    return json.loads(step.__getstate__())
+
+
+TEMPLATES = {
+    "two before": ("[MASK] [CLS] $A [SEP]", "[MASK] [CLS] $A [SEP] $B:1 [SEP]:1"),
+    "another after the second text": ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [UNK]:1"),
+    "start repeated": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [CLS]:1 $B:1 [SEP]:1"),
+    "two of segment 0": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B:1 [SEP]:1"),
+    "three between, no segments": ("[CLS] $A [SEP]", "[CLS] $A [SEP] [UNK] [SEP] $B [SEP]"),
+    "none after": ("[CLS] $A", "[CLS] $A [SEP] $B:1"),
+    "two after": ("[CLS] $A [SEP] [UNK]", "[CLS] $A [SEP] $B:1 [SEP]:1 [UNK]:1"),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_with_several_special_tokens_is_followed(saved, tmp_path, name):
+    folder = write(tmp_path, saved(WORDPIECE))
+    edit(folder / "tokenizer.json", post_processor=make_template(*TEMPLATES[name]))
+    edit(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    tokenizer = ez.Tokenizer.from_preset(folder)
+    tokenizer.save_to_preset(tmp_path / "again")
+    again = ez.Tokenizer.from_preset(tmp_path / "again")
+    assert again.get_config() == tokenizer.get_config()
+    saved_file = Library.from_file(str(tmp_path / "again" / "tokenizer.json"))
+    preprocessor = ez.SequenceClassifierPreprocessor(again)
+    preprocessor.num_segments = 2
+    for texts in ((["a b", ""],), (["a", "a b a"], ["b b", ""])):
+        expected = [library.encode(*row) for row in zip(*texts, strict=True)]
+        ids = [e.ids for e in expected]
+        assert [saved_file.encode(*row).ids for row in zip(*texts, strict=True)] == ids
+        columns = tuple(map(tf.constant, texts))
+        for encode in (preprocessor.encode, tf.function(preprocessor.encode)):
+            assert encode(columns if len(texts) == 2 else columns[0])["token_ids"].to_list() == ids
+        segments = preprocessor(texts if len(texts) == 2 else texts[0]).get("segment_ids")
+        if again.uses_segments:
+            found = [
+                row[: len(e)] for row, e in zip(segments.numpy().tolist(), expected, strict=True)
+            ]
+            assert found == [e.type_ids for e in expected]
+    # Long texts are truncated to the model's length, and answers are found at their tokens.
+    qa = ez.SpanQAPreprocessor(again, sequence_length=24)
+    answer = {"text": "b", "answer_start": 2}
+    x, y = qa((["a"], ["a b a"]), [answer])
+    ids = x["token_ids"].numpy()
+    assert ids[0][y.numpy()[0][0]] == again.token_to_id("b")
+    tagger = ez.TokenClassifierPreprocessor(again, sequence_length=8)
+    length = 8 - library.num_special_tokens_to_add(False)
+    examples = tagger.encode(["a " * 20])
+    assert examples["token_ids"].row_lengths().numpy().max() == 8
+    assert tagger.windows(tagger.tokens(["a " * 20])).length.numpy().max() == length
 
 
 def test_a_template_that_cannot_be_followed_is_refused(saved, tmp_path):

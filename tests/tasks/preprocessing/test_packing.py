@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from encoder_zoo.common.ragged_array import RaggedArray
+from encoder_zoo.encoders.tokenizers.files.special_tokens import make_template
 from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, iterate_by_length
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
@@ -49,7 +50,8 @@ def test_the_longer_text_is_trimmed_first(first, second, budget):
 @given(lengths, st.integers(0, 9))
 def test_rows_keep_their_first_pieces(sizes, kept):
     rows = [list(range(10, 10 + size)) for size in sizes]
-    ids, first = pack([tf.ragged.constant(rows, ragged_rank=1, dtype=tf.int32)], 2, 3, 1, kept + 2)
+    texts = [tf.ragged.constant(rows, ragged_rank=1, dtype=tf.int32)]
+    ids, first = pack(texts, make_template(2, 3, False), kept + 2)
     assert ids.to_list() == [[2, *row[:kept], 3] for row in rows]
     assert first.numpy().tolist() == [min(size, kept) + 2 for size in sizes]
 
@@ -68,7 +70,7 @@ A, B = tf.ragged.constant([[11, 12, 13], [14]]), tf.ragged.constant([[21], [22, 
     ],
 )
 def test_rows_of_both_families(segments, separators, max_length, rows, first_lengths):
-    ids, first = pack(segments, 2, 3, separators, max_length)
+    ids, first = pack(segments, make_template(2, 3, False, separators), max_length)
     assert ids.to_list() == rows
     assert first.numpy().tolist() == first_lengths
 
