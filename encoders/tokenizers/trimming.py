@@ -124,6 +124,7 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
         unknown: List of strings. The texts with the unknown token.
     """
     ids = {*found, *tokenizer.special_token_ids}
+    ids.update(*tokenizer.template_ids[:4])
     ids |= {token["id"] for token in tokenizer.added_tokens}
     if isinstance(tokenizer, BertTokenizer):
         ids |= _find_unknown_word_ids(tokenizer, unknown)
@@ -231,6 +232,9 @@ def _select_tokens(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
         config["merges"] = [merge for merge in config["merges"] if _has_tokens(merge, left)]
     added = tokenizer.added_tokens
     config["added_tokens"] = [{**token, "id": new[token["id"]]} for token in added]
+    if tokenizer.post_processor:
+        names = tokenizer.get_vocabulary()
+        config["post_processor"] = tokenizer.template.to_step({names[i]: new[i] for i in kept})
     return type(tokenizer)(**config)
 
 

@@ -207,7 +207,7 @@ def _read_template_parts(step: Mapping, name: str) -> Template:
     """Parse a TemplateProcessing step."""
     single, pair = _parse_parts(step.get("single")), _parse_parts(step.get("pair"))
     texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
-    if len(texts) == 2 and all(isinstance(name, str) for _, name, _ in pair):
+    if len(texts) == 2 and all(isinstance(name, str) for _, name, _ in (*single, *pair)):
         first, second = texts
         before, between, after = (
             tuple(name for _, name, _ in part)

@@ -206,7 +206,7 @@ def test_configuration_round_trip():
     }
     tokenizer = RobertaTokenizer(**arguments)
     again = RobertaTokenizer.from_config(json.loads(json.dumps(tokenizer.get_config())))
-    assert again.get_config() == {**arguments, "added_tokens": []}
+    assert again.get_config() == {**arguments, "added_tokens": [], "post_processor": None}
     assert again.special_token_ids == (1, 3, 4, 2, 0)
 
 
