@@ -441,7 +441,7 @@ def _read_tokenizer(
     arguments = stored.read_arguments(family)
     if arguments.get("model_max_length") == _read_max_length(checkpoint):
         arguments.pop("model_max_length", None)  # a model limit, not a user setting
-    tokenizer = stored.kind.load().from_files(stored.files, **arguments)
+    tokenizer = stored.read(**arguments)
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
     tokens = tokenizer.get_vocabulary()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from encoder_zoo.encoders.tokenizers.library import decode_texts, encode, parse_
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flatten_steps
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 
@@ -78,11 +75,6 @@ class FileTokenizer(ConfigFromSignature):
             if unknown is None and model.get("unk_token") is not None:
                 unknown = self._library.token_to_id(model["unk_token"])
         self.unknown_id = unknown
-
-    @classmethod
-    def from_files(cls, files: Mapping[str, Any]) -> Self:
-        """Load a tokenizer from preset files."""
-        return cls(**files)
 
     def __copy__(self) -> FileTokenizer:
         return self

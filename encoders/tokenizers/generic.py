@@ -16,7 +16,7 @@ from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import quote
-from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors
+from encoder_zoo.encoders.tokenizers.comparison import compare_processors
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,

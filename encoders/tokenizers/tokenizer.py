@@ -35,8 +35,6 @@ from encoder_zoo.common.wording import (
     invalid,
     suggest_names,
 )
-from encoder_zoo.encoders.tokenizers import ANY_STEPS
-from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors, compare_steps
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     complete_added_tokens,
@@ -415,43 +413,12 @@ class Tokenizer(TokenizerArguments):
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Load a tokenizer from files.
-
-        All steps in tokenizer.json will be executed. If they are not supported by this class, a
-        `GenericTokenizer` is returned. However, if tokenizer_config.json contains a class name,
-        transformers would ignore unsupported steps. In this case, an error is raised.
+        """Read a tokenizer without comparing the steps in tokenizer.json. See `create_tokenizer`.
 
         Args:
             files: `TokenizerFiles` with a vocabulary or a tokenizer.json.
-            **template: Arguments `uses_segments` and `pair_separators`.
-
-        Raises:
-            FileNotFoundError: If the folder does not contain a vocabulary.
-            ValueError: If a field has an invalid value, or if a step is not supported. See
-                `compare_steps`.
+            **template: Arguments `uses_segments`, `pair_separators` and `post_processor`.
         """
-        tokenizer, has_own_steps = None, False
-        try:
-            tokenizer = cls._from_files(files, **template)
-            if "tokenizer.json" in files:
-                compare_steps(files, tokenizer)
-                has_own_steps = True
-                compare_processors(files, tokenizer, type(tokenizer).__name__)
-            return tokenizer
-        except ValueError as own:
-            error = own
-            if "tokenizer.json" in files and not files.names_class:
-                try:
-                    return ANY_STEPS.load().from_files(files, cls, **template)
-                except ValueError as general:
-                    # Steps that differ from those of this class are not why the file is refused.
-                    error = own if tokenizer is None or has_own_steps else general
-            with files.add_folder_to_errors():
-                raise error from None
-
-    @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Load a tokenizer without checking the steps in tokenizer.json."""
         roles = files.read_special_tokens(cls)
         special = {*roles.values(), *cls._list_fixed_tokens()}
         added = [token for token in files.list_added_tokens() if token["content"] not in special]

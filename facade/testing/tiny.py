@@ -15,6 +15,7 @@ import numpy as np
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
+from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     CONTROL,
@@ -148,13 +149,13 @@ def build_tokenizer(kind: TokenizerClass, **template: object) -> Tokenizer:
 
     Args:
         kind: Class from `encoders.tokenizers`.
-        **template: Keyword arguments for `Tokenizer.from_files`.
+        **template: Keyword arguments for `create_tokenizer`.
     """
     contents = {
         name: _build_sentencepiece_model(*content) if name.endswith(".model") else content
         for name, content in TOKENIZER_FILES[kind.name].items()
     }
-    return kind.load().from_files(TokenizerFiles("tiny", contents), **template)
+    return create_tokenizer(kind.load(), TokenizerFiles("tiny", contents), **template)
 
 
 def _build_sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:

@@ -62,12 +62,12 @@ class StoredFile(NamedTuple):
 
     @property
     def kind(self) -> StoredFile:
-        """This object, whose method `load` returns the tokenizer class."""
+        """This object, which has the name of the tokenizer class."""
         return self
 
-    def load(self) -> type[FileTokenizer]:
-        """Return the tokenizer class."""
-        return FileTokenizer
+    def read(self) -> FileTokenizer:
+        """Create the tokenizer."""
+        return FileTokenizer(**self.files)
 
     def read_arguments(self, family: object) -> dict:
         """Return additional arguments for the tokenizer."""

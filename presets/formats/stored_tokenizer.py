@@ -10,8 +10,13 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
+from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.special_tokens import OPTIONS, Template
+from encoder_zoo.encoders.tokenizers.files.special_tokens import (
+    OPTIONS,
+    Template,
+    read_template,
+)
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.preset_files import GLINER, TOKENIZER_JSON
 
@@ -41,6 +46,10 @@ class StoredTokenizer(NamedTuple):
     files: TokenizerFiles
     added: tuple[str, ...] = ()
 
+    def read(self, **arguments: object) -> Tokenizer:
+        """Create the tokenizer. See `create_tokenizer` for arguments and errors."""
+        return create_tokenizer(self.kind.load(), self.files, **arguments)
+
     def read_arguments(self, family: Family | None) -> dict[str, object]:
         """Get constructor arguments from the files, for example the padding side.
 
@@ -66,7 +75,8 @@ class StoredTokenizer(NamedTuple):
         segments = segments and self._returns_segments()
         pairs = {"uses_segments": segments, "pair_separators": template.pair_separators}
         if isinstance(template, Template) and not template.is_regular:
-            pairs["post_processor"] = self.files.get_part("post_processor")
+            steps = self.files.get_steps("post_processor")
+            [pairs["post_processor"]] = [s for s in steps if read_template(s, "post_processor")]
         found = {**pairs, **_read_sides(self.files), **_read_max_length(self.files)}
         in_text = self.files.get_config_value("special_tokens_in_text")  # only in this package
         return found if in_text is None else {**found, "special_tokens_in_text": in_text}
@@ -218,7 +228,7 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
         kind: The `TokenizerClass` of the tokenizer.
 
     Returns:
-        `TokenizerFiles` for `kind.load().from_files(...)`.
+        `TokenizerFiles` for `create_tokenizer`.
 
     Raises:
         ValueError: If a file is missing or too large.

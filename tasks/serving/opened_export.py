@@ -26,6 +26,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers import ANY_STEPS, TOKENIZERS
+from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -343,7 +344,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     cls = load_answers_class(record.answers)
     settings = {name: from_setting(value) for name, value in record.settings.items()}
     settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")
-    tokenizer = read_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
+    tokenizer = _open_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
     preprocessor = _make_preprocessor(
         cls.preprocessor_class, tokenizer, record.preprocessor, f"{where}.preprocessor"
     )
@@ -386,7 +387,7 @@ def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where
         raise ValueError(f"{where}: {error}") from error
 
 
-def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer | FileTokenizer:
+def _open_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer | FileTokenizer:
     """Create the tokenizer of an export from the files in its folder.
 
     Args:
@@ -408,7 +409,7 @@ def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer 
     cls = kind.load()
     rules = _get_argument_rules(cls, TOKENIZER_ARGUMENTS)
     arguments = check_fields(arguments, rules, where, optional=True)
-    return cls.from_files(read_tokenizer_files(files, kind), **arguments)
+    return create_tokenizer(cls, read_tokenizer_files(files, kind), **arguments)
 
 
 def from_setting(value: object) -> object:

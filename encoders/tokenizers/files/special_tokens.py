@@ -219,7 +219,8 @@ def _read_template_parts(step: Mapping, name: str) -> Template:
         num_first = segments.count(0) if uses_segments else 1
         found = Template(before, between, after, alone, uses_segments, num_first)
         has_start = before or (len(alone) > 1 and alone[-1:] == after[-1:])
-        if has_start and between and found.get_parts(False) == single and found.get_parts(True) == pair:
+        is_same = found.get_parts(False) == single and found.get_parts(True) == pair
+        if has_start and between and is_same:
             return found
     raise ValueError(
         f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected the same tokens "

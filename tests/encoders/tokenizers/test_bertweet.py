@@ -9,6 +9,7 @@ import json
 import pytest
 
 import encoder_zoo as ez
+from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 
 pytestmark = pytest.mark.eager
@@ -39,7 +40,7 @@ GOLDEN = [
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return ez.BertweetTokenizer.from_files(TokenizerFiles("preset", FILES))
+    return create_tokenizer(ez.BertweetTokenizer, TokenizerFiles("preset", FILES))
 
 
 def test_ids_are_those_of_transformers(tokenizer):
@@ -58,7 +59,7 @@ def test_spans_are_the_pieces_own_characters(tokenizer):
 def test_it_reads_what_it_writes(tokenizer):
     files = tokenizer.to_files()
     said = {"tokenizer_config.json": json.loads(files.pop("tokenizer_config.json"))}
-    again = ez.BertweetTokenizer.from_files(TokenizerFiles("preset", {**files, **said}))
+    again = create_tokenizer(ez.BertweetTokenizer, TokenizerFiles("preset", {**files, **said}))
     assert again.get_config() == tokenizer.get_config()
     assert type(tokenizer).from_config(tokenizer.get_config()).tokenize(TEXTS).to_list() == GOLDEN
     assert tokenizer.mask_token_id == 4 + len(TOKENS)
@@ -84,4 +85,4 @@ def test_special_tokens_in_a_text_are_text_unless_asked_for(tokenizer):
 )
 def test_files_that_would_give_other_ids_are_refused(name, content, error):
     with pytest.raises(ValueError, match=error):
-        ez.BertweetTokenizer.from_files(TokenizerFiles("preset", {**FILES, name: content}))
+        create_tokenizer(ez.BertweetTokenizer, TokenizerFiles("preset", {**FILES, name: content}))

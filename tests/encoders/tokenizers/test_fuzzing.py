@@ -391,7 +391,7 @@ def read_tokenizer(reader, files: dict[str, bytes]) -> None:
         name: parse_object(content, name) if name.endswith(".json") else content.decode()
         for name, content in files.items()
     }
-    reader._from_files(TokenizerFiles("folder", contents))
+    reader.from_files(TokenizerFiles("folder", contents))
 
 
 @pytest.mark.slow(except_for="^WordPiece")

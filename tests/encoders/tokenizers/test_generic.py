@@ -17,6 +17,7 @@ from tokenizers import normalizers as normalizers_of
 from tokenizers import pre_tokenizers as words_of
 
 import encoder_zoo as ez
+from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.generic import GenericTokenizer
 from encoder_zoo.encoders.tokenizers.graphs import normalizers
@@ -329,7 +330,7 @@ def test_every_character(case):
 def opened(content, **settings):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **ROLES, **settings}
     contents = {"tokenizer.json": content, "tokenizer_config.json": settings}
-    return ez.BertTokenizer.from_files(TokenizerFiles("folder", contents))
+    return create_tokenizer(ez.BertTokenizer, TokenizerFiles("folder", contents))
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from encoder_zoo.encoders.tokenizers import (
     DEBERTA_SENTENCEPIECE,
     XLM_SENTENCEPIECE,
 )
+from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     BYTE,
     CONTROL,
@@ -57,7 +58,7 @@ def written(tokenizer, folder):
 
 def read(record, folder):
     with OpenFolder(folder, ["*"]) as files:
-        return record.load().from_files(read_tokenizer_files(files, record))
+        return create_tokenizer(record.load(), read_tokenizer_files(files, record))
 
 
 @pytest.mark.parametrize("model", ["nmt_nfkc", "albert", "bytes", "bpe", "bpe_spaces"])

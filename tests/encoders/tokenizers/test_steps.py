@@ -192,8 +192,7 @@ def opened(content, settings):
     contents = {"tokenizer.json": copy.deepcopy(content), "tokenizer_config.json": settings}
     files = TokenizerFiles("folder", contents)
     stored = StoredTokenizer(choose_tokenizer(files, {}, ["tokenizer.json"]), files)
-    template = stored.read_arguments(None)
-    return stored.kind.load().from_files(files, **template)
+    return stored.read(**stored.read_arguments(None))
 
 
 def differences(ours, theirs, engines=("library", "graph")):

@@ -12,6 +12,7 @@ from encoder_zoo.common.wording import decode_text
 from encoder_zoo.encoders import list_families
 from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet, parse_merges
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -46,12 +47,12 @@ def write_tokenizer(tokenizer, folder):
 
 def read_bert_tokenizer(folder):
     with OpenFolder(folder, ["*"]) as files:
-        return BertTokenizer.from_files(read_tokenizer_files(files, WORDPIECE))
+        return create_tokenizer(BertTokenizer, read_tokenizer_files(files, WORDPIECE))
 
 
 def read_roberta_tokenizer(folder):
     with OpenFolder(folder, ["*"]) as files:
-        return RobertaTokenizer.from_files(read_tokenizer_files(files, BYTE_BPE))
+        return create_tokenizer(RobertaTokenizer, read_tokenizer_files(files, BYTE_BPE))
 
 
 CASES = {

@@ -1,4 +1,4 @@
-"""Compare tokenizer.json with the steps executed by the tokenizer that was loaded from it."""
+"""Create tokenizers, and compare tokenizer.json with the steps that they execute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.wording import quote
+from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.files.special_tokens import collect_template_ids
 from encoder_zoo.encoders.tokenizers.steps import (
@@ -28,6 +29,46 @@ WHITESPACE_SPLIT = {"type": "WhitespaceSplit"}
 # Unicode white space, except for the space and U+0085, which is not included in NMT charsmaps.
 WHITE_SPACE = (*range(9, 14), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029)
 WHITE_SPACE += (0x202F, 0x205F, 0x3000)
+
+
+def create_tokenizer(cls: type[Tokenizer], files: TokenizerFiles, **template) -> Tokenizer:
+    """Create a tokenizer that executes all steps in tokenizer.json.
+
+    If a step is not supported by this class, a `GenericTokenizer` is returned. However, if
+    tokenizer_config.json contains a class name, transformers would ignore unsupported steps. In
+    this case, an error is raised.
+
+    Args:
+        cls: Class that `choose_tokenizer` selected.
+        files: `TokenizerFiles` with a vocabulary or a tokenizer.json.
+        **template: Arguments `uses_segments`, `pair_separators` and `post_processor`.
+
+    Raises:
+        FileNotFoundError: If the folder does not contain a vocabulary.
+        ValueError: If a field has an invalid value, or if a step is not supported. See
+            `compare_steps`.
+    """
+    any_steps = ANY_STEPS.load()
+    if cls is any_steps:
+        return any_steps.from_files(files, **template)
+    tokenizer, has_own_steps = None, False
+    try:
+        tokenizer = cls.from_files(files, **template)
+        if "tokenizer.json" in files:
+            compare_steps(files, tokenizer)
+            has_own_steps = True
+            compare_processors(files, tokenizer, type(tokenizer).__name__)
+        return tokenizer
+    except ValueError as own:
+        error = own
+        if "tokenizer.json" in files and not files.names_class:
+            try:
+                return any_steps.from_files(files, cls, **template)
+            except ValueError as general:
+                # Steps that differ from those of this class are not why the file is refused.
+                error = own if tokenizer is None or has_own_steps else general
+        with files.add_folder_to_errors():
+            raise error from None
 
 
 def normalize_steps(
