@@ -21,6 +21,7 @@ from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.generic import GenericTokenizer
 from encoder_zoo.encoders.tokenizers.graphs import normalizers
+from encoder_zoo.encoders.tokenizers.graphs import words as graph_words
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     GPT2_WORDS,
@@ -289,6 +290,23 @@ USUAL += "|Metaspace first|Nmt|Split ahead|Split property|words of bytes"
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_is_equal_in_each_engine_or_refused_by_name(case):
     check_engines(case, TEXTS)
+
+
+def test_a_new_step_is_one_function(monkeypatch):
+    """The library has this step. The graph needs a function that marks the starts of words."""
+
+    def split_length(step):
+        def apply(split):
+            at = tf.range(tf.size(split.begins))
+            word = tf.cumsum(tf.cast(split.begins, tf.int32)) - 1
+            return split._replace(begins=(at - tf.gather(split.starts, word)) % step["length"] == 0)
+
+        return apply
+
+    steps = {**graph_words.PRE_TOKENIZERS, "FixedLength": split_length}
+    monkeypatch.setattr(graph_words, "PRE_TOKENIZERS", steps)
+    monkeypatch.setitem(CASES, "toy", (*words(SPLIT, step("FixedLength", length=2)), True))
+    check_engines("toy", TEXTS)
 
 
 def step_types(cases, part):
