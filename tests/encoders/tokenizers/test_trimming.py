@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Library
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import TOKENIZERS, tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.special_tokens import Template
 from encoder_zoo.encoders.tokenizers.trimming import count_changed_tokens, trim_tokenizer
 from encoder_zoo.testing import tiny
 
@@ -186,6 +187,16 @@ class TestUnigram:
         assert kept == [0, 1, 2, 3, 4, 5, 6, 7, 9]
         again = ez.CamembertTokenizer.from_sentencepiece(trimmed.proto)
         assert again.get_vocabulary() == trimmed.get_vocabulary()
+
+
+def test_the_tokens_of_a_template_are_kept_with_new_ids():
+    template = Template(("[CLS]", "x"), ("[SEP]",), ("[SEP]",), ("[SEP]",), True)
+    tokens = [*BERT, "y", "x", "a"]
+    step = template.to_step({token: i for i, token in enumerate(tokens)})
+    trimmed, _ = trim_tokenizer(ez.BertTokenizer(tokens, post_processor=step), ["a"])
+    assert trimmed.get_vocabulary() == [*BERT, "x", "a"]
+    assert trimmed.template_ids.before == (2, 5)
+    assert trimmed.post_processor["special_tokens"]["x"]["ids"] == [5]
 
 
 class TestAddedTokens:
