@@ -305,7 +305,8 @@ def test_a_template_with_several_special_tokens_is_followed(saved, tmp_path, nam
     length = 8 - library.num_special_tokens_to_add(False)
     examples = tagger.encode(["a " * 20])
     assert examples["token_ids"].row_lengths().numpy().max() == 8
-    assert tagger.windows(tagger.tokens(["a " * 20])).length.numpy().max() == length
+    windows = tagger.split_into_windows(tagger.tokenize(["a " * 20]))
+    assert windows.length.numpy().max() == length
 
 
 def test_a_template_that_cannot_be_followed_is_refused(saved, tmp_path):
