@@ -29,14 +29,7 @@ from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
-from encoder_zoo.presets.formats.checkpoint import (
-    check_weights,
-    convert_to_float32,
-    find_layer,
-    list_named_weights,
-    make_stored_array,
-    map_backbone_layers,
-)
+from encoder_zoo.presets.formats import checkpoint
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
@@ -89,7 +82,8 @@ def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
     """
     prefix = backbone.family.prefix
     found = {
-        name: find_layer(backbone, path) for path, name in map_backbone_layers(backbone).items()
+        name: checkpoint.find_layer(backbone, path)
+        for path, name in checkpoint.map_backbone_layers(backbone).items()
     }
     return {
         f"{prefix}.{name}": layer
@@ -116,13 +110,13 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         )
     # Shapes follow PyTorch conventions: A is (rank, in) and B is (out, rank).
     arrays = {
-        f"{PREFIX}{name}.lora_{which}.weight": make_stored_array(kernel, transposed=True)
+        f"{PREFIX}{name}.lora_{which}.weight": checkpoint.make_stored_array(kernel, transposed=True)
         for name, layer in layers.items()
         for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
     }
     whole = _list_whole_tensors(task, updates)
     for name, (weight, transposed) in whole.items():
-        arrays[name] = make_stored_array(weight, transposed)
+        arrays[name] = checkpoint.make_stored_array(weight, transposed)
     factors = [w for layer in updates for w in (layer.lora_kernel_a, layer.lora_kernel_b)]
     _check_holds_trained(task, [*(weight for weight, _ in whole.values()), *factors])
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
@@ -204,12 +198,12 @@ def _list_whole_tensors(
     backbone, record = task.backbone, task.head_record
     found = []
     if task.head is not None:
-        found += list_named_weights(task, record.tensors)
+        found += checkpoint.list_named_weights(task, record.tensors)
     elif head is not None:
-        found += list_named_weights(SimpleNamespace(head=head), record.tensors)
+        found += checkpoint.list_named_weights(SimpleNamespace(head=head), record.tensors)
     if record.pooled and backbone.pooler_dense not in updates:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
-        found += list_named_weights(backbone, layers)
+        found += checkpoint.list_named_weights(backbone, layers)
     return {PREFIX + name: rest for name, *rest in found}
 
 
@@ -230,7 +224,8 @@ def get_weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
     if find_updates(task.backbone):
         return task.weights_before_adapters
     found = {
-        name: make_stored_array(*given) for name, given in _list_whole_tensors(task, ()).items()
+        name: checkpoint.make_stored_array(*given)
+        for name, given in _list_whole_tensors(task, ()).items()
     }
     return MappingProxyType(found)
 
@@ -486,6 +481,6 @@ def _check_shapes(
 
 def _read_values(file: SafetensorsFile, name: str) -> np.ndarray:
     check_floats(file.get_dtype(name), file.path, name)
-    value = convert_to_float32(file.read(name))
-    check_weights(value, f"{file.path}: {name}", "Download the file again.")
+    value = checkpoint.convert_to_float32(file.read(name))
+    checkpoint.check_weights(value, f"{file.path}: {name}", "Download the file again.")
     return value

@@ -24,34 +24,13 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.low_rank import UPDATES
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
+from encoder_zoo.presets import model_card
 from encoder_zoo.presets.files.atomic import Kind, replace_folder
 from encoder_zoo.presets.files.json_data import convert_to_json, encode_json
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.presets.formats.checkpoint import (
-    check_not_quantized,
-    list_named_weights,
-    make_default_labels,
-    make_stored_array,
-    map_backbone_layers,
-)
+from encoder_zoo.presets.formats import checkpoint, preset_files
 from encoder_zoo.presets.formats.config import make_backbone_config
-from encoder_zoo.presets.formats.preset_files import (
-    CONFIG,
-    MANIFEST,
-    SAFETENSORS,
-    list_replaced_module_patterns,
-    list_replaced_preset_patterns,
-)
 from encoder_zoo.presets.formats.preset_task import PresetTask
-from encoder_zoo.presets.model_card import (
-    GLINER_LIBRARY,
-    SENTENCE_TRANSFORMERS,
-    TRANSFORMERS,
-    Description,
-    Usage,
-    make_example_call,
-    write_card,
-)
 
 SHARD_BYTES = 5_000_000_000
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -73,9 +52,9 @@ def save_backbone(
 ) -> None:
     """Save a backbone to a folder. See `Backbone.save_to_preset`."""
     settings = {"task": "backbone"}
-    usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
-    about = Description(backbone, usage, repository=repository)
-    weights = _collect_weights(backbone, map_backbone_layers(backbone))
+    usage = model_card.Usage("feature-extraction", "Backbone", model_card.TRANSFORMERS, "AutoModel")
+    about = model_card.Description(backbone, usage, repository=repository)
+    weights = _collect_weights(backbone, checkpoint.map_backbone_layers(backbone))
     check_all_saved(backbone, weights)
     if format == "keras_hub":
         load_extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
@@ -87,7 +66,7 @@ def save_backbone(
 
 def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
     """Save a tokenizer to a folder. See `Tokenizer.save_to_preset`."""
-    others = [name for name in list_replaced_patterns() if name != MANIFEST]
+    others = [name for name in list_replaced_patterns() if name != preset_files.MANIFEST]
     kind = Kind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
     with replace_folder(folder, kind) as new:
         _write_files(new, tokenizer.to_files())
@@ -123,7 +102,7 @@ def save_task(
     stored |= {name: convert_to_json(getattr(task, name)) for name in task.record.answer_settings}
     if stored:
         settings["preprocessor"] = stored
-    about = Description(backbone, _make_usage(task), task.last_evaluation, repository)
+    about = model_card.Description(backbone, _make_usage(task), task.last_evaluation, repository)
     if format == "keras_hub":
         load_extra("save_for_keras_hub")(task, None, dtype, folder, settings, about)
         return
@@ -134,7 +113,7 @@ def save_task(
     labels = tuple(config.get("id2label", {}).values())
     if type(backbone) is not backbone.family.backbone:  # a class of the user
         settings["backbone_class"] = type(backbone).__name__
-    if task.num_classes and task.labels == make_default_labels(task.num_classes):
+    if task.num_classes and task.labels == checkpoint.make_default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # not unnamed classes
     files = {**layout.make_files(task, DTYPES[dtype] if dtype else None), **beside}
     model = model._replace(config=config if layout.encoder_prefix is None else None)
@@ -165,7 +144,7 @@ def _collect_stored_model(task: PresetTask) -> StoredModel:
     layout = task.record.folder
     prefix = prefix if layout.encoder_prefix is None else layout.encoder_prefix
     weights = {
-        **_collect_weights(backbone, map_backbone_layers(backbone), prefix),
+        **_collect_weights(backbone, checkpoint.map_backbone_layers(backbone), prefix),
         **_collect_weights(task, head.tensors),
     }
     check_all_saved(task, weights, layout.list_weights(task))
@@ -180,26 +159,31 @@ def _name_architecture(task: PresetTask) -> str:
     return task.backbone.family.class_prefix + suffix
 
 
-def _make_usage(task: PresetTask) -> Usage:
+def _make_usage(task: PresetTask) -> model_card.Usage:
     """Describe how to load a preset with this package and another library, for the model card."""
     suffix = task.record.head
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
-    library, there = TRANSFORMERS, "AutoModel"
+    library, there = model_card.TRANSFORMERS, "AutoModel"
     if theirs := task.record.folder.opened_by:
-        library, there = GLINER_LIBRARY if theirs == "GLiNER" else SENTENCE_TRANSFORMERS, theirs
+        library, there = (
+            model_card.GLINER_LIBRARY if theirs == "GLiNER" else model_card.SENTENCE_TRANSFORMERS,
+            theirs,
+        )
     elif suffix in task.backbone.family.heads:
         there = there + suffix if task.head_record.auto_class else _name_architecture(task)
     example = ""
     if task.preprocessor is not None:
-        example = make_example_call(task.record.text_method, task.preprocessor.tokenizer.mask_token)
-    return Usage(task.record.pipeline_tag, here, library, there, example)
+        example = model_card.make_example_call(
+            task.record.text_method, task.preprocessor.tokenizer.mask_token
+        )
+    return model_card.Usage(task.record.pipeline_tag, here, library, there, example)
 
 
 def _save(
     folder,
     model: StoredModel,
     settings: dict,
-    about: Description,
+    about: model_card.Description,
     dtype: str | None,
     shard_bytes: int,
     files: Mapping = MappingProxyType({}),
@@ -232,7 +216,7 @@ def _write_model(
     dtypes, main = _list_dtypes(weights, dtype)
     if config is not None:
         config = {**config, **make_backbone_config(backbone, tokenizer), "dtype": main}
-        (new / CONFIG).write_bytes(encode_json(config))
+        (new / preset_files.CONFIG).write_bytes(encode_json(config))
     _write_weights(new, weights, dtypes, shard_bytes)
     _write_files(new, {} if tokenizer is None else make_tokenizer_files(tokenizer, backbone))
 
@@ -260,19 +244,23 @@ def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
 def list_replaced_patterns() -> list[str]:
     """List patterns of all files and folders that saving replaces, except the model card."""
     return [
-        *list_replaced_preset_patterns(),
-        *list_replaced_module_patterns(),
+        *preset_files.list_replaced_preset_patterns(),
+        *preset_files.list_replaced_module_patterns(),
         *load_extra("kerashub").list_files(),
     ]
 
 
 @contextlib.contextmanager
-def replace_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
+def replace_preset(folder, settings, about: model_card.Description) -> Iterator[pathlib.Path]:
     """Context manager that replaces a preset, and writes the model card and the manifest."""
-    kind = Kind("a preset", _is_preset, read=[n for n in list_replaced_patterns() if n != MANIFEST])
+    kind = Kind(
+        "a preset",
+        _is_preset,
+        read=[n for n in list_replaced_patterns() if n != preset_files.MANIFEST],
+    )
     with replace_folder(folder, kind) as new:
         yield new
-        write_card(new, pathlib.Path(folder).resolve(), about)
+        model_card.write_card(new, pathlib.Path(folder).resolve(), about)
         write_manifest(new, settings)
 
 
@@ -286,7 +274,7 @@ def _make_head_config(task: PresetTask, head: Head) -> dict:
     """Create the config.json fields for the head and the task labels."""
     config = {}
     if task.num_classes:
-        labels = task.labels or make_default_labels(task.num_classes)
+        labels = task.labels or checkpoint.make_default_labels(task.num_classes)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         config["label2id"] = {label: i for i, label in enumerate(labels)}
     if task.problem_type:
@@ -304,8 +292,8 @@ Weights = dict[str, tuple[keras.Variable, bool]]
 def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
     """Map tensor names to tuples (weight, whether the stored tensor is transposed)."""
     for path in layers:
-        check_not_quantized(model, path)
-    return {prefix + name: rest for name, *rest in list_named_weights(model, layers)}
+        checkpoint.check_not_quantized(model, path)
+    return {prefix + name: rest for name, *rest in checkpoint.list_named_weights(model, layers)}
 
 
 def check_all_saved(
@@ -345,14 +333,17 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
     names = {}
     for i, shard in enumerate(shards, 1):
         file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-        file = SAFETENSORS.file if len(shards) == 1 else file
-        arrays = {name: make_stored_array(*weights[name], DTYPES[dtypes[name]]) for name in shard}
+        file = preset_files.SAFETENSORS.file if len(shards) == 1 else file
+        arrays = {
+            name: checkpoint.make_stored_array(*weights[name], DTYPES[dtypes[name]])
+            for name in shard
+        }
         # transformers opens only files with this metadata.
         save_file(arrays, folder / file, metadata={"format": "pt"})
         names |= dict.fromkeys(shard, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
-        (folder / SAFETENSORS.index).write_bytes(encode_json(index))
+        (folder / preset_files.SAFETENSORS.index).write_bytes(encode_json(index))
 
 
 def _split_into_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:

@@ -22,12 +22,7 @@ from encoder_zoo.encoders.family import CustomHeadRecord
 from encoder_zoo.encoders.layers import ACTIVATIONS
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB, KerasHubNames
-from encoder_zoo.presets.formats.checkpoint import (
-    check_not_quantized,
-    find_layer,
-    map_block_indices,
-    number_block_names,
-)
+from encoder_zoo.presets.formats import checkpoint
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import Description, Library
 from encoder_zoo.presets.saving import replace_preset
@@ -123,7 +118,7 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
             _check_built_in(names.backbone, {ours: arguments.get(theirs, value)}, backbone)
             arguments[theirs] = value
     there = cls(**arguments, dtype=dtype or backbone.dtype_policy)
-    groups = number_block_names(names.groups, map_block_indices(backbone))
+    groups = checkpoint.number_block_names(names.groups, checkpoint.map_block_indices(backbone))
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning(
@@ -248,10 +243,10 @@ def _copy_weights(model: keras.Model, there: keras.Model, groups: Mapping[str, s
         groups: Dict that maps attribute paths in `model` to group names in KerasHub weight files.
     """
     for path, group in groups.items():
-        ours = find_layer(model, path)
+        ours = checkpoint.find_layer(model, path)
         if ours is None:  # an optional layer
             continue
-        check_not_quantized(model, path)
+        checkpoint.check_not_quantized(model, path)
         if isinstance(ours, keras.layers.Dense):
             values = [ours.kernel, ours.bias]  # with merged LoRA updates
         else:
@@ -269,7 +264,7 @@ def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.nda
     embedding of segment 0 is added to all positions.
     """
     layer = backbone.embeddings
-    table = keras.ops.convert_to_numpy(find_layer(backbone, path).embeddings)
+    table = keras.ops.convert_to_numpy(checkpoint.find_layer(backbone, path).embeddings)
     table = table[len(table) - backbone.max_sequence_length :]
     if with_segment and layer.segment_embedding is not None:
         table = table + keras.ops.convert_to_numpy(layer.segment_embedding.embeddings)[0]

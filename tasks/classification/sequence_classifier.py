@@ -16,17 +16,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import (
-    PositiveInt,
-    Probability,
-    Rate,
-    Rule,
-    Temperature,
-    validate_arguments,
-)
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
@@ -43,6 +36,7 @@ from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
+from encoder_zoo.tasks.classification import class_labels
 from encoder_zoo.tasks.classification.class_answers import (
     OTHER_ANSWERS,
     ClassAnswers,
@@ -50,13 +44,6 @@ from encoder_zoo.tasks.classification.class_answers import (
     ProblemType,
     is_single,
     mask_best_classes,
-)
-from encoder_zoo.tasks.classification.class_labels import (
-    collect_labels,
-    convert_class_indices,
-    convert_multi_label_targets,
-    learn_classes,
-    list_classes,
 )
 from encoder_zoo.tasks.classification.class_scores import ScoresClasses
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
@@ -109,7 +96,7 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
         return
     several = objective.activation == "sigmoid"
     parts = [part["labels"].numpy() for part in (examples, held_out)]
-    seen, wanted = (list_classes(part, several) for part in parts)
+    seen, wanted = (class_labels.list_classes(part, several) for part in parts)
     first, last = map(len, parts)
     names = objective.labels or range(objective.num_classes)
     unseen = [repr(names[i]) for i in wanted - seen]
@@ -184,7 +171,9 @@ class Explanation(Attributions):
     score: float
 
 
-Label = Annotated[str | int, Rule(lambda v: type(v) in (str, int), "the name or index of a class")]
+Label = Annotated[
+    str | int, validation.Rule(lambda v: type(v) in (str, int), "the name or index of a class")
+]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -264,20 +253,20 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         learns_soft_labels=True,
     )
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: SequenceClassifierPreprocessor | None = None,
-        num_classes: PositiveInt | None = None,
+        num_classes: validation.PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         problem_type: ProblemType = "single_label_classification",
-        dropout: Rate | None = None,
+        dropout: validation.Rate | None = None,
         window_pooling: WindowPooling = "mean",
         head: keras.layers.Layer | None = None,
-        temperature: Temperature = 1.0,
+        temperature: validation.Temperature = 1.0,
         thresholds: Thresholds | None = None,
-        abstain_below: Probability | None = None,
+        abstain_below: validation.Probability | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -359,8 +348,10 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     def _find_labels(self, given: Given) -> list[str] | int:
         if given.kind == "dataset":
-            return learn_classes(collect_labels(given.x, self.preprocessor), self._is_multi_label())
-        learned = learn_classes(given.y, self._is_multi_label())
+            return class_labels.learn_classes(
+                class_labels.collect_labels(given.x, self.preprocessor), self._is_multi_label()
+            )
+        learned = class_labels.learn_classes(given.y, self._is_multi_label())
         # Errors must be raised before the head is built for these labels.
         check_one_each(given.x, given.y)
         if given.kind == "arrays" and not isinstance(learned, int):
@@ -392,9 +383,9 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
         if self._is_multi_label():
-            targets = convert_multi_label_targets(y, self.labels, classes)
+            targets = class_labels.convert_multi_label_targets(y, self.labels, classes)
         else:
-            targets = convert_class_indices(y, self.labels, classes)
+            targets = class_labels.convert_class_indices(y, self.labels, classes)
         targets = np.asarray(targets)
         targets = np.eye(classes)[targets] if targets.ndim == 1 else targets
         if len(targets) != len(logits):
@@ -466,14 +457,14 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     ) -> list[Explanation]: ...
     @overload
     def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
-    @validate_arguments
+    @validation.validate_arguments
     @skips_missing("texts")
     def explain(
         self,
         texts,
         label: Label | None = None,
         method: Method = "integrated_gradients",
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         missing: Missing = "error",
     ):
         """Compute the contribution of each word to a label's logit.

@@ -15,15 +15,8 @@ import keras
 import numpy as np
 from safetensors.numpy import save
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import (
-    NonNegativeInt,
-    PositiveInt,
-    Probability,
-    Verbosity,
-    one_of,
-    validate_arguments,
-)
 from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
@@ -307,16 +300,16 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         {**TextEmbedder.default_losses, SCORES: losses.CosineSimilarity}
     )
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: TextEmbedderPreprocessor | None = None,
-        num_classes: PositiveInt | None = None,
+        num_classes: validation.PositiveInt | None = None,
         labels: Sequence[str] | None = None,
-        problem_type: Annotated[str, one_of(SINGLE, SEVERAL)] = SINGLE,
+        problem_type: Annotated[str, validation.one_of(SINGLE, SEVERAL)] = SINGLE,
         thresholds: Thresholds | None = None,
-        abstain_below: Probability | None = None,
+        abstain_below: validation.Probability | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -358,16 +351,16 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     # -- training ------------------------------------------------------------------------------
 
-    @validate_arguments
+    @validation.validate_arguments
     def fit(
         self,
         texts: object,
         labels: object = None,
-        batch_size: PositiveInt = 16,
-        epochs: NonNegativeInt = 1,
+        batch_size: validation.PositiveInt = 16,
+        epochs: validation.NonNegativeInt = 1,
         *,
-        pairs_per_text: PositiveInt = 10,
-        verbose: Verbosity = "auto",
+        pairs_per_text: validation.PositiveInt = 10,
+        verbose: validation.Verbosity = "auto",
         callbacks: Callbacks | None = None,
     ) -> History:
         """Train the embedder on text pairs and fit the classification head.
@@ -468,7 +461,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         batch_size: int | None = None,
         *,
         return_dict: Literal[True] = True,
-        verbose: Verbosity = "auto",
+        verbose: validation.Verbosity = "auto",
     ) -> dict[str, float]: ...
     @overload
     def evaluate(
@@ -478,17 +471,17 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         batch_size: int | None = None,
         *,
         return_dict: Literal[False],
-        verbose: Verbosity = "auto",
+        verbose: validation.Verbosity = "auto",
     ) -> list[float]: ...
-    @validate_arguments
+    @validation.validate_arguments
     def evaluate(
         self,
         texts: object,
         labels: object = None,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
         *,
         return_dict: bool = True,
-        verbose: Verbosity = "auto",
+        verbose: validation.Verbosity = "auto",
     ) -> dict[str, float] | list[float]:
         """Evaluate the classifier on a test set.
 
@@ -520,9 +513,13 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
     # -- answers -------------------------------------------------------------------------------
 
-    @validate_arguments
+    @validation.validate_arguments
     def predict(
-        self, texts: object, batch_size: PositiveInt | None = None, *, verbose: Verbosity = "auto"
+        self,
+        texts: object,
+        batch_size: validation.PositiveInt | None = None,
+        *,
+        verbose: validation.Verbosity = "auto",
     ) -> np.ndarray:
         """Compute the class logits, (N, C) float32.
 
@@ -552,9 +549,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self, **settings)
 
-    @validate_arguments
+    @validation.validate_arguments
     def tune_thresholds(
-        self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
+        self, texts: object, labels: object = None, batch_size: validation.PositiveInt | None = None
     ) -> dict[str, float]:
         """For each label, set the threshold that gives the highest F1 on held-out texts.
 

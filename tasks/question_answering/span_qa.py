@@ -32,9 +32,6 @@ from encoder_zoo.tasks.losses.batch_loss import BatchLoss
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, get_text
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
-from encoder_zoo.tasks.question_answering.answer_ranking import (
-    AnswerExplanation,
-)
 from encoder_zoo.tasks.question_answering.answers import (
     COLUMNS,
     NO_LABELS,
@@ -51,8 +48,6 @@ from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from encoder_zoo.tasks.question_answering.answer_ranking import AnswerOptions
 
 
 class SpanQAPresetArguments(TaskPresetArguments, total=False):
@@ -270,16 +265,16 @@ class SpanQA(Task):
         question: str,
         context: str,
         method: Method = "integrated_gradients",
-        **options: Unpack[AnswerOptions],
-    ) -> AnswerExplanation: ...
+        **options: Unpack[answer_ranking.AnswerOptions],
+    ) -> answer_ranking.AnswerExplanation: ...
     @overload
     def explain(
         self,
         question: Iterable[Any],
         context: Iterable[Any],
         method: Method = "integrated_gradients",
-        **options: Unpack[AnswerOptions],
-    ) -> list[AnswerExplanation]: ...
+        **options: Unpack[answer_ranking.AnswerOptions],
+    ) -> list[answer_ranking.AnswerExplanation]: ...
     @validate_arguments
     def explain(
         self,
