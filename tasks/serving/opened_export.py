@@ -13,6 +13,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
+import numpy as np
+
 from encoder_zoo.common.configuration import get_argument_names, get_argument_rules
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.common.validation import (
@@ -39,7 +41,7 @@ from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 from encoder_zoo.tasks import ANSWERS
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.serving.engines import EngineRunner, Session, open_session
+from encoder_zoo.tasks.serving.engines import MASK_INPUTS, EngineRunner, Session, open_session
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.answers import Answers
@@ -140,6 +142,7 @@ class OpenedExport:
         self.agreement = record.agreement
         self.preprocessor = answers.preprocessor
         self._answers = answers
+        self._backbone = ExportedBackbone(**record.backbone)
 
     def __repr__(self) -> str:
         return f"<OpenedExport of {self.task}: {self.dtype} by {self.engine}>"
@@ -186,9 +189,60 @@ class OpenedExport:
 
         Returns:
             Array of outputs in the input order.
+
+        Raises:
+            ValueError: If preprocessed inputs have a wrong shape or type, or values out of range.
         """
-        run = self._answers.runner.predict if is_prepared(x) else self._answers.predict_texts
-        return _run_in_numpy(run)(x, batch_size)
+        if not is_prepared(x):
+            return _run_in_numpy(self._answers.predict_texts)(x, batch_size)
+        x = _check_arrays(x, self._backbone)
+        return _run_in_numpy(self._answers.runner.predict)(x, batch_size)
+
+
+def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarray]:
+    """Check preprocessed inputs without Keras, because engines compute wrong outputs or crash."""
+    arrays = {name: _convert_to_integers(name, values) for name, values in x.items()}
+    if "token_ids" not in arrays:
+        return arrays  # the error message of the runner contains the input names
+    shape = arrays["token_ids"].shape
+    if len(shape) != 2:
+        raise invalid("the shape of token_ids", shape, "two sizes, (batch, length)")
+    if shape[1] > backbone.max_sequence_length:
+        raise ValueError(
+            f"The length of token_ids is {shape[1]}, but the model supports at most "
+            f"{backbone.max_sequence_length}. Truncate the texts, or pass texts to `predict`."
+        )
+    highest = {
+        "token_ids": backbone.vocabulary_size - 1,
+        "segment_ids": max(1, backbone.num_segments - 1),  # ignored by models with one segment
+        **dict.fromkeys(("padding_mask", *MASK_INPUTS), 1),
+    }
+    for name in highest.keys() & arrays.keys():
+        _check_array(name, arrays[name], shape, highest[name])
+    return arrays
+
+
+def _check_array(name: str, values: np.ndarray, shape: tuple[int, ...], highest: int) -> None:
+    if values.shape != shape:
+        raise invalid(f"the shape of {name}", values.shape, f"{shape}, as for token_ids")
+    wrong = np.argwhere((values < 0) | (values > highest))
+    if len(wrong):
+        row, column = wrong[0]
+        raise ValueError(
+            f"{name} has {values[row, column]} in row {row}. Expected integers from 0 to {highest}."
+        )
+
+
+def _convert_to_integers(name: str, values: object) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            f"{name} has rows of different lengths. Pad all rows to the same length."
+        ) from None
+    if array.size and array.dtype.kind not in "iub":
+        raise invalid(f"the type of {name}", str(array.dtype), "integers")
+    return array.astype("int64")
 
 
 def _run_in_numpy(function: Callable) -> Callable:

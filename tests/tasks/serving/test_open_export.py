@@ -137,6 +137,31 @@ def test_a_table_with_a_column_of_texts(classifier, served):
         opened.predict({"input_ids": np.array([[2, 3]])})
 
 
+@pytest.mark.parametrize(
+    "changed, match",
+    [
+        ({"token_ids": [2, 3]}, "token_ids.*(2,).*batch, length"),
+        ({"token_ids": [[2, 3], [2]]}, "token_ids has rows of different lengths"),
+        ({"token_ids": [[2.5, 3.0]]}, "token_ids.*float64.*integers"),
+        ({"token_ids": [[2, -1]]}, "token_ids has -1 in row 0"),
+        ({"token_ids": [[2, 3], [2, 10_000]]}, "token_ids has 10000 in row 1.*from 0 to"),
+        ({"token_ids": [[2] * 1000]}, "length of token_ids is 1000.*at most"),
+        ({"token_ids": [[2, 3]], "padding_mask": [[1, 2]]}, "padding_mask has 2 in row 0"),
+        ({"token_ids": [[2, 3]], "padding_mask": [[1]]}, r"shape of padding_mask.*\(1, 2\)"),
+        ({"token_ids": [[2, 3]], "segment_ids": [[0, 7]]}, "segment_ids has 7 in row 0"),
+    ],
+)
+def test_preprocessed_inputs_are_checked(served, changed, match):
+    with pytest.raises(ValueError, match=match):
+        ez.open_export(served).predict(changed)
+
+
+def test_preprocessed_inputs_can_be_lists(classifier, served):
+    x = {"token_ids": [[2, 5, 3]], "padding_mask": [[True, True, True]]}
+    expected = classifier.predict({name: np.array(values) for name, values in x.items()}, verbose=0)
+    assert_same(ez.open_export(served).predict(x), expected)
+
+
 @pytest.fixture(scope="module")
 def nano():
     return ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
