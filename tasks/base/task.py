@@ -189,7 +189,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         )
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
-    def encode_inputs(self, inputs: dict, training: bool | None = None) -> dict:
+    def encode_inputs(self, inputs: dict, training=None) -> dict:
         """Compute the backbone outputs. Inputs that the backbone does not use are ignored."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.compute_query_stream(inputs, training)}

@@ -212,6 +212,7 @@ class Preprocessor(ConfigFromSignature):
         check_same_count(examples)
         return examples
 
+    @validate_arguments
     def count_specials(self, is_pair: bool = False) -> int:
         """Return the number of special tokens in an example."""
         return self.tokenizer.template.count(is_pair)
