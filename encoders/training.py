@@ -5,11 +5,10 @@ This module also traces identical blocks only once.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.context import get_context
@@ -33,7 +32,6 @@ BLOCK_PATH = r"[^/]+/(\w+_)?block_\d+/"
 PROJECTIONS = r"(cross_)?attention/(global_)?(query|key|value|query_key_value|distance)"
 SPLIT_COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
 SPLIT_ROWS = (r"(cross_)?attention/output", "output")
-SETTING = bool | int | float | str | tuple | None
 TOKEN_TABLE = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
 
 
@@ -128,22 +126,42 @@ def call_block(
 def _describe_block(block: keras.layers.Layer) -> str:
     """Return a description of a block. Blocks with equal descriptions can share a trace.
 
-    All attributes with simple values, arrays and functions are included, because custom layers can
-    depend on them.
+    All attributes are included that not every Keras layer has, because custom layers can depend on
+    them.
     """
     layers = []
     for layer in list_layers(block):
-        given = {n: v for n, v in list_attributes(layer).items() if not hasattr(keras.Layer, n)}
-        own = {n: v for n, v in given.items() if isinstance(v, SETTING)}
-        own |= {n: id(v) for n, v in given.items() if _is_array_or_function(v)}
-        call = vars(layer).get("call")  # an instance attribute if the layer is observed
-        layers.append((type(layer), layer.get_config() | own | {"name": None, "call": call}))
+        given = {n: v for n, v in vars(layer).items() if not _belongs_to_keras(n)}
+        policy = layer.dtype_policy.get_config()
+        layers.append((type(layer), policy, {n: _describe_value(v) for n, v in given.items()}))
     return repr((layers, [(v.shape, v.dtype, v.trainable) for v in block.variables]))
 
 
-def _is_array_or_function(value: object) -> bool:
-    # Initializers and layers can be called, too, and have a configuration.
-    return isinstance(value, np.ndarray) or (callable(value) and not hasattr(value, "get_config"))
+def _belongs_to_keras(name: str) -> bool:
+    """Return whether every Keras layer has this attribute, such as its name and path.
+
+    TensorFlow adds attributes that begin with "_self_".
+    """
+    return name in _list_attributes_of_keras() or name.startswith("_self_")
+
+
+@functools.cache
+def _list_attributes_of_keras() -> frozenset[str]:
+    return frozenset(vars(keras.layers.Layer(name="layer")))
+
+
+def _describe_value(value: object) -> object:
+    if isinstance(value, keras.Variable | keras.layers.Layer | keras.random.SeedGenerator):
+        return type(value)  # the layers, the variables and their states are described or arguments
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {name: _describe_value(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_describe_value(inner) for inner in value]
+    if hasattr(value, "get_config") and not isinstance(value, type):  # such as an initializer
+        return type(value), value.get_config()
+    return "object", id(value)  # such as an array, a function or a class
 
 
 # Names of attributes for biases (e.g. "bias", "bias_hh" or "query_bias"), and for the scale and
