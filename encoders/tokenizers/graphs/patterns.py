@@ -105,7 +105,7 @@ def make_finder(
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
         >>> chars = decode_characters(tf.constant(["abcab"]))
-        >>> matched, first = make_finder({"String": "ab"})(chars, chars.row_starts())
+        >>> matched, first = make_finder({"String": "ab"})(chars, chars.mark_row_starts())
         >>> matched.numpy().tolist(), first.numpy().tolist()
         ([True, True, False, True, True], [True, False, True, True, False])
     """
