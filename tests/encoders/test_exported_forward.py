@@ -194,6 +194,7 @@ for name in sys.argv[1].split():
 """
 
 
+@pytest.mark.slow
 def test_the_exported_function_computes_with_the_current_weights():
     run(PARTS + CURRENT, KERAS_BACKEND="torch")
 

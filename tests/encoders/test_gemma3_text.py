@@ -127,6 +127,7 @@ def test_a_trimmed_embedder_has_the_same_vectors():
     np.testing.assert_array_equal(trimmed.embed(texts), embedder.embed(texts))
 
 
+@pytest.mark.slow
 def test_a_regressor_without_a_bias_is_refused():
     pytest.importorskip("sklearn")
     from encoder_zoo import sklearn as estimators

@@ -82,6 +82,7 @@ def test_attention_is_that_of_a_loop(request, monkeypatch, is_long, slots):
     np.testing.assert_allclose(sums, 1, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="uses a tape of TensorFlow")
 @pytest.mark.parametrize("slots", [64, 2], ids=["slots", "pairs"])
 def test_gradients_of_parts_are_those_of_all_pairs(request, monkeypatch, slots):

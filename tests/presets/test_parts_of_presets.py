@@ -15,7 +15,7 @@ TEXT = "a b ab c"
 
 
 class TestTokenizer:
-    @pytest.mark.slow(except_for="^(bert|roberta|albert)$", every=True)
+    @pytest.mark.slow(except_for="^bert$", every=True)
     @pytest.mark.parametrize("name", FAMILIES)
     def test_of_every_family_returns(self, name, tmp_path):
         tokenizer = tiny.tokenizer(get_family(name))

@@ -22,7 +22,7 @@ PAIRS = [
         family,
         task,
         id=f"{family.name}-{task.__name__}",
-        marks=[] if (i + j) % 12 == 0 else pytest.mark.slow,
+        marks=[] if (i + j) % 48 == 0 else pytest.mark.slow(every=(i + j) % 12 == 0),
     )
     for i, family in enumerate(list_families())
     for j, task in enumerate(list_tasks())

@@ -455,6 +455,7 @@ def test_every_kind_of_term_weights(pooling, activation, format, tmp_path):
     assert_same(ez.open_export(tmp_path / "served").embed(texts), task.embed(texts))
 
 
+@pytest.mark.slow(except_for="None")
 @pytest.mark.parametrize("sequence_length", [None, 16])
 def test_texts_of_different_lengths_have_little_padding(sequence_length, tmp_path, monkeypatch):
     preprocessor = ez.TextEmbedderPreprocessor(tiny.tokenizer(BERT), sequence_length)
