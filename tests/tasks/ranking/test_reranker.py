@@ -142,7 +142,7 @@ class TestBadInput:
             ((QUERIES, TEXTS), [0, 1], "5 texts.*2 labels"),
             ((QUERIES, TEXTS), [0, 1, 2, 0, 1], "Row 2.*score 2.0"),
             ((QUERIES, TEXTS), [0, 1, 0, np.nan, 1], "Row 3.*nan"),
-            ((QUERIES, TEXTS), ["a"] * 5, "y.*string"),
+            ((QUERIES, TEXTS), ["a"] * 5, "y.*(string|object)"),
             ((QUERIES, TEXTS), [0, None, 0, 1, 1], "Row 1.*None"),
             ((QUERIES, TEXTS), np.zeros((5, 2)), "score.*pair"),
             ((QUERIES[:3], LISTS), [[1, 0], [2], [1, 0]], "Row 2.*2 scores.*3 texts"),
