@@ -232,7 +232,7 @@ class TestUse:
     def test_no_model_runs_for_a_query_of_a_table(self, monkeypatch):
         encoder = ez.SparseEncoder.from_preset(FOLDERS["table"])
         index = encoder.index(TEXTS)
-        monkeypatch.setattr(inference, "predict_chosen", None)
+        monkeypatch.setattr(inference.KerasRunner, "run_examples", None)
         assert index.search(TEXTS[0])
         assert encoder.top_terms(TEXTS[0], 2, "query")
 
