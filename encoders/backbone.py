@@ -221,6 +221,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     def _run_block(self, block, x, context, training):
         if training and self._checkpoints_gradients:
             return recompute_block(block, x, context)  # this saves memory
+        if "family" not in vars(type(self)):  # custom blocks can add losses, which a trace loses
+            return super()._run_block(block, x, context, training)
         return call_block(block, x, context, training)
 
     def __call__(self, inputs, *args, **kwargs):

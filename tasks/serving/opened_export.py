@@ -217,8 +217,9 @@ def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarra
         "segment_ids": max(1, backbone.num_segments - 1),  # ignored by models with one segment
         **dict.fromkeys(("padding_mask", *MASK_INPUTS), 1),
     }
-    for name in highest.keys() & arrays.keys():
-        _check_array(name, arrays[name], shape, highest[name])
+    for name, values in arrays.items():
+        if name in highest:
+            _check_array(name, values, shape, highest[name])
     return arrays
 
 
