@@ -70,16 +70,21 @@ def check_arrays(task: TakesInputs, x: Mapping) -> dict:
             "preprocessed inputs, {'token_ids': ..., 'padding_mask': ...}, from "
             "preprocessor(texts). fit, evaluate and predict also accept texts",
         )
-    given = {name: _convert_list(name, values) for name, values in dict(x).items()}
+    given = {name: convert_list(name, values) for name, values in dict(x).items()}
     _check_structure(task, given)
     ranges = task.input_ranges(given["token_ids"].shape[1])
     for name, values in given.items():
         if values is not None and name != "soft_weights":
-            _check_array(name, _convert_to_array(values), *ranges[name])
+            check_values(name, _convert_to_array(values), *ranges[name])
     return given
 
 
-def _convert_list(name: str, values: object) -> object:
+def convert_list(name: str, values: object) -> object:
+    """Convert a list of rows to an array. Any other value is returned unchanged.
+
+    Raises:
+        ValueError: If the rows have different lengths.
+    """
     if not isinstance(values, list | tuple):
         return values
     try:
@@ -139,7 +144,13 @@ def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
         )
 
 
-def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
+def check_values(name: str, values: np.ndarray, least: int, most: int) -> None:
+    """Check the values of an input.
+
+    Raises:
+        ValueError: If a value is not between `least` and `most`, or if a row of "padding_mask"
+            contains no token.
+    """
     if values.size and (values.min() < least or values.max() > most):
         wrong = (values < least) | (values > most)
         index = tuple(np.argwhere(wrong)[0])

@@ -39,7 +39,7 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 from encoder_zoo.tasks import ANSWERS
-from encoder_zoo.tasks.preprocessing.prepared import is_prepared
+from encoder_zoo.tasks.preprocessing.prepared import check_values, convert_list, is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.engines import MASK_INPUTS, EngineRunner, Session, open_session
 
@@ -201,7 +201,10 @@ class OpenedExport:
 
 def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarray]:
     """Check preprocessed inputs without Keras, because engines compute wrong outputs or crash."""
-    arrays = {name: _convert_to_integers(name, values) for name, values in x.items()}
+    arrays = {name: np.asarray(convert_list(name, values)) for name, values in x.items()}
+    for name, values in arrays.items():
+        if values.size and values.dtype.kind not in "iub":
+            raise invalid(f"the type of {name}", str(values.dtype), "integers")
     if "token_ids" not in arrays:
         return arrays  # the error message of the runner contains the input names
     shape = arrays["token_ids"].shape
@@ -219,31 +222,10 @@ def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarra
     }
     for name, values in arrays.items():
         if name in highest:
-            _check_array(name, values, shape, highest[name])
+            if values.shape != shape:
+                raise invalid(f"the shape of {name}", values.shape, f"{shape}, as for token_ids")
+            check_values(name, values, 0, highest[name])
     return arrays
-
-
-def _check_array(name: str, values: np.ndarray, shape: tuple[int, ...], highest: int) -> None:
-    if values.shape != shape:
-        raise invalid(f"the shape of {name}", values.shape, f"{shape}, as for token_ids")
-    wrong = np.argwhere((values < 0) | (values > highest))
-    if len(wrong):
-        row, column = wrong[0]
-        raise ValueError(
-            f"{name} has {values[row, column]} in row {row}. Expected integers from 0 to {highest}."
-        )
-
-
-def _convert_to_integers(name: str, values: object) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(
-            f"{name} has rows of different lengths. Pad all rows to the same length."
-        ) from None
-    if array.size and array.dtype.kind not in "iub":
-        raise invalid(f"the type of {name}", str(array.dtype), "integers")
-    return array.astype("int64")
 
 
 def _run_in_numpy(function: Callable) -> Callable:
