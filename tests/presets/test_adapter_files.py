@@ -221,7 +221,7 @@ def right(new, inputs, known, tmp_path_factory):
     return right
 
 
-@pytest.mark.slow
+@pytest.mark.slow(except_for="^fresh")
 @pytest.mark.parametrize("state", STATES)
 def test_the_formula_over_every_state(state, new, inputs, right, tmp_path):
     """Each file after another state, and after another file."""

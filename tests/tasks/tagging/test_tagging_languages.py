@@ -118,7 +118,7 @@ SOME = ["german", "chinese", "thai"]
 ALL = pytest.param(LANGUAGES, marks=pytest.mark.slow, id="all")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(except_for="^bert-some")
 @pytest.mark.parametrize("languages", [pytest.param(SOME, id="some"), ALL])
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_what_is_learned_is_measured_and_answered(family, languages, caplog):
@@ -171,7 +171,7 @@ def test_every_scheme_and_strategy(scheme, crf):
     assert {label[-3:] for row in found_by(model, x) for label, *_ in row} == {"PER"}
 
 
-@pytest.mark.slow(except_for="spans-5")
+@pytest.mark.slow(except_for="-5")
 @pytest.mark.parametrize("doc_stride", [0, 5])
 @pytest.mark.parametrize("kind", ["spans", "words"])
 def test_long_texts(kind, doc_stride):
@@ -189,7 +189,7 @@ def test_long_texts(kind, doc_stride):
     assert scores(model, x, y) == (1.0, 1.0)
 
 
-@pytest.mark.slow(except_for="^spans-True-True")
+@pytest.mark.slow(except_for="^spans-True-True|^words-False-False")
 @pytest.mark.parametrize("crf", [False, True])
 @pytest.mark.parametrize("valid_tags", [False, True])
 @pytest.mark.parametrize("kind", ["spans", "words"])

@@ -341,7 +341,7 @@ CHANGES = {  # and how many of two blocks are traced
 }
 
 
-@pytest.mark.slow(except_for="alike")
+@pytest.mark.slow(except_for="alike|updates")
 @pytest.mark.parametrize("name", CHANGES)
 def test_blocks_that_are_not_alike_are_traced_each(name, one_by_one, monkeypatch):
     traced, call = [], EncoderBlock.call
