@@ -20,15 +20,15 @@ class Context:
     Attributes:
         is_long: Optional boolean. Whether the graph will be used for long texts only (True) or for
             short texts only (False). This can be used to select the attention method. If None, both
-            are supported. Defaults to None.
+            are supported.
         blocks: Optional dict with the functions of blocks in this graph. This is used to trace
             identical blocks only once, which saves most of the tracing time. The operations in the
-            graph are the same, because TensorFlow will inline all function calls. Defaults to None.
+            graph are the same, because TensorFlow will inline all function calls.
         serves: Boolean. Whether to trace the graph for export. If True, empty texts are accepted,
             because a batch can contain texts from several clients, and raising an error would
             affect all clients. Defaults to False.
         engine: Optional string. "numpy" or "tensorflow" to use for preprocessing. If None, the
-            backend will be used (see `common.lazy`). Defaults to None.
+            backend will be used (see `common.lazy`).
         draws_weights: Boolean. If False, weights will be initialized with zeros, to save time
             before loading. Defaults to True.
         truncated: Dictionary from (preprocessor, log line) to the numbers of truncated texts and of

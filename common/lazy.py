@@ -31,7 +31,7 @@ class LazyModule(types.ModuleType):
     Args:
         name: String. The module name.
         missing: Optional string. Error message to use if the module is not installed. If None, the
-            Python error message will be used. Defaults to None.
+            Python error message will be used.
 
     Example:
         >>> LazyModule("math").floor(2.5)

@@ -223,10 +223,9 @@ class RaggedArray:
         """Convert to an array, by padding or truncating all rows to the same length.
 
         Args:
-            default_value: Value to use for padding. If None, 0 or b"" will be used. Defaults to
-                None.
+            default_value: Value to use for padding. If None, 0 or b"" will be used.
             shape: Optional shape of the result, (N, L, ...). If a size is None, the maximum length
-                of all rows will be used. Defaults to None.
+                of all rows will be used.
         """
         shape = [None] * 2 if shape is None else [None if s is None else int(s) for s in shape]
         lengths, inner = self.row_lengths().numpy(), self.values

@@ -86,7 +86,7 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
     files. Use `encoder_zoo.testing.check_family` to check the record and the backbone.
 
     Args:
-        like: `Family` record to use for default values. Defaults to None.
+        like: Optional `Family` record to use for default values.
         **fields: Fields for the `Family` record, except for `backbone`.
 
     Raises:

@@ -96,9 +96,9 @@ def make_attention_mask(
         padding_mask: Tensor of shape (B, L). 1 or True for tokens, and 0 or False for padding. It
             can be None if there is no padding and if `text_starts` and `max_distance` are also
             None.
-        text_starts: Integer tensor of shape (B, K). Text start positions in packed examples. See
-            `compute_text_indices`. Defaults to None.
-        max_distance: Integer. See `AttentionMask`. Defaults to None.
+        text_starts: Optional integer tensor of shape (B, K). Text start positions in packed
+            examples. See `compute_text_indices`.
+        max_distance: Optional integer. See `AttentionMask`.
         has_unattended: Boolean. See `AttentionMask`. Defaults to False.
 
     Example:

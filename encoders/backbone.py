@@ -404,8 +404,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         Args:
             directory: String or path. The folder to write or replace. Unrelated files in an
                 existing folder are kept.
-            tokenizer: A tokenizer to save to the same folder, so that tasks can be loaded from it.
-                Defaults to None.
+            tokenizer: Optional tokenizer to save to the same folder, so that tasks can be loaded
+                from it.
             dtype: String, "float32", "float16" or "bfloat16". If None, every weight is stored with
                 its own dtype.
             format: String, "huggingface" or "keras_hub". A folder in the KerasHub format can be
@@ -435,8 +435,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
         Args:
             repository, private, token, commit_message: See `Task.push_to_hub`.
-            tokenizer: A tokenizer to save to the same repository, so that tasks can be loaded from
-                it. Defaults to None.
+            tokenizer: Optional tokenizer to save to the same repository, so that tasks can be
+                loaded from it.
             **options: Options of `save_to_preset`.
 
         Returns:

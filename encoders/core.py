@@ -52,7 +52,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         layer_norm_epsilon: Float. Value that is added to the variance. Defaults to 1e-12.
         output_dim: Optional positive integer. The width D of the output. A dense layer projects the
             normalized embeddings to this width. If None, there is no projection, and D is
-            `hidden_dim`. Defaults to None.
+            `hidden_dim`.
         use_bias: Boolean. Whether the LayerNorm and the projection have a bias. Defaults to True.
 
     Call arguments:

@@ -62,7 +62,7 @@ class Head:
 
     Attributes:
         output: String. The output layer name in the checkpoint. None for tasks without a head.
-        hidden: `Hidden` layer to add before the output layer. Defaults to None.
+        hidden: Optional `Hidden` layer to add before the output layer.
         pooled: Boolean. Whether to use `pooled_output` as input instead of `sequence_output`.
         dropout: String. The key in config.json for the dropout rate before the output layer, or
             None to disable dropout.
@@ -78,9 +78,9 @@ class Head:
             the sum of each token vector and the vector for the first token in the text.
         stddev: Optional function that takes a backbone and returns the standard deviation for
             initial output weights. See `Hidden`.
-        pair: `PairHead` for pretraining on pairs of segments. Defaults to None.
-        beam: `BeamHead` for spans, which is used in checkpoints with a different class name.
-            Defaults to None.
+        pair: Optional `PairHead` for pretraining on pairs of segments.
+        beam: Optional `BeamHead` for spans, which is used in checkpoints with a different class
+            name.
         class_suffix: String. The suffix for class names in transformers. By default, the key in
             `Family.heads` is used.
         auto_class: Boolean. Whether the class can be loaded with `AutoModelFor...` in transformers.

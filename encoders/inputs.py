@@ -115,7 +115,7 @@ def check_inputs(
         inputs: Dictionary of arrays, tensors or tensor specifications.
         names: Collection of strings. The supported input names.
         taker: String. The model class name to use in error messages.
-        text_method: String. Model method that accepts texts, if any. Defaults to None.
+        text_method: Optional string. Model method that accepts texts, if any.
 
     Raises:
         TypeError: If `inputs` is not a dictionary.

@@ -234,7 +234,7 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
 
     Call arguments:
         inputs: Tensor of shape (N, D) or (B, H, L, L), where D and H are static.
-        residual: Tensor of the same shape to add to the result. Defaults to None.
+        residual: Optional tensor of the same shape to add to the result.
     """
 
     def call(self, inputs, training=False, residual=None):

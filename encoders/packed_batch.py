@@ -31,7 +31,7 @@ def encode_packed(
         packed_tokens: Integer tensor of shape (S, L). The index of the token at each packed
             position. Indices refer to the flattened batch of B * L tokens, and B * L stands for
             padding. Each token must occur once, and the tokens of a text must be adjacent.
-        training: Boolean. Whether to apply dropout. Defaults to None.
+        training: Optional boolean. Whether to apply dropout.
 
     Returns:
         Dictionary with "sequence_output" of shape (B, L, D), with zeros for padding. For backbones

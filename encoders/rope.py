@@ -99,7 +99,7 @@ def compute_scaled_rotation(
             "linear", positions are divided by the factor. With "dynamic", the base is increased for
             texts with more than `trained_length` tokens (NTK). This depends on the length of each
             text, but not on other texts in the batch. With "yarn", positions are only divided for
-            slow dimensions. See `compute_yarn`. Defaults to None.
+            slow dimensions. See `compute_yarn`.
         trained_length: Integer. The maximum number of tokens used in pretraining. Defaults to 1.
 
     Returns:

@@ -226,9 +226,7 @@ class HybridEmbedder(Searchable[HybridIndex]):
         Args:
             texts: String, or list, array, tensor or table column of strings.
             prompt: Optional string. The name of a `TextEmbedder` prompt to add before each text.
-                Defaults to None.
-            batch_size: Optional integer. The batch size. If None, 32 will be used. Defaults to
-                None.
+            batch_size: Optional integer. The batch size. If None, 32 will be used.
             missing: String, "none" or "error". Handling of rows without text (None, NaN or blank).
                 With "none", embeddings are NaN, term weights are empty, and token embeddings are
                 None. With "error", an error will be raised for the first row without text. Defaults
@@ -310,7 +308,6 @@ class HybridEmbedder(Searchable[HybridIndex]):
             precision: String. The precision of text and token embeddings. See `VectorIndex`.
                 Defaults to "float32".
             batch_size: Optional integer. The batch size for `embed`. If None, 32 will be used.
-                Defaults to None.
             ids, metadata, text_column: See `VectorIndex.build`.
 
         Raises:
@@ -423,7 +420,7 @@ class HybridEmbedder(Searchable[HybridIndex]):
         Args:
             directory: Path. Folder to write or replace.
             dtype: Optional string, "float32", "float16" or "bfloat16". If None, each weight keeps
-                its dtype. Defaults to None.
+                its dtype.
             **options: Arguments for `Task.save_to_preset`.
 
         Raises:

@@ -183,13 +183,12 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         epochs: Integer. The number of epochs. Defaults to 3.
         batch_size: Integer. The batch size for training and prediction. Defaults to 32.
         learning_rate: Optional float. The peak learning rate. If None, the recommended learning
-            rate will be used. See `SequenceClassifier.compile`. Defaults to None.
+            rate will be used. See `SequenceClassifier.compile`.
         sequence_length: Optional integer. The maximum number of tokens. If None, the maximum model
-            length will be used. Defaults to None.
+            length will be used.
         class_weight: Optional dict {class: weight} or "balanced", as in scikit-learn classifiers.
-            Defaults to None.
         random_state: Integer, `numpy.random.RandomState` or None. Seed for new layers, shuffling
-            and dropout. Defaults to None.
+            and dropout.
         verbose: Training verbosity, as in Keras. Defaults to 0.
 
     Attributes:
@@ -377,7 +376,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         preset: String. See `TextEmbedder.from_preset`. The default preset is small and works
             offline. Defaults to "bert_nano_en_uncased_embedder".
         batch_size: Integer. The batch size for prediction. Defaults to 32.
-        sequence_length: Optional integer. See `TextClassifier`. Defaults to None.
+        sequence_length: Optional integer. See `TextClassifier`.
 
     Attributes:
         model_: A `TextEmbedder`.
@@ -412,7 +411,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Load the preset.
 
         Args:
-            X: Optional texts, which are only validated. Defaults to None.
+            X: Optional texts, which are only validated.
             y: Ignored.
 
         Returns:

@@ -182,7 +182,7 @@ def _list_whole_tensors(
     Args:
         task: The task.
         updates: Collection of layers with low-rank updates.
-        head: Optional layer to use as the head for tasks without a head. Defaults to None.
+        head: Optional layer to use as the head for tasks without a head.
 
     Returns:
         A dict {tensor name in the file: (weight, whether the stored tensor is transposed)}.

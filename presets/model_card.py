@@ -80,8 +80,7 @@ class Description(NamedTuple):
         backbone: The `Backbone` of the model.
         usage: The `Usage` of the preset.
         results: Dict {metric name: value}. Results of the last `evaluate`. Defaults to {}.
-        repository: Optional string. The repository on the hub, or None for a local folder. Defaults
-            to None.
+        repository: Optional string. The repository on the hub, or None for a local folder.
         labels: Tuple of strings. The class names. Defaults to ().
         dtype: String. The dtype of the weights. Defaults to "float32".
     """

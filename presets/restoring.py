@@ -60,8 +60,7 @@ def restore_backbone(
         safeguards: The `Safeguards` to use.
         new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
             error. Defaults to False.
-        kind: Optional backbone class. If None, the class of the family will be used. Defaults to
-            None.
+        kind: Optional backbone class. If None, the class of the family will be used.
 
     Returns:
         A tuple of the backbone, the loaded tensor names, and whether the pooler is new.

@@ -88,7 +88,7 @@ def save_task(
     Args:
         task: Task to save.
         folder, dtype, format, shard_bytes: See `Task.save_to_preset`.
-        repository: Optional string. The repository to mention in the model card. Defaults to None.
+        repository: Optional string. The repository to mention in the model card.
         beside: Dict {file name: content} of additional files. Defaults to {}.
     """
     backbone, settings = task.backbone, {"task": task.record.name}

@@ -213,7 +213,7 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
         num_key_value_heads: Positive integer. The number of key and value heads, which are shared
             by groups of query heads. Defaults to None, the number of query heads.
         rope_theta: Positive float. Base of the rotary positions. Defaults to 10000.0.
-        rope_scaling: Dictionary or None. See `GteBackbone`. Defaults to None.
+        rope_scaling: Dictionary or None. See `GteBackbone`.
         pooling: String. How a sequence classifier reads the tokens: "bos" uses the first token,
             "mean" uses the mean of all tokens, and "late" averages the logits of all tokens.
             Defaults to "late".

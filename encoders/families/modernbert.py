@@ -222,7 +222,7 @@ def make_alternating_contexts(
         inputs: Dictionary of tensors, the inputs of the backbone.
         types: List of strings. `GLOBAL` or `LOCAL` for each block.
         head_dim: Even integer. The width of a head.
-        scaling: Optional dictionary. See `compute_scaled_rotation`. Defaults to None.
+        scaling: Optional dictionary. See `compute_scaled_rotation`.
     """
 
     def make_context(theta: float, max_distance: int | None) -> Mapping:

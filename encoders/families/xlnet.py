@@ -324,7 +324,7 @@ class XLNetBackbone(Backbone):
                 "prediction_order" of shape (B, L) is optional. Tokens with the value 0 are visible
                 to all tokens. Other tokens are only visible to tokens with a larger value. Without
                 this input, each token is predicted from all other tokens of the content stream.
-            training: Optional boolean. Whether to apply dropout. Defaults to None.
+            training: Optional boolean. Whether to apply dropout.
 
         Returns:
             Tensor of shape (B, L, D).

@@ -78,7 +78,7 @@ def attend_fast(
         value: Tensor of shape (B, L, H, d).
         mask: An `AttentionMask`, or a boolean tensor that can be broadcast to (B, H, L, L). With a
             tensor, the sequence is not divided into parts.
-        training: Boolean. Whether to apply dropout and to compute gradients. Defaults to None.
+        training: Optional boolean. Whether to apply dropout and to compute gradients.
 
     Returns:
         Tensor of shape (B, L, H, d).

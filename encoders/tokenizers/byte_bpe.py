@@ -42,7 +42,7 @@ class RobertaTokenizer(Tokenizer):
         add_prefix_space: Boolean. Whether to insert a space before the first word. Defaults to
             False.
         trim_offsets: Optional boolean. Whether to exclude surrounding spaces from token spans. If
-            None, the class default will be used. Defaults to None.
+            None, the class default will be used.
         **options: Other arguments for `Tokenizer`.
 
     Raises:
@@ -220,7 +220,7 @@ def make_bpe_model(
     Args:
         vocabulary: Dict mapping tokens to ids.
         merges: List of "a b" pairs, in order.
-        unknown: Optional string. The unknown token. Defaults to None.
+        unknown: Optional string. The unknown token.
         affix: Optional string. Prefix and suffix for subwords. Use "" or None to disable. Defaults
             to "".
         fuse_unk: Boolean. Whether to fuse consecutive unknown tokens. Defaults to False.

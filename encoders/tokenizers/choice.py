@@ -50,7 +50,7 @@ def choose_tokenizer(
         files: `TokenizerFiles` with tokenizer.json and tokenizer_config.json.
         config: Dict. The content of config.json, or {} if the file does not exist.
         names: List with the names of all files in the checkpoint folder.
-        default: Optional TokenizerClass to use by default for the model family. Defaults to None.
+        default: Optional TokenizerClass to use by default for the model family.
 
     Raises:
         ValueError: If `tokenizer_class` is not supported.

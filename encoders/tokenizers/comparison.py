@@ -183,7 +183,7 @@ def compare_processors(
         files: `TokenizerFiles` with a tokenizer.json.
         tokenizer: `Tokenizer` loaded from these files.
         class_name: Optional string. The class whose steps the file contains. A file without special
-            tokens can name this class instead. Defaults to None.
+            tokens can name this class instead.
 
     Raises:
         ValueError: If the file adds no special tokens, or different special tokens than the

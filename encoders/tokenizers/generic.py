@@ -113,7 +113,7 @@ class GenericTokenizer(Tokenizer):
 
         Args:
             files: `TokenizerFiles` with a tokenizer.json.
-            named: Class to use for default special tokens. Defaults to None.
+            named: Optional class to use for default special tokens.
             **template: Arguments `uses_segments` and `pair_separators`.
 
         Raises:

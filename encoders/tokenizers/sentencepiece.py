@@ -160,7 +160,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     Args:
         vocabulary: List of tokens. See `SentencePieceTokenizer`.
         scores: List of scores. See `SentencePieceTokenizer`.
-        precompiled_charsmap: String or None. See `SentencePieceTokenizer`. Defaults to None.
+        precompiled_charsmap: String or None. See `SentencePieceTokenizer`.
         remove_extra_whitespaces: Boolean. See `SentencePieceTokenizer`. Defaults to True.
         normalize_nfc: Boolean. Whether to normalize texts with NFC instead of the charsmap, as in
             transformers 5. In this case, white space is treated as ordinary characters, except for

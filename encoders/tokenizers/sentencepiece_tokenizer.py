@@ -48,11 +48,11 @@ class SentencePieceTokenizer(Tokenizer):
             Scores are not needed for added tokens at the end. The values are not used by BPE
             models.
         precompiled_charsmap: Optional string. Normalizer in base64, as in tokenizer.json. If None,
-            texts will not be normalized. Defaults to None.
+            texts will not be normalized.
         byte_fallback: Boolean. Whether to encode characters without a token as the byte tokens
             "<0x00>" to "<0xFF>". Defaults to False.
         merges: List of "a b" pairs in the order in which they were learned for BPE models, or None
-            for Unigram models. Defaults to None.
+            for Unigram models.
         remove_extra_whitespaces: Boolean. Whether to split texts at white space and remove it. If
             False, all spaces are replaced by "▁", a space is inserted before each text, and tokens
             can span several words. Defaults to True.

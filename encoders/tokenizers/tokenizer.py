@@ -301,12 +301,12 @@ class Tokenizer(TokenizerArguments):
             padded on the right, because padding is ignored by all tokens. Defaults to "right".
         model_max_length: Optional integer. The default maximum number of tokens per example,
             including special tokens, for tasks and preprocessors. If None, the maximum length for
-            the backbone is used. Defaults to None.
+            the backbone is used.
         added_tokens: List of tokens to find in texts before the model is applied. See
             `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
         post_processor: Optional dict. The post_processor in a tokenizer.json that adds several
             special tokens in one place, or different tokens after each text. If None, `start_token`
-            is added to each example, and `end_token` to each text. Defaults to None.
+            is added to each example, and `end_token` to each text.
 
     Attributes:
         defaults: Dict of default values for arguments in this class that differ from the signature.
@@ -455,7 +455,6 @@ class Tokenizer(TokenizerArguments):
             first: Optional integer. The number of tokens needed from each text, on the side that is
                 kept for `truncation_side`. This can be used to speed up the tokenization of long
                 texts, because other tokens may be omitted. If None, all tokens are returned.
-                Defaults to None.
 
         Returns:
             Integer RaggedTensor of shape (B, None), or a tensor of shape (length,) for a single

@@ -31,7 +31,7 @@ class BertTokenizer(Tokenizer):
             continue a word start with "##".
         lowercase: Boolean. Whether to lower-case texts. Defaults to True.
         strip_accents: Optional boolean. Whether to decompose characters and remove nonspacing
-            marks. If None, the value of `lowercase` is used. Defaults to None.
+            marks. If None, the value of `lowercase` is used.
         split_chinese_characters: Boolean. Whether to treat each Chinese character as a word.
             Defaults to True.
         clean_text: Boolean. Whether to remove control characters and to replace all white space by

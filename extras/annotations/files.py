@@ -78,9 +78,9 @@ names are read from the features of the dataset. |
     Args:
         source: The path to a file or folder, list of rows, or dataset.
         kind: Optional string. "spans", "tags" (for words) or "labels" (for texts). If None, the
-            kind will be inferred from the rows. Defaults to None.
+            kind will be inferred from the rows.
         text_key: Optional string. Key of the text in every row. If None, common names such as
-            "text" will be tried. Defaults to None.
+            "text" will be tried.
 
     Returns:
         A tuple `(x, y)`, which can also be passed to `fit`, `evaluate` and `validation_data` as a

@@ -145,11 +145,11 @@ def extract_annotations(
         rows: List of rows, or dataset. See `read_annotations`.
         kinds: Tuple of strings. The annotation kinds to look for. Defaults to all kinds.
         classes: Optional list of strings. The class names of the task. If a dataset has different
-            names but the same number of classes, the class ids are used. Defaults to None.
+            names but the same number of classes, the class ids are used.
         several: Optional boolean. Whether to return a list of labels for each text. If None, lists
-            will be returned unless all texts have exactly one label. Defaults to None.
+            will be returned unless all texts have exactly one label.
         text_key: Optional string. The text key in every row. If None, common names such as "text"
-            will be tried. Defaults to None.
+            will be tried.
 
     Raises:
         ValueError: If annotations are missing or invalid. See `read_annotations`.

@@ -36,7 +36,7 @@ def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Ta
         method: String. The method name, which determines the column name for predictions that are
             not dicts.
         kind: Optional TypedDict for predictions that are lists of dicts. The column type for a
-            batch in which all lists are empty. Defaults to None.
+            batch in which all lists are empty.
 
     Example:
         >>> import pytest

@@ -104,7 +104,7 @@ def answer_files(
             {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
             to "text".
         method: Optional string. The task method to call, such as "predict_proba". If None, the
-            default prediction method will be used. Defaults to None.
+            default prediction method will be used.
         keep: String or list of strings. Columns to copy, such as "id". Defaults to ().
         shard_rows: Integer. The number of rows per output file. After an interruption, at most one
             output file is lost. Defaults to 100_000.
@@ -332,7 +332,7 @@ class BatchAnswers:
             {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
             to "text".
         method: Optional string. The task method to call, such as "classify". If None, the default
-            prediction method will be used. Defaults to None.
+            prediction method will be used.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Call arguments:

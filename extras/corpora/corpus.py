@@ -114,7 +114,7 @@ class PretrainingCorpus:
                 speed.
             part: Optional tuple (i, n). Only process part i of n, starting from 0. The parts have a
                 similar length, but compressed files are not split. All other arguments except
-                `folder` must be the same for all parts. Defaults to None.
+                `folder` must be the same for all parts.
 
         Raises:
             FileNotFoundError: If a file does not exist.
@@ -144,7 +144,7 @@ class PretrainingCorpus:
                 sentence per line, or a list of sentences. To continue after a crash, pass the same
                 documents in the same order. Finished documents are compared and skipped.
             part: Optional tuple (i, n). Mark `documents` as part i of n, starting from 0. The
-                caller should divide the documents into parts. Defaults to None.
+                caller should divide the documents into parts.
 
         Raises:
             ValueError: If the folder contains a different corpus, or if a document is not text.

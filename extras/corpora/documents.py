@@ -42,8 +42,7 @@ class TextFiles:
     Args:
         paths: List of paths. UTF-8 text files.
         part: Optional tuple (i, n). Only read part i of n, starting from 0. The parts have a
-            similar length. Each part starts after a blank line or with a compressed file. Defaults
-            to None.
+            similar length. Each part starts after a blank line or with a compressed file.
 
     Raises:
         FileNotFoundError: If a file does not exist.

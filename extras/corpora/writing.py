@@ -268,7 +268,7 @@ class CorpusTexts:
     Args:
         documents: `TextFiles` or `CorpusDocuments`. Documents to tokenize.
         tokenizer: The `Tokenizer` to use.
-        part: Optional tuple (i, n) for part i of n. Defaults to None.
+        part: Optional tuple (i, n) for part i of n.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ def thresholds(
         model: Binary classifier, multi-label classifier, or entity model.
         x, y: Held-out examples and labels in memory, as passed to `fit`.
         labels: Optional list of strings. The labels to predict, for `ZeroShotClassifier` and
-            `EntityExtractor`. Defaults to None.
+            `EntityExtractor`.
 
     Returns:
         An array of matplotlib axes with shape (C,), one per label. For two classes, only the second
@@ -265,9 +265,9 @@ def confusion_matrix(
         predicted: List of predicted labels, or result of `SequenceClassifier.classify` or
             `TokenClassifier.predict_tags`. Predictions without a label are shown as "no answer".
         labels: Optional list of labels to show, in this order. If None, all labels will be shown in
-            alphabetical order. Defaults to None.
+            alphabetical order.
         normalize: Optional string. If "true", "predicted" or "all", show fractions that sum to 1 in
-            each row, in each column or in total. If None, show counts. Defaults to None.
+            each row, in each column or in total. If None, show counts.
 
     Returns:
         Matplotlib axes. To save the plot, use `axes.figure.savefig("confusion.png")`.

@@ -62,7 +62,7 @@ def entities(
             "start" and "end". For lists of words, it can contain one tag per word instead.
         true: Optional list with the true entities or tags, in the same format. Wrong entities will
             have a red frame, and missing entities a dashed red line. Terminals show "!" and "?"
-            before the types. Defaults to None.
+            before the types.
 
     Raises:
         ValueError: If the numbers of texts and results differ, if an entity is outside of the text,
@@ -114,10 +114,10 @@ def answer(
         context: String. The context, as passed to `SpanQA.answer`.
         answers: The result of `SpanQA.answer`. For several answers (`top_k`), words with higher
             scores are darker, and a blue line marks the best answer.
-        question: Optional string. The question to show above the context. Defaults to None.
+        question: Optional string. The question to show above the context.
         true: Optional list of dicts with "text" and "answer_start". True answers in SQuAD format. A
             green line marks the first true answer. In terminals, this answer is printed on a
-            separate line. Defaults to None.
+            separate line.
 
     Raises:
         ValueError: If an answer is outside of the context.
@@ -437,7 +437,7 @@ def attention(
     Args:
         model: Task with a preprocessor. Fine-tuning is not required.
         first: String. The text to show.
-        second: Optional string. Second text of a pair. Defaults to None.
+        second: Optional string. Second text of a pair.
         layer: Integer. The layer index, starting from 0. Defaults to -1, the last layer.
         head: Optional integer. The head index, starting from 0. If None, all heads will be shown
             separately. Defaults to 0.

@@ -94,7 +94,7 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
     Args:
         backbone: The `Backbone` to convert.
         dtype: Optional string. The new model dtype. If None, the backbone dtype policy will be
-            used. Defaults to None.
+            used.
 
     Raises:
         ValueError: If KerasHub does not support the family or a backbone setting.
@@ -170,7 +170,7 @@ def make_keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Mod
     Args:
         task: `SequenceClassifier` or `MaskedLM` to convert.
         dtype: Optional string. The new model dtype. If None, the backbone dtype policy will be
-            used. Defaults to None.
+            used.
 
     Raises:
         ValueError: If KerasHub does not support the task, the family or a setting.

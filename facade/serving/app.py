@@ -195,8 +195,7 @@ def create_app(
         models: Dict mapping model names to tasks or opened exports. The field `model` can be used
             to choose a model for a request. By default, the first model with the required method
             will be used. Exports should be opened with `ez.open_export(folder, spinning=False)`.
-        indexes: Optional dict mapping index names to indexes, for the route `/search`. Defaults to
-            None.
+        indexes: Optional dict mapping index names to indexes, for the route `/search`.
         limits: `Limits` for requests and batches. Defaults to `Limits()`.
 
     Raises:

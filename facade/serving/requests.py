@@ -15,9 +15,8 @@ class Refusal(Exception):
     Args:
         status: Integer. HTTP status code to return.
         message: String. Error message to send to the client.
-        field: Optional string. Name of the invalid field. Defaults to None.
-        code: Optional string. Error code in the OpenAI API, such as "model_not_found". Defaults to
-            None.
+        field: Optional string. Name of the invalid field.
+        code: Optional string. Error code in the OpenAI API, such as "model_not_found".
     """
 
     def __init__(

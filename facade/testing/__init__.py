@@ -45,7 +45,7 @@ def check_task(task: type[Task], families: Iterable[Family] | None = None) -> No
     Args:
         task: The task class to check.
         families: Optional iterable of families to use for backbones. If None, the first registered
-            family supported by the task will be used. Defaults to None.
+            family supported by the task will be used.
 
     Raises:
         AssertionError: If a check fails. The message contains the names of the task, the family and
@@ -70,7 +70,7 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
     Args:
         task: Task class.
         families: Iterable of families to use for backbones. If None, this uses the first registered
-            family supported by this task. Defaults to None.
+            family supported by this task.
     """
     if families is None:
         families = [next(family for family in list_families() if task.supports(family))]

@@ -70,7 +70,6 @@ class FolderFiles:
         Args:
             name: String. The file name without a folder.
             named_in: Optional string. File and field that contain `name`, for error messages.
-                Defaults to None.
             inside: String. The subfolder that contains the file. Defaults to "".
 
         Returns:

@@ -112,7 +112,7 @@ class PickleInterpreter:
             pickle calls the global, this function is called instead. If the function is None, calls
             are rejected. Defaults to None, which means that no globals are allowed.
         persistent: Optional function that converts a persistent id to a value. If None, persistent
-            ids will be rejected. Defaults to None.
+            ids will be rejected.
 
     Example:
         >>> import io, pickle

@@ -60,7 +60,7 @@ def check_config(
         config: Dict. The config.json content.
         family: The `Family` of the model.
         path: File path for error messages.
-        names: Optional dict {field: name in the file} for renamed fields. Defaults to None.
+        names: Optional dict {field: name in the file} for renamed fields.
 
     Raises:
         ValueError: If a field is missing or invalid.

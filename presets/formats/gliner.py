@@ -204,7 +204,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
     Args:
         files: `FolderFiles` to read the folder.
         settings: Dict. The `encoder_zoo.json` content.
-        encoder: Optional `FolderFiles`. See `read_encoder`. Defaults to None.
+        encoder: Optional `FolderFiles`. See `read_encoder`.
 
     Attributes:
         gliner: Dict. The result of `read_config`.

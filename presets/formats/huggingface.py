@@ -58,9 +58,9 @@ class HuggingFaceCheckpoint(Checkpoint):
         settings: Dict. The `encoder_zoo.json` content.
         config_name: String. The configuration file name. Defaults to "config.json".
         config: Optional dict. Encoder configuration. If None, the whole content of the file will be
-            used. Defaults to None.
+            used.
         wrapper: Optional string. The prefix of all encoder tensors. If None, the prefix will be
-            detected with `_find_wrapper`. Defaults to None.
+            detected with `_find_wrapper`.
 
     Raises:
         ValueError: If files are missing, damaged or invalid.

@@ -104,8 +104,7 @@ class FolderFormat:
 
         Args:
             task: Task to save.
-            dtype: Dtype of the stored weights. If None, every weight keeps its dtype. Defaults to
-                None.
+            dtype: Dtype of the stored weights. If None, every weight keeps its dtype.
 
         Returns:
             A dict {path in the folder: bytes}. The files override tokenizer files of the same name.
@@ -137,15 +136,14 @@ class TaskRecord:
         head: String. The head name in `Family.heads`, which is also the suffix of class names in
             transformers. Defaults to "Model", which means that the task has no head.
         default_head: Optional `Head` for families without `head` in `Family.heads`. If None, these
-            families are not supported. Defaults to None.
+            families are not supported.
         pipeline_tag: String. The task name on the Hugging Face Hub. Defaults to
             "feature-extraction".
         peft_type: Optional string. The task name in peft. If None, adapters cannot be saved.
-            Defaults to None.
         text_method: Optional string. The name of the method for inference on raw text, such as
-            "classify". Defaults to None.
+            "classify".
         answer_type: Optional TypedDict. Type of the results, for tasks with lists of results that
-            can be empty. Defaults to None.
+            can be empty.
         answer_settings: Tuple of strings. Constructor arguments that only affect inference. They
             are stored in `encoder_zoo.json` together with preprocessor arguments. Defaults to ().
         tuned_settings: Dict {setting: (initial value, method)} of settings that depend on the
@@ -156,19 +154,19 @@ class TaskRecord:
         distilled_settings: Tuple of strings. The task and preprocessor arguments that a student
             copies from the teacher. Defaults to ().
         instead_of_predict: Optional string. Advice for users who pass raw texts to `predict`, for
-            tasks that only accept preprocessed inputs. Defaults to None.
+            tasks that only accept preprocessed inputs.
         only_saved_model: Optional string. Operation that can only be exported as a SavedModel, such
             as "an LSTM". For these tasks, `for_cpu` only converts the backbone with the output
-            "sequence_output". Defaults to None.
+            "sequence_output".
         file_advice: String. The last sentence of the error message for a path instead of texts,
             with {!r} for the path. Defaults to a sentence about `read_annotations`.
         folder: The `FolderFormat` of presets. Defaults to the format of transformers.
         learning_rate: Optional float. Default peak learning rate. If None, the value of the family
-            will be used. Defaults to None.
+            will be used.
         warmup: Optional float. The fraction of steps in which the learning rate increases. If None,
-            the usual value will be used. Defaults to None.
+            the usual value will be used.
         of_pairs: Optional boolean. Whether the head classifies pairs of segments, for families that
-            use the same name for heads for single segments and pairs. Defaults to None.
+            use the same name for heads for single segments and pairs.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
             Defaults to False.
         labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.

@@ -265,7 +265,7 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
     Args:
         x: Inputs. They are returned unchanged.
         y: Class indices, or probabilities (..., C).
-        sample_weight: Optional tensor. Sample weights before the multiplication. Defaults to None.
+        sample_weight: Optional tensor. Sample weights before the multiplication.
         weights: Float array of shape (C,). See `compute_class_weights`.
 
     Example:
@@ -331,7 +331,7 @@ def apply_label_weights(x, y, sample_weight=None, *, weights: np.ndarray):
     Args:
         x: Inputs. They are returned unchanged.
         y: Tensor of shape (B, C). 0, 1 or a probability.
-        sample_weight: Optional tensor of shape (B,). Defaults to None.
+        sample_weight: Optional tensor of shape (B,).
         weights: Float array of shape (2, C). See `compute_label_weights`.
 
     Example:

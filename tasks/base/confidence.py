@@ -336,7 +336,7 @@ def check_abstention(
         abstain_below: Optional float. Minimum score of an answer.
         kind: Optional string. Predictions of the classifier if they are not a single class, such as
             "numbers".
-        top_k: Optional integer. Number of requested labels. Defaults to None.
+        top_k: Optional integer. Number of requested labels.
 
     Example:
         >>> check_abstention(0.9, "numbers")

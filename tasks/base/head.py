@@ -31,8 +31,7 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
     Args:
         units: Positive integer. Output dimension.
         activation: String. See `layers.ACTIVATIONS`.
-        layer_norm_epsilon: Optional float. LayerNorm epsilon. If None, there is no
-            LayerNorm. Defaults to None.
+        layer_norm_epsilon: Optional float. LayerNorm epsilon. If None, there is no LayerNorm.
         use_bias: Boolean. Whether the dense layer and the LayerNorm have a bias. Defaults to True.
         stddev: Float. Standard deviation of new weights (see `layers.make_initializer`).
 
@@ -94,13 +93,13 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
     Args:
         units: Positive integer. Number of outputs C.
         dropout: Float between 0 and 1. Dropout rate before the output layer. Defaults to 0.0.
-        hidden: Optional Keras layer before the output layer. Defaults to None.
+        hidden: Optional Keras layer before the output layer.
         hidden_after_dropout: Boolean. Whether dropout is also applied before the hidden layer.
             Defaults to False.
         stddev: Float. Standard deviation of new weights in the output layer (see
             `layers.make_initializer`).
         first_norm_epsilon: Optional float. Epsilon of a LayerNorm that is applied to `x + first`
-            before all other layers. If None, there is no such LayerNorm. Defaults to None.
+            before all other layers. If None, there is no such LayerNorm.
         use_bias: Boolean. Whether the output layer has a bias. Defaults to True.
 
     Call arguments:
@@ -262,7 +261,7 @@ def compute_text_logits(
         task: Task with a backbone and a head.
         encoded: Dict. Backbone outputs.
         inputs: Dict. Backbone inputs.
-        training: Optional boolean, as in Keras. Defaults to None.
+        training: Optional boolean, as in Keras.
     """
     if task.head_record.pooled:
         return task.head(encoded["pooled_output"], training=training)

@@ -51,7 +51,6 @@ class KerasRunner:
         Args:
             x: Inputs. See `Task.predict`.
             batch_size: Optional integer. Number of examples per batch. If None, 32 is used.
-                Defaults to None.
         """
         self.task._warn_new_head()
         size = batch_size or BATCH_SIZE

@@ -171,7 +171,7 @@ class LabelledTask(Task):
             x, y: Examples in memory with labels, as for `fit`. They should not be part of the
                 training data.
             batch_size: Optional positive integer. Number of examples per batch. If None, 32 is
-                used. Defaults to None.
+                used.
 
         Returns:
             Dict with the keys "temperature", "loss_before", "loss", "error_before" and "error". The
@@ -212,7 +212,7 @@ class LabelledTask(Task):
             x, y: Examples in memory with labels, as for `fit`. They should not be part of the
                 training data.
             batch_size: Optional positive integer. Number of examples per batch. If None, 32 is
-                used. Defaults to None.
+                used.
 
         Returns:
             Dict from labels to thresholds. It contains all labels of a multi-label classifier, the

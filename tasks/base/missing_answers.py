@@ -36,7 +36,7 @@ def skips_missing(
             of the other columns. If False, a single text in the first column has one answer for all
             rows. Defaults to False.
         beside: Optional string. Name of an additional argument with one item per row, such as the
-            labels. Defaults to None.
+            labels.
 
     Example:
         >>> @skips_missing("texts")

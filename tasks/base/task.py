@@ -89,7 +89,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         backbone: The task's `Backbone`.
         preprocessor: Optional `Preprocessor`, which converts raw inputs to model inputs. Without a
             preprocessor, `fit`, `evaluate` and `predict` only support preprocessed inputs
-            (`{"token_ids", ...}`). Defaults to None.
+            (`{"token_ids", ...}`).
 
     Attributes:
         record: `TaskRecord` with the task's properties that other modules need.
@@ -321,8 +321,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
             steps: Optional positive integer. Number of batches to predict. If None, all data is
-                used. Defaults to None.
-            callbacks: Optional list of Keras callbacks. Defaults to None.
+                used.
+            callbacks: Optional list of Keras callbacks.
 
         Returns:
             NumPy arrays with one row per input, such as logits, regression values or embeddings.
@@ -397,7 +397,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 backend. They take token ids and return the same outputs as `predict`. A
                 tokenizer.json is written next to the file, so that the library `tokenizers` can
                 compute the token ids. If None, the path suffix selects the format: `.onnx`,
-                `.tflite` or `.xml`, and "tf_saved_model" for any other path. Defaults to None.
+                `.tflite` or `.xml`, and "tf_saved_model" for any other path.
             **options: Options for the format. For a "tf_saved_model", these are the arguments of
                 `signatures`, such as `strategy` or `null_threshold`. For a folder, pass
                 `dtype="int8"` to quantize matrix products in ONNX and LiteRT, and `texts`, a sample
@@ -442,8 +442,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 be used on the TensorFlow and PyTorch backends. Defaults to "litert".
             texts: Optional list or column of a few hundred typical inputs, as for `predict`. They
                 are required for "int8" with OpenVINO, which measures the activation ranges on these
-                inputs. LiteRT computes the ranges for each row and does not need texts. Defaults to
-                None.
+                inputs. LiteRT computes the ranges for each row and does not need texts.
 
         Returns:
             A task of the same class that shares its backbone with this task. It does not support
@@ -690,8 +689,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         Args:
             directory: String or path. Folder to write or replace. Unrelated files in this folder
                 are kept.
-            dtype: Optional string. Data type for saved weights: "float32", "float16" or
-                "bfloat16". If None, all weights keep their data types. Defaults to None.
+            dtype: Optional string. Data type for saved weights: "float32", "float16" or "bfloat16".
+                If None, all weights keep their data types.
             format: String, "huggingface" or "keras_hub". A "keras_hub" folder can be loaded by the
                 corresponding class in `keras_hub.models`. KerasHub pads every batch to
                 `sequence_length`, and its token ids differ for texts that case folding changes,
@@ -725,9 +724,9 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         Args:
             repository: String. Repository name, such as "user/name" or "organisation/name".
             private: Optional boolean. Whether to make a new repository private. If None, the
-                default of the owner is used. Defaults to None.
+                default of the owner is used.
             token: Optional string. Access token with write permission. If None, `HF_TOKEN` or the
-                token from `hf auth login` is used. Defaults to None.
+                token from `hf auth login` is used.
             commit_message: String. Commit message. Defaults to "Upload with encoder_zoo".
             **options: Options for `save_to_preset`, such as `dtype="bfloat16"`.
 

@@ -94,7 +94,6 @@ class ClassAnswers(Answers):
         Args:
             texts: Texts, as for `predict`.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
             missing: String. How to handle rows whose text is None, NaN or blank. Use "none" to
                 return a row with NaN, or "error" to raise an error for the first such row. Defaults
                 to "error".
@@ -168,9 +167,7 @@ class ClassAnswers(Answers):
             texts: Texts, as for `predict`, or a single text, or a tuple of two texts for a single
                 pair.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
             top_k: Optional positive integer. Number of labels to return per text, sorted by score.
-                Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping labels to floats. Minimum
                 score to return a label for multi-label classifiers. For binary classifiers, this is
                 the minimum score for the second label, e.g. "spam" for `labels=["ham", "spam"]`.
@@ -178,7 +175,7 @@ class ClassAnswers(Answers):
             abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
                 e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
                 returned. For example, uncertain texts can be sent to a person for review. If None,
-                the model's setting is used. Defaults to None.
+                the model's setting is used.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

@@ -192,7 +192,6 @@ class ScoresClasses:
             x: Texts or pairs of texts in memory, as for `evaluate`.
             y: True labels, as for `evaluate`.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
 
         Returns:
             `{"accuracy", "macro", "weighted", "per_class": {label: {"precision", "recall", "f1",
@@ -231,7 +230,6 @@ class ScoresClasses:
             y: True labels, as for `evaluate`.
             thresholds: List of floats. Minimum scores for returning an answer.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
 
         Returns:
             List of `{"threshold", "answered", "coverage", "accuracy"}`, one per threshold.

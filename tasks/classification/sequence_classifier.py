@@ -182,33 +182,33 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     Args:
         backbone: The `Backbone` to use. BERT needs a backbone with a pooler.
-        preprocessor: Optional `SequenceClassifierPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `SequenceClassifierPreprocessor` for raw text.
         num_classes: Optional positive integer. Number of classes C. If `labels` is given, this must
-            be equal to the number of labels. Defaults to None.
+            be equal to the number of labels.
         labels: Optional list of strings. Class names, to be saved with the preset. Integers are
             converted to strings. If any name is an integer, integers in `y` will be read as names
             instead of class indices. If neither `labels` nor `num_classes` is given, the labels
-            will be learned from `y` on the first call to `fit`. Defaults to None.
+            will be learned from `y` on the first call to `fit`.
         problem_type: String. The type of problem to solve. Use "single_label_classification" for a
             single class per text, "multi_label_classification" for any number of classes, or
             "regression". Defaults to "single_label_classification".
         dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer. If
-            None, the rate of the backbone will be used. Defaults to None.
+            None, the rate of the backbone will be used.
         window_pooling: String, "mean" or "max". How to pool the logits of the windows of a long
             text, for training and answers. It is used if the preprocessor has a `window_length`.
             Defaults to "mean".
         head: Optional Keras layer. Custom head that maps features (B, D) to logits (B, C), such as
             `keras.Sequential([...])`. This layer is saved in `.keras` files. In presets, only the
             weights are stored. Use `from_preset(folder, head=...)` to load them into the same
-            layer. If None, the head of the family will be used. Defaults to None.
+            layer. If None, the head of the family will be used.
         temperature: Positive float. Value to divide the logits by when computing scores. This is
             set by `calibrate`. Defaults to 1.0.
         thresholds: Optional dict mapping labels to minimum scores (see `tune_thresholds`). If None,
             0.5 will be used for multi-label classifiers, and the best class will be returned for
-            binary classifiers. Defaults to None.
+            binary classifiers.
         abstain_below: Optional float between 0 and 1. Minimum score for returning an answer. If the
             best class has a lower score, None will be returned as the label. If None, all texts
-            will be answered. Defaults to None.
+            will be answered.
 
     For `fit`, `y` should contain a class per text, by name or index, or a row with class
     probabilities, e.g. a one-hot vector. For "multi_label_classification", it should contain a list
@@ -474,7 +474,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         Args:
             texts: Texts, as for `classify`.
             label: Optional string or integer. Name or index of the class to explain. If None, the
-                class with the highest score will be used for each text. Defaults to None.
+                class with the highest score will be used for each text.
             method: String. The attribution method to use. With "integrated_gradients", the gradient
                 of the logit is integrated along a path from the masked text to the original text.
                 The attributions then sum to the difference between the two logits, up to 0.001. The
@@ -483,7 +483,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 faster, but the attributions do not sum to the difference. Defaults to
                 "integrated_gradients".
             batch_size: Optional positive integer. Batch size, in gradients. If None, 32 will be
-                used. Defaults to None.
+                used.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

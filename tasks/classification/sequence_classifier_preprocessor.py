@@ -55,15 +55,15 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
-        sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
+        sequence_length: Optional positive integer. See `Preprocessor`.
         window_length: Optional positive integer. Maximum number of tokens per window, including
             special tokens. Longer texts are split into several windows. For pairs, the longer text
             is split, and the other text is truncated to half of the window length and added to each
-            window. If None, long texts are truncated. Defaults to None.
+            window. If None, long texts are truncated.
         doc_stride: Integer. Minimum overlap between adjacent windows, in tokens. At most half of
             the window length. Defaults to 0.
         text_columns: Optional list of strings. Names of one or two text columns to read from a
-            table. Required if the table has other columns. Defaults to None.
+            table. Required if the table has other columns.
 
     Returns:
         Model inputs, as for `Preprocessor`. With `window_length`, "token_ids" (B, L) contains the

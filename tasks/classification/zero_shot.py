@@ -215,16 +215,15 @@ class ZeroShotClassifier:
                 label will be scored independently, as with `multi_label` in the transformers
                 pipeline. Defaults to False.
             batch_size: Optional positive integer. Batch size, in pairs. If None, 32 will be used.
-                Defaults to None.
             top_k: Optional positive integer. Number of labels to return per text. If None, only the
-                best label will be returned. Defaults to None.
+                best label will be returned.
             threshold: Optional float between 0 and 1, or dict mapping labels to floats. Minimum
                 score to return a label when using `multi_label`. The dict can be computed with
-                `tune_thresholds`. If None, 0.5 will be used. Defaults to None.
+                `tune_thresholds`. If None, 0.5 will be used.
             abstain_below: Optional float between 0 and 1. Minimum score for returning an answer,
                 e.g. 0.9. If the best class has a lower score, `{"label": None, "score"}` will be
                 returned. This can be used to send uncertain texts to a person for review. If None,
-                all texts will be answered. Defaults to None.
+                all texts will be answered.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

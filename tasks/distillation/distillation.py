@@ -76,19 +76,19 @@ class Distillation(TextModel):
         student: The task or backbone to train. A task must be of the same kind as the teacher. If
             the student has no classes, the teacher's classes will be used.
         preprocessor: Preprocessor for raw text, to use when the student is a backbone. If None, the
-            teacher's preprocessor will be used. Defaults to None.
+            teacher's preprocessor will be used.
         objectives: List of objectives to add to the loss. "soft_labels" trains the student on the
             teacher's answers. "hidden_states" compares the embeddings, and the output of each
             student block with evenly spaced teacher blocks. If the widths differ, a linear map is
             learned. "relations" compares query-key and value-value relations in the last block, for
             any width and depth of the student. If None, "soft_labels" is used for two tasks, and
-            "relations" otherwise. Defaults to None.
+            "relations" otherwise.
         temperature: Float. Temperature for soft labels. Defaults to 2.0.
         label_weight: Float. Weight for the loss on true labels and on masked tokens. Defaults to
             0.5.
         relation_heads: Integer. Number of parts that queries, keys and values are split into for
             "relations". If None, the number of attention heads is used, which must be equal for
-            both models. Defaults to None.
+            both models.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor.

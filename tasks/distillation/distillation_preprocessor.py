@@ -346,7 +346,7 @@ class DistillationPreprocessor(Preprocessor):
         teacher: The teacher's preprocessor. Defaults to None, which means that the teacher reads
             the student's examples.
         segments: Optional preprocessor that adds "segment_ids" for the teacher, if the student does
-            not use segments. Defaults to None.
+            not use segments.
         aligned: Boolean. Whether to add, for each student token, the position of the corresponding
             teacher token. Defaults to False.
 

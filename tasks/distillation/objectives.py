@@ -177,7 +177,7 @@ def mask_known_tokens(inputs: dict, positions=None):
         inputs: Inputs of the student.
         positions: Optional integer tensor of shape (B, L). Positions of the tokens in the teacher's
             example. Negative for tokens without a position. If None, both models read the same
-            tokens. Defaults to None.
+            tokens.
     """
     mask = inputs.get("padding_mask")
     mask = ops.cast(ops.ones_like(inputs["token_ids"]) if mask is None else mask, "bool")

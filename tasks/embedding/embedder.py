@@ -196,7 +196,7 @@ class Embedder(Task, Searchable[IndexKind]):
                 (GradCache). With chunks, a large batch with many negatives needs only as much
                 memory as a small batch. The loss and the gradients do not change, but training
                 computes the embeddings a second time. 0 embeds the whole batch at once, as in a new
-                model. If None, the current setting is kept. Defaults to None.
+                model. If None, the current setting is kept.
             **options: Additional arguments to pass to `TextModel.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
@@ -314,11 +314,9 @@ class Embedder(Task, Searchable[IndexKind]):
             documents: List, array or column of texts.
             relevant: For each query, the index of its document, a list of indices, or {index:
                 grade}. If None, document `i` is used as the relevant document for query `i`.
-                Defaults to None.
             cutoffs: Sequence of integers. Values of k, the number of top documents that count.
                 Defaults to (1, 5, 10).
             batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
-                Defaults to None.
             query_prompt: Optional string. Prompt for the queries, as in `embed`. Defaults to
                 "query".
             document_prompt: Optional string. Prompt for the documents, as in `embed`. Defaults to
@@ -377,8 +375,7 @@ class Embedder(Task, Searchable[IndexKind]):
             scores: Sequence of floats. Reference scores of the pairs. More similar texts have
                 higher scores.
             batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
-                Defaults to None.
-            prompt: Optional string. Prompt for all texts, as in `embed`. Defaults to None.
+            prompt: Optional string. Prompt for all texts, as in `embed`.
             **options: Options of `embed`: `dim` or `max_terms`.
 
         Returns:
@@ -452,23 +449,21 @@ class Embedder(Task, Searchable[IndexKind]):
             documents: List, array or column of texts.
             relevant: For each query, the index of the relevant document, or a list of indices to
                 create several rows for the query. If None, document `i` is used as the relevant
-                document for query `i`. Defaults to None.
+                document for query `i`.
             num_negatives: Integer. Number of negatives per row. Defaults to 3.
             skip_top: Integer. Number of top documents to skip, because they may be relevant.
                 Defaults to 0.
             top_k: Integer. Number of top documents that can be negatives. Defaults to 100.
             max_score: Optional float. Maximum similarity of the query and a negative. If None, this
-                filter is disabled. Defaults to None.
+                filter is disabled.
             absolute_margin: Optional float. Minimum difference between the query's similarity to
                 the relevant document and its similarity to a negative. If None, this filter is
-                disabled. Defaults to None.
+                disabled.
             relative_margin: Optional float. Like `absolute_margin`, but as a fraction of the
                 similarity of the query and the relevant document. If None, this filter is disabled.
-                Defaults to None.
             reranker: Optional `Reranker`, or any object with a method `score`. Its scores of the
-                `top_k` documents replace the similarities. Defaults to None.
+                `top_k` documents replace the similarities.
             batch_size: Optional positive integer. Number of texts per batch. If None, 32 is used.
-                Defaults to None.
             query_prompt: Optional string. Prompt for the queries, as in `embed`. Defaults to
                 "query".
             document_prompt: Optional string. Prompt for the documents, as in `embed`. Defaults to

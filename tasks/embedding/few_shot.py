@@ -254,9 +254,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     Args:
         backbone, preprocessor: See `TextEmbedder`.
         num_classes: Optional positive integer. The number of classes. If None, the number of
-            `labels` is used. Defaults to None.
+            `labels` is used.
         labels: Optional list of strings. The class names. If `labels` and `num_classes` are None,
-            the first call to `fit` infers the classes from the data. Defaults to None.
+            the first call to `fit` infers the classes from the data.
         problem_type: String. Use "single_label_classification" for a single class per text, or
             "multi_label_classification" for any number of classes per text. For multi-label
             classification, pairs are sampled based on whether the texts have any common class, and
@@ -264,10 +264,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             "single_label_classification".
         thresholds: Optional dict mapping labels to minimum scores, for multi-label classification.
             See `tune_thresholds` for details. If None, a threshold of 0.5 is used for all labels.
-            Defaults to None.
         abstain_below: Optional float. Minimum score to return a label. If the best class has a
-            lower score, the label is None. If None, a label is returned for every text. Defaults to
-            None.
+            lower score, the label is None. If None, a label is returned for every text.
         **kwargs: Additional arguments to pass to `TextEmbedder`.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.

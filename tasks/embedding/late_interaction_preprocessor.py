@@ -44,15 +44,14 @@ class LateInteractionPreprocessor(SeparateTexts):
         document_length: Integer. Maximum number of document tokens, including special tokens. If
             None, the model's maximum length will be used. Defaults to 180.
         query_marker: Optional string. Token to insert before queries. If None, no marker is used.
-            Defaults to None.
         document_marker: Optional string. Token to insert before documents. If None, no marker is
-            used. Defaults to None.
-        prompts: Dict {"query": text, "document": text} with prompts to insert after the markers.
-            Defaults to None.
+            used.
+        prompts: Optional dict {"query": text, "document": text} with prompts to insert after the
+            markers.
         expand_queries: Boolean. Whether to pad queries with [MASK] tokens, which will also have
             vectors. Defaults to True.
         expansion_length: Integer. Query length to pad to with [MASK] tokens. If None,
-            `query_length` will be used. Defaults to None.
+            `query_length` will be used.
         attend_to_expansion: Boolean. Whether to attend to these [MASK] tokens. Defaults to False.
         skiplist: Sequence of words to skip in documents. No vectors will be returned for these
             words. Words are ignored if they are not a single token in the vocabulary. Defaults to
@@ -214,7 +213,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         Args:
             tokens: Ragged int32 tensor of shape (N, None).
             role: "query" or "document".
-            filler: Integer to use instead of the special token ids. Defaults to None.
+            filler: Optional integer to use instead of the special token ids.
         """
         marker, template = self._marker_ids[role], self.tokenizer.template_ids
         side = self.tokenizer.truncation_side

@@ -87,12 +87,12 @@ class SeparateTexts(Preprocessor):
 
         Args:
             x: See `fit` in the task for details.
-            y: Values to pass to the loss: scores for pairs, (N,) or (N, K), or vectors from a
-                teacher, (N, D) or (N, 1 + K, D). Defaults to None.
-            sample_weight: Optional weight for each example. Defaults to None.
-            prompt: Prompt to use for single texts, and for pairs with a single score or vector, as
-                in `embed`. For other rows, the prompt "query" is used for the first text, and the
-                prompt "document" for the other texts. Defaults to None.
+            y: Optional values to pass to the loss: scores for pairs, (N,) or (N, K), or vectors
+                from a teacher, (N, D) or (N, 1 + K, D).
+            sample_weight: Optional weight for each example.
+            prompt: Optional prompt to use for single texts, and for pairs with a single score or
+                vector, as in `embed`. For other rows, the prompt "query" is used for the first
+                text, and the prompt "document" for the other texts.
 
         Returns:
             Dict of tensors with a row per example. "token_ids" is ragged (N, None). For rows with

@@ -95,7 +95,7 @@ class Searchable(Generic[IndexKind]):
             query: String. The query to compare the texts to.
             texts: List, array or column of texts to rank.
             top_k: Integer. The maximum number of results to return. If None, all texts are
-                returned. Defaults to None.
+                returned.
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
 
         Returns:

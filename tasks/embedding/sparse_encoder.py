@@ -107,19 +107,18 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     Args:
         backbone: A `Backbone` from a family with a masked language model.
-        preprocessor: `SparseEncoderPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `SparseEncoderPreprocessor` for raw text.
         pooling: String. "max" or "sum" over all tokens, or "token_weights". Defaults to "max".
         activation: String. Activation of the logits. "relu" is log(1 + max(0, x)). "log1p_relu"
             applies log(1 + x) a second time. The activation is not used for token weights.
             Defaults to "relu".
         max_terms: Integer. Maximum number of terms to keep per vector, based on the largest
-            weights. If None, all terms are kept. Defaults to None.
+            weights. If None, all terms are kept.
         similarity_function: String, "dot" or "cosine". Defaults to "dot".
         head_activation, head_layer_norm_epsilon: See `MaskedLM`.
         query_encoder: Separate encoder to use for queries, i.e. for texts with the prompt "query".
             Use a `TermTable` to embed queries without a model. It is also possible to use a smaller
             `SparseEncoder` with the same vocabulary. If None, this model will be used for queries.
-            Defaults to None.
 
     `fit` accepts these forms of data:
 
@@ -349,7 +348,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             optimizer, loss, metrics: See `Embedder.compile`.
             query_learning_rate: Float. Peak learning rate to use for `query_encoder` if the
                 optimizer is "auto". A typical value for a table is 1e-3. If None, the same learning
-                rate is used as for other weights. Defaults to None.
+                rate is used as for other weights.
             **options: `chunk_size`, and additional arguments to pass to `TextModel.compile`.
 
         Raises:
@@ -426,8 +425,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         embedded with the default prompt, or with the prompt for queries or documents.
 
         Args:
-            max_terms: Integer. Maximum number of terms to keep per text, as in `embed`. Defaults to
-                None.
+            max_terms: Optional integer. Maximum number of terms to keep per text, as in `embed`.
 
         Returns:
             Dict of functions. Each function returns "count" (N,), which is the number of terms per

@@ -71,9 +71,9 @@ class TermAnswers(EmbeddingAnswers):
             prompt: String. The prompt to use for encoding: either a prompt name (e.g. "query" or
                 "document") or a prompt text. The prompt will be prepended to each text. These names
                 have no effect on models without prompts. If None, the model's default prompt will
-                be used. Defaults to None. See also `TextEmbedder.embed`.
+                be used. See also `TextEmbedder.embed`.
             max_terms: Integer. Maximum number of terms to keep per text, based on the largest
-                weights. If None, the model's `max_terms` will be used. Defaults to None.
+                weights. If None, the model's `max_terms` will be used.
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
             missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
                 strings). "none" returns a row without terms. "error" raises an error with the index

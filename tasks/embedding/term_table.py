@@ -42,9 +42,9 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
     Args:
         tokenizer: Tokenizer from this package, to be used for the queries.
         max_length: Integer. Maximum number of tokens per query. Longer queries will be truncated to
-            this length. If None, queries are not truncated. Defaults to None.
+            this length. If None, queries are not truncated.
         vocabulary_size: Integer. The vocabulary size in the document vectors (V). If None, the
-            tokenizer's vocabulary size will be used. Defaults to None.
+            tokenizer's vocabulary size will be used.
 
     Call arguments:
         inputs: Dict with "token_ids" and "padding_mask" (B, L), without special tokens.

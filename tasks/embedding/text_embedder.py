@@ -94,16 +94,16 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     Args:
         backbone: A `Backbone`.
-        preprocessor: `TextEmbedderPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `TextEmbedderPreprocessor` for raw text.
         pooling: String or list of strings. "mean", "cls", "max", "mean_sqrt_len_tokens",
             "weightedmean" or "lasttoken", as in sentence-transformers. If a list is given, the
             results will be concatenated. Defaults to "mean".
         dense: Optional list of dicts. Options of the dense layers after the pooling. Each dict
             contains `units` and optionally `activation`, `use_bias` and `residual`. See
-            `Projection` for details. If None, there are no dense layers. Defaults to None.
+            `Projection` for details. If None, there are no dense layers.
         normalize: Boolean. Whether to normalize vectors to unit length. Defaults to True.
         dim: Integer. The number of dimensions to truncate the embeddings to in `embed`. If None, no
-            truncation will be applied. Defaults to None.
+            truncation will be applied.
         similarity_function: String. "cosine", "dot", "euclidean" or "manhattan". Defaults to
             "cosine".
 
@@ -239,15 +239,15 @@ class TextEmbedder(Embedder[VectorIndex]):
                 "document") or a prompt text (e.g. "query: "). The prompt will be prepended to each
                 text. The names "passage" and "corpus" are aliases for "document". These names have
                 no effect on models without prompts. If None, the model's default prompt will be
-                used. Defaults to None.
+                used.
             dim: Integer. The number of dimensions to truncate the embeddings to. Use this for
                 models trained with Matryoshka losses. Truncated embeddings will be normalized again
-                if `normalize=True`. If None, the model's `dim` will be used. Defaults to None.
+                if `normalize=True`. If None, the model's `dim` will be used.
             batch_size: Integer. The batch size used for the computation. Defaults to 32.
             windows: "mean" or None. If "mean", long texts are split into windows based on the
                 model's maximum length, and the window vectors are averaged, weighted by token
                 counts. If None, long texts are truncated, and a log message reports how many.
-                Chunks with contexts always use the windows of the whole text. Defaults to None.
+                Chunks with contexts always use the windows of the whole text.
             missing: "none" or "error". How to handle rows without text (e.g. None, NaN or blank
                 strings). "none" returns a row of NaN. "error" raises an error with the index of the
                 first missing row. Defaults to "error".
@@ -418,8 +418,8 @@ class TextEmbedder(Embedder[VectorIndex]):
         embedded with the default prompt, or with the prompt for queries or documents.
 
         Args:
-            dim: Integer. The number of dimensions to truncate the embeddings to, as in `embed`.
-                Defaults to None.
+            dim: Optional integer. The number of dimensions to truncate the embeddings to, as in
+                `embed`.
 
         Returns:
             Dict of functions. Each function returns a dict {"embedding": tensor of shape (N, D)}.

@@ -118,10 +118,10 @@ class TextEmbedderPreprocessor(SeparateTexts):
         sequence_length: See `Preprocessor`.
         max_length: Integer. Maximum number of tokens, including special tokens. Longer texts will
             be truncated to this length. Unlike `sequence_length`, this argument does not add
-            padding. If None, the model's maximum length will be used. Defaults to None.
-        prompts: Optional dict mapping prompt names to prompt texts. Defaults to None.
+            padding. If None, the model's maximum length will be used.
+        prompts: Optional dict mapping prompt names to prompt texts.
         default_prompt: Optional string. Name of the prompt to use by default. If None, no prompt
-            will be used. Defaults to None.
+            will be used.
         include_prompt: Boolean. Whether to include the prompt tokens in the pooling. Defaults to
             True.
 

@@ -221,7 +221,7 @@ class BatchLoss:
             value for each example or token.
         activation: Optional string, "softmax" or "sigmoid". It converts the outputs to
             probabilities for Keras losses that expect probabilities. If None, the outputs are
-            passed unchanged. Defaults to None.
+            passed unchanged.
         of_tokens: Boolean. If True, the `reduction` of the loss is ignored, and the mean over the
             tokens is computed, weighted by the sample weights. Defaults to False.
         of_examples: Boolean. Whether the loss must return one value per example. Values for parts
@@ -232,7 +232,7 @@ class BatchLoss:
         y_pred: Tensor of shape (B, ...). Model outputs.
         sample_weight: Optional tensor of shape (B,) or (B, L). Weights of examples or tokens.
         rows: Boolean tensor of shape (B,). False for rows that only pad the batch. If None, all
-            rows are used. Defaults to None.
+            rows are used.
 
     Returns:
         Tuple of the loss and the size. The loss is the sum of the values, divided by the size. The

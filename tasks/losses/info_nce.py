@@ -32,8 +32,8 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         symmetric: Boolean. If True, the loss is the mean of this loss and the reverse loss, which
             chooses each positive's query. Defaults to False.
         margin: Optional non-negative float. Negatives are excluded if their similarity is higher
-            than the positive's similarity minus this margin, because they could be relevant.
-            If None, this filter is disabled. Defaults to None.
+            than the positive's similarity minus this margin, because they could be relevant. If
+            None, this filter is disabled.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
@@ -142,7 +142,7 @@ def compute_negative_log_likelihood(logits, own, excluded, rows=None) -> keras.K
         own: Boolean tensor of shape (B, M). True for each row's positive.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore. The positive is always used.
         rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored. If
-            None, all rows are used. Defaults to None.
+            None, all rows are used.
 
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])

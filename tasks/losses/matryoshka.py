@@ -28,7 +28,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         dims: List of integers. Widths to truncate the embeddings to, for example [384, 128, 64].
             The first width should be the model width.
         weights: Optional list of floats. Weight of the loss for each width. If None, all weights
-            are 1. Defaults to None.
+            are 1.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:

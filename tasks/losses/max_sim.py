@@ -168,8 +168,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
     Args:
         query_length: Optional positive integer. Maximum number of query tokens. A limit saves
-            memory if documents are longer than queries. If None, there is no limit. Defaults to
-            None.
+            memory if documents are longer than queries. If None, there is no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens. Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
     """
@@ -215,8 +214,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
         scale: Positive float. Scores are multiplied by this value (1 / temperature). Defaults to
             1.0.
         query_length: Optional positive integer. Maximum number of query tokens. A limit saves
-            memory if documents are longer than queries. If None, there is no limit. Defaults to
-            None.
+            memory if documents are longer than queries. If None, there is no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.
@@ -285,8 +283,7 @@ class MaxSimDistillation(_MaxSimLoss):
             query tokens and does not have the same range as cross-encoder scores. By default,
             `ScoreDistillation` does not scale scores. Defaults to True.
         query_length: Optional positive integer. Maximum number of query tokens. A limit saves
-            memory if documents are longer than queries. If None, there is no limit. Defaults to
-            None.
+            memory if documents are longer than queries. If None, there is no limit.
         mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
             Defaults to False.
         **kwargs: Keyword arguments for `keras.losses.Loss`.

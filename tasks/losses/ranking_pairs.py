@@ -65,7 +65,7 @@ class LambdaLoss(RankNet):
 
     Args:
         k: Optional positive integer. To optimize nDCG@k, only pairs with a text among the `k`
-            highest logits are used. If None, all pairs are used. Defaults to None.
+            highest logits are used. If None, all pairs are used.
 
     Call arguments:
         y_true, y_pred: See `RankingLoss`.

@@ -24,9 +24,8 @@ def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, toke
         y_true: Tensor. Labels.
         y_pred: Tensor of shape (B, ...). Model outputs.
         rows: Optional boolean tensor of shape (B,). False for padding rows. If None, all rows are
-            used. Defaults to None.
+            used.
         tokens: Optional tensor of shape (B, L). Token weights. If None, all tokens are used.
-            Defaults to None.
 
     Example:
         >>> import encoder_zoo as ez

@@ -32,7 +32,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
 
     Args:
         loss: Optional loss from `encoder_zoo.losses` that compares the texts in a batch. If None,
-            `InfoNCE(scale=1.0, similarity="dot")` is used. Defaults to None.
+            `InfoNCE(scale=1.0, similarity="dot")` is used.
         query_weight: Non-negative float. Weight of the penalty for queries, which are the first
             texts in the rows. Defaults to 5e-5.
         document_weight: Non-negative float. Weight of the penalty for documents, which are all

@@ -253,7 +253,7 @@ def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[
     Args:
         longest: Positive integer. Number of tokens in the longest example.
         known: Optional tuple of integers. Lengths whose programs are already compiled. They are
-            kept. Defaults to None.
+            kept.
 
     Example:
         >>> choose_lengths(59), choose_lengths(300), choose_lengths(59, known=(8, 16, 32))
@@ -331,7 +331,7 @@ def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> di
     Args:
         ranges: Dict. Input ranges for one text (see `Task.input_ranges`).
         names: Optional iterable of strings. Names of the inputs that candidates have. If None,
-            candidates have all inputs. Defaults to None.
+            candidates have all inputs.
 
     Example:
         >>> add_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])

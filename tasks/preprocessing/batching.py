@@ -257,10 +257,10 @@ class LengthGroupedBatcher:
     Args:
         collate: Function of `(examples, seed)` that creates a batch.
         multiple: Optional positive integer. If given, every batch is filled to `batch_size` rows,
-            rounded up to a multiple of this value (see `fill_batch`). Defaults to None.
+            rounded up to a multiple of this value (see `fill_batch`).
         sequence_counts: Optional tuple of integers, for JAX. If given, the texts in a batch are
             packed into one of these numbers of sequences (see `choose_sequence_counts`). All
-            batches then have about the same number of tokens. Defaults to None.
+            batches then have about the same number of tokens.
     """
 
     def __init__(
@@ -311,8 +311,8 @@ class LengthGroupedBatcher:
             examples: Dict of tensors. N encoded examples. "token_ids" is ragged.
             plan: `Plan` with the batch size, epochs and steps.
             capacity: Optional positive integer. If given, examples are packed into sequences of
-                this number of tokens. In this case, `batch_size` counts sequences, and the
-                collated "token_ids" are ragged (B, None, None). Defaults to None.
+                this number of tokens. In this case, `batch_size` counts sequences, and the collated
+                "token_ids" are ragged (B, None, None).
 
         Returns:
             Tuple of the number of batches per pass, and a function `batches(seed, done)`. The

@@ -28,7 +28,7 @@ def check_each(
             are not called in graphs.
         unit: String. Name of an item in the error message. Defaults to "Row".
         index: Optional integer tensor of shape (N,). Index to show for each item. If None, items
-            are counted from 0. Defaults to None.
+            are counted from 0.
 
     Raises:
         ValueError: If a value in memory is invalid.

@@ -156,7 +156,7 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
         values: Column of any type. A column of a Hugging Face dataset has class names in
             `features`.
         classes: Optional list of strings. The task's class names. If a dataset has the same number
-            of classes but different names, its class indices are used. Defaults to None.
+            of classes but different names, its class indices are used.
     """
     feature = getattr(values, "features", None)
     feature = getattr(feature, "feature", feature)

@@ -94,7 +94,7 @@ class Numbers(NamedTuple):
 
         Args:
             y: Numbers with shape (N,) or (N, 1).
-            counts: Not used. Defaults to None.
+            counts: Not used.
 
         Raises:
             ValueError: If `y` does not contain one finite number per text.
@@ -175,7 +175,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
     Args:
         y: Optional labels of any task in any container. Inside a graph, a tensor.
         x: Optional inputs that belong to the labels. The error message contains code that filters
-            inputs and labels. Defaults to None.
+            inputs and labels.
         none_is_answer: Boolean. Whether to allow None and blank strings as labels, for example for
             questions without an answer. Defaults to False.
 

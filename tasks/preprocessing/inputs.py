@@ -183,7 +183,7 @@ class Inputs:
 
         Args:
             table: List of strings. Column names in the table.
-            names: See `convert`. Defaults to None.
+            names: See `convert`.
 
         Returns:
             Dict from table columns to names of declared columns, in the declared order.

@@ -55,7 +55,7 @@ class Preprocessor(ConfigFromSignature):
         tokenizer: `Tokenizer` from this package.
         sequence_length: Optional positive integer. Every batch is padded to this length, and longer
             texts are truncated. If None, a batch is padded to its longest example, and texts are
-            truncated to the model's maximum length. Defaults to None.
+            truncated to the model's maximum length.
     """
 
     # Name of the task that the preprocessor is for. Any other task rejects it.
@@ -184,8 +184,8 @@ class Preprocessor(ConfigFromSignature):
         Args:
             x: Texts in a list, array, tensor, or column of pandas, polars, Arrow or datasets. For
                 pairs, pass a tuple of two columns, a list of pairs, or a table with two columns.
-            y: Optional labels, with one label per text. Defaults to None.
-            sample_weight: Optional weights, with one number per text. Defaults to None.
+            y: Optional labels, with one label per text.
+            sample_weight: Optional weights, with one number per text.
 
         Returns:
             Dict of tensors with one row per example: "token_ids" (ragged), "first_length" (number
@@ -262,7 +262,7 @@ class Preprocessor(ConfigFromSignature):
         Args:
             examples: Dict. Examples from `encode`.
             seed: Optional integer tensor of shape (2,). Seed for preprocessors that draw random
-                numbers. Defaults to None.
+                numbers.
             bucketed: Boolean or tuple of ascending integers. If given, the batch length is
                 rounded up to one of these lengths, so that fewer shapes have to be compiled. True
                 means powers of two. This has no effect with a fixed `sequence_length`. Defaults to
@@ -388,7 +388,7 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
 
     Args:
         of_stream: Optional set of strings. Messages that were logged for earlier batches of a
-            stream. They are not logged again, and new messages are added. Defaults to None.
+            stream. They are not logged again, and new messages are added.
     """
     if get_context().truncated is not None:
         yield

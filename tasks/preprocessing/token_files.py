@@ -60,7 +60,7 @@ class TokenFiles:
         Args:
             number: Integer. Chunk index.
             encode: Optional function without arguments that encodes the examples. If None, a
-                missing file is an error. Defaults to None.
+                missing file is an error.
         """
         path = self._get_path(number)
         if encode is not None and not path.exists():

@@ -63,7 +63,6 @@ class DetectionAnswers(Answers):
         Args:
             texts: A text or a list of texts. Texts will be truncated to the model's maximum length.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

@@ -120,13 +120,12 @@ class MaskAnswers(Answers):
                 `[MASK]` or `<mask>`, depending on the family).
             top_k: Positive integer. Number of tokens to return per mask. Defaults to 5.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
             targets: Optional list of strings. Candidate words or tokens to choose from. Each
                 candidate must be a single token in the vocabulary. Scores will still be
-                probabilities over all tokens. If None, all tokens will be used. Defaults to None.
+                probabilities over all tokens. If None, all tokens will be used.
 
         Returns:
             List of the `top_k` best tokens per text, sorted by score. Each result is a dict

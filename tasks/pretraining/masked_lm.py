@@ -148,7 +148,7 @@ def compute_token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=No
         backbone: `Backbone` that contains the token embedding.
         head: `MaskedLMHead` of the task.
         x: Float tensor of shape (B, L, D). The backbone's output.
-        positions: Optional integer tensor of shape (B, M). Defaults to None.
+        positions: Optional integer tensor of shape (B, M).
     """
     if positions is not None:
         x = take_positions(x, positions)  # (B, M, D)
@@ -241,13 +241,12 @@ class MaskedLM(Task):
 
     Args:
         backbone: The `Backbone` to use.
-        preprocessor: Optional `MaskedLMPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `MaskedLMPreprocessor` for raw text.
         head_activation: Optional string. Activation to use in the layer before the output
             projection. In KerasHub, the head has a separate activation. If None, the default for
-            the family will be used, which is the backbone's activation in most cases. Defaults to
-            None.
+            the family will be used, which is the backbone's activation in most cases.
         head_layer_norm_epsilon: Optional float. Epsilon for layer normalization in the head. If
-            None, the backbone's epsilon will be used. Defaults to None.
+            None, the backbone's epsilon will be used.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor. Without

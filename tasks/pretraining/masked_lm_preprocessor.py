@@ -37,7 +37,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
-        sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
+        sequence_length: Optional positive integer. See `Preprocessor`.
         mask_rate: Float between 0 and 1. Share of tokens to select. Defaults to 0.15.
         whole_words: Boolean. Whether to select whole words instead of single tokens. Words
             exceeding the share will be skipped. Defaults to False.

@@ -50,7 +50,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
     Args:
         tokenizer: A `BertTokenizer` or `AlbertTokenizer`.
         sequence_length: Optional positive integer. See `Preprocessor`. Pairs of a corpus fill this
-            length. Defaults to None.
+            length.
         short_share: Float between 0 and 1. Share of corpus pairs with a smaller length, to train
             the model on short texts as well.
         **kwargs: `mask_rate`, `whole_words`, `dynamic` and `seed` of `MaskedLMPreprocessor`.
@@ -204,7 +204,7 @@ class Pretraining(Task):
 
     Args:
         backbone: A `BertBackbone` or `AlbertBackbone` with a pooler.
-        preprocessor: Optional `PretrainingPreprocessor`. Defaults to None.
+        preprocessor: Optional `PretrainingPreprocessor`.
         dropout: Optional float between 0 and 1. Dropout rate of the pooled output, for families
             that use it.
 

@@ -74,16 +74,16 @@ class ReplacedTokenDetection(Task):
 
     Args:
         backbone: An `ElectraBackbone` or a `DebertaV2Backbone`. The discriminator.
-        preprocessor: Optional `ReplacedTokenDetectionPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `ReplacedTokenDetectionPreprocessor` for raw text.
         generator_size: Optional float. Generator width, as a fraction of the backbone's width. This
             is used for hidden layers, attention heads and feed-forward layers. If None, the
             family's fraction is used: 1/4 for ELECTRA (the paper uses 1/3 for base models) and 1
-            for DeBERTa-v3. Defaults to None.
+            for DeBERTa-v3.
         detection_weight: Float. Weight for the discriminator loss, relative to the generator loss.
             Defaults to 50.0.
         generator_depth: Optional float. Number of blocks in the generator, as a fraction of the
             backbone's blocks. If None, the family's fraction is used: 1 for ELECTRA and 1/2 for
-            DeBERTa-v3. Defaults to None.
+            DeBERTa-v3.
 
     Call arguments:
         inputs: Dict. The inputs to the model, as returned from the preprocessor. Without
@@ -304,7 +304,6 @@ def find_replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
         x: Dict. Model inputs.
         y_pred: Dict. Model outputs.
         weights: Optional float tensor of shape (B, L). Text weights, repeated for each token.
-            Defaults to None.
     """
     token_ids = ops.cast(x["token_ids"], "int32")
     replaced = ops.cast(ops.cast(y_pred["token_ids"], "int32") != token_ids, "float32")

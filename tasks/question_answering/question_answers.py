@@ -153,18 +153,15 @@ class QuestionAnswers(Answers):
             context: List with a context per question, or a single context to use for all questions.
                 For a single question, this can also be a list of passages. In this case, the best
                 answer from all passages will be returned.
-            top_k: Optional positive integer. Number of answers to return per question. Defaults to
-                None.
+            top_k: Optional positive integer. Number of answers to return per question.
             max_answer_length: Positive integer. Maximum answer length, in tokens. Defaults to 30.
             null_threshold: Optional float. Threshold for returning "" (no answer). No answer is
                 returned when the score for "no answer" exceeds the score for the best span by more
                 than this threshold. 0 is a good value to start with. Use `float("inf")` to always
                 answer. With a beam, this is compared to the logit for "no answer". If None, the
                 threshold that `evaluate_answers` found on questions with and without answers will
-                be used. If no threshold was set, the best span will always be returned. Defaults to
-                None.
+                be used. If no threshold was set, the best span will always be returned.
             batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
-                Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

@@ -78,19 +78,19 @@ class SpanQA(Task):
 
     Args:
         backbone: The `Backbone` to use. It does not need a pooler.
-        preprocessor: Optional `SpanQAPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `SpanQAPreprocessor` for raw text.
         dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer, for
             families with dropout in the head. This is not used for BERT and RoBERTa. If None, the
-            rate of the backbone will be used. Defaults to None.
+            rate of the backbone will be used.
         null_threshold: Optional float. Default threshold for `answer` and exports. This is set by
-            `evaluate_answers` and saved with the preset. Defaults to None.
+            `evaluate_answers` and saved with the preset.
         beam: Optional tuple `(start_n_top, end_n_top)`. Beam sizes for the XLNet head: the number
             of start positions, and the number of end positions per start position (at most 100). In
             this head, end positions are predicted based on the start position, and a third output
             is added to predict "no answer". If None, both positions will be predicted
             independently. When using `from_preset`, the sizes are read from the checkpoint. The
             class is `XLNetForQuestionAnswering` with a beam, and `XLNetForQuestionAnsweringSimple`
-            without. Defaults to None.
+            without.
 
     For `fit` and `evaluate`, `x` can be `(questions, contexts)`, a list of examples `[{"question",
     "context", "answers"}]` as returned from `read_squad`, or a `tf.data.Dataset` of pairs or
@@ -294,9 +294,9 @@ class SpanQA(Task):
             context: List with a context per question, or a single context to use for all questions.
             method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
             max_answer_length: Positive integer. See `answer`. Defaults to 30.
-            null_threshold: Optional float. See `answer`. Defaults to None.
+            null_threshold: Optional float. See `answer`.
             batch_size: Optional positive integer. Batch size, in gradients. If None, 32 will be
-                used. Defaults to None.
+                used.
 
         Returns:
             The answer, as returned from `answer`, with "texts", "words", "logit" and "baseline"
@@ -346,9 +346,8 @@ class SpanQA(Task):
             null_threshold: Optional float. See `answer`. If None, the stored threshold will be used
                 for data with unanswerable questions. If no threshold is stored, 0 will be used, and
                 the threshold with the best F1 will be stored for `answer`, exports and the preset,
-                until the next call to `fit`. Defaults to None.
+                until the next call to `fit`.
             batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
-                Defaults to None.
 
         Returns:
             `{"exact_match", "f1", "total"}` if all questions have an answer (v1.1). Otherwise, the
@@ -396,7 +395,7 @@ class SpanQA(Task):
 
         Args:
             max_answer_length: Positive integer. See `answer`. Defaults to 30.
-            null_threshold: Optional float. See `answer`. Defaults to None.
+            null_threshold: Optional float. See `answer`.
 
         Returns:
             Dict with a single function. This function returns "text", "start", "end" and "score",

@@ -75,7 +75,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
-        sequence_length: Optional positive integer. See `Preprocessor`. Defaults to None.
+        sequence_length: Optional positive integer. See `Preprocessor`.
         window_length: Positive integer. Maximum number of tokens per example, including question
             and special tokens. Defaults to 384.
         doc_stride: Integer. Overlap between neighbouring windows in tokens, as in transformers.

@@ -105,7 +105,7 @@ def compute_squad_v2_scores(
             answer.
         null_scores: Optional list of floats. Score of "no answer" for each question. If given, the
             prediction of questions above `null_threshold` is replaced by "", and the best
-            thresholds are computed. Defaults to None.
+            thresholds are computed.
         null_threshold: Float. Maximum score of "no answer" for questions that are answered.
             Defaults to 1.0.
 

@@ -118,11 +118,10 @@ class ChoiceAnswers(Answers):
             choices: List of choices for each question. The lists can have different lengths. For a
                 single question, pass a single list.
             contexts: Optional list of strings, or a string for a single question. A context for
-                each question, for example a passage to read. Defaults to None.
+                each question, for example a passage to read.
             batch_size: Optional positive integer. Batch size, in choices. If None, 32 is used.
-                Defaults to None.
             top_k: Optional positive integer. Number of choices to return per question. If None,
-                only the best choice is returned. Defaults to None.
+                only the best choice is returned.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

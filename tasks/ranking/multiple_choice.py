@@ -63,9 +63,9 @@ class MultipleChoice(ListScores):
     Args:
         backbone: A `Backbone`. It must have a pooler if the head of its family uses the pooler
             output.
-        preprocessor: `MultipleChoicePreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `MultipleChoicePreprocessor` for raw text.
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
-            backbone's dropout rate will be used. Defaults to None.
+            backbone's dropout rate will be used.
         window_pooling: String, "mean" or "max". How to pool the logits of a choice's windows, for
             training and answers. It is used if the preprocessor has a `window_length`. Defaults to
             "mean".

@@ -90,7 +90,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         sequence_length: See `Preprocessor`.
         window_length, doc_stride: See `SequenceClassifierPreprocessor`.
         text_columns: Optional list of strings. Names of the columns with the questions, the choices
-            and, optionally, the contexts. Required if a table has other columns. Defaults to None.
+            and, optionally, the contexts. Required if a table has other columns.
 
     Returns:
         Model inputs, as for `Preprocessor`. "token_ids" (B, L) contains the first window of each
@@ -149,8 +149,8 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
 
         Args:
             x: See `MultipleChoice.fit`.
-            y: Index of the correct choice for each question. Defaults to None.
-            sample_weight: Optional weight for each question. Defaults to None.
+            y: Optional index of the correct choice for each question.
+            sample_weight: Optional weight for each question.
 
         Returns:
             Dict of tensors with one row per question. "token_ids", ragged (N, None), and

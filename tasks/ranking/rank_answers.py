@@ -79,9 +79,8 @@ class RankAnswers(Answers):
             queries: List, array, tensor or column of N queries, or a single query for all texts. If
                 `texts` is None, pass the pairs here: a list of pairs, `(queries, texts)`, or a
                 table with two columns.
-            texts: Optional list, array, tensor or column of N texts. Defaults to None.
+            texts: Optional list, array, tensor or column of N texts.
             batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
-                Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return NaN for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
@@ -120,9 +119,8 @@ class RankAnswers(Answers):
             query: String. The query.
             texts: List, array or column of texts to rank.
             top_k: Optional positive integer. Number of texts to return. If None, all texts are
-                returned. Defaults to None.
+                returned.
             batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
-                Defaults to None.
 
         Returns:
             List of dicts `{"index", "score", "text"}`, sorted by score in descending order. "index"

@@ -149,11 +149,11 @@ class Reranker(ListScores):
 
     Args:
         backbone: A `Backbone`. A BERT backbone must have a pooler.
-        preprocessor: `RerankerPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `RerankerPreprocessor` for raw text.
         activation: String, "sigmoid" or "linear". Activation to apply to the scores. Defaults to
             "sigmoid".
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
-            backbone's dropout rate will be used. Defaults to None.
+            backbone's dropout rate will be used.
 
     `fit` accepts these forms of data:
 
@@ -348,7 +348,6 @@ class Reranker(ListScores):
             relevance: List of N lists of numbers. The relevance of each text: positive for relevant
                 texts, and 0 for all other texts.
             batch_size: Optional positive integer. Batch size, in pairs. If None, 32 is used.
-                Defaults to None.
 
         Returns:
             Dict with "ndcg@10", "mrr@10" and "map@100", averaged over all queries with a relevant

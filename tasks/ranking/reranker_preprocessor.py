@@ -132,7 +132,7 @@ class RerankerPreprocessor(Preprocessor):
         sequence_length: See `Preprocessor`.
         max_length: Optional integer. Maximum number of tokens, including special tokens. Longer
             pairs are truncated. Unlike `sequence_length`, this argument does not add padding. If
-            None, the maximum length of the model is used. Defaults to None.
+            None, the maximum length of the model is used.
 
     Returns:
         See `Preprocessor`. For queries with a list of texts, "token_ids" (B, L) contains the
@@ -198,8 +198,8 @@ class RerankerPreprocessor(Preprocessor):
 
         Args:
             x: See `Reranker.fit`.
-            y: Score for each pair, or list of scores for each query. Defaults to None.
-            sample_weight: Optional weight for each pair or query. Defaults to None.
+            y: Optional score for each pair, or list of scores for each query.
+            sample_weight: Optional weight for each pair or query.
 
         Returns:
             Dict of tensors, as for `Preprocessor.encode`. For lists, the dict also contains

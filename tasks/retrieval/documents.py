@@ -136,7 +136,7 @@ class Documents:
         ids: Optional list of N unique ids.
         metadata: Optional list of N dicts with the fields of each document. Values can be strings,
             numbers, booleans or lists. All values of a field must have the same type.
-        contexts: Optional `Contexts`, if the texts are chunks for late chunking. Defaults to None.
+        contexts: Optional `Contexts`, if the texts are chunks for late chunking.
 
     Attributes:
         texts, ids, metadata, contexts: See the arguments.
@@ -475,7 +475,7 @@ class Documents:
         Args:
             field: String. Name of the field.
             among: Optional integer array. Indices of the documents to search. If None, all
-                documents are searched. Defaults to None.
+                documents are searched.
 
         Raises:
             ValueError: If the field is unknown, or if a document does not have exactly one value.

@@ -144,9 +144,9 @@ class GraphVectors(Float32Vectors):
         base: Store with the vectors to index. In float32, the vectors are only kept in faiss. In
             int8, faiss has a second copy.
         links: Optional int32 array of shape (L,). `GraphVectors.links` from an existing graph of
-            the first vectors. If None, a new graph is built. Defaults to None.
+            the first vectors. If None, a new graph is built.
         levels: Optional int32 array of shape (N,). Number of levels of each vector in the existing
-            graph. Defaults to None.
+            graph.
 
     Raises:
         ImportError: If the package faiss-cpu is not installed.

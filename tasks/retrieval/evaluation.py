@@ -48,7 +48,7 @@ def convert_to_columns(
         queries: Dict {id: text}. Queries without judgements are dropped.
         relevant: Dict {query id: {document id: grade}} or {query id: list of document ids}.
         documents: Dict {id: text} or {id: {"title", "text"}}. Titles are prepended to the texts. If
-            None, `relevant` keeps its document ids, for documents of an index. Defaults to None.
+            None, `relevant` keeps its document ids, for documents of an index.
 
     Raises:
         ValueError: If only `queries` is a dict, or if an id in `relevant` is unknown.
@@ -230,7 +230,7 @@ def compute_ranking_metrics(
             are relevant. Each query must have a relevant document.
         cutoffs: Sequence of integers. Values of k, the number of top documents that count.
         scores: Optional list of Q sequences of scores, in descending order. If None, there are no
-            ties. Defaults to None.
+            ties.
 
     Returns:
         Dict with the following metrics for each cutoff k. "ndcg@k" is the normalized discounted
@@ -278,7 +278,7 @@ def search_metrics(
         relevant, cutoffs: See `compute_ranking_metrics`.
         documents: Integer. Number of unique documents.
         deepest: Optional integer. Number of documents, including duplicates. If None, there are no
-            duplicates. Defaults to None.
+            duplicates.
 
     Example:
         >>> def search(queries, k):

@@ -67,7 +67,7 @@ class HybridIndex(Index):
             60.
         depth: Integer. Number of documents from each index, at least `top_k`. Defaults to 100.
         weights: Optional list of floats. Weight of the scores of each index. Requires indexes from
-            this package. If None, ranks are used instead of scores. Defaults to None.
+            this package. If None, ranks are used instead of scores.
 
     Attributes:
         indexes, rank_constant, depth, weights: See the arguments.
@@ -400,7 +400,7 @@ def load_index(
         folder: String or path. Folder written by `save`.
         embedder: The embedder that the index was built with, or an equal embedder. None for a
             `BM25Index`. For a `HybridIndex`, the `HybridEmbedder`, or a list with the embedder of
-            each index. Defaults to None.
+            each index.
         **options: Additional options to pass to `load`: `verify`, whether to verify the file
             checksums, and `engine` (e.g. "faiss"), which is only supported for a `VectorIndex`.
 

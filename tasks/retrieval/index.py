@@ -129,7 +129,7 @@ class Index:
         documents: `Documents`, or a list of texts without ids and fields. If None, there are no
             texts in the index.
         fingerprint: Optional array. Vectors of `FINGERPRINT_TEXTS`, computed when the index was
-            built. If None, the vectors are computed. Defaults to None.
+            built. If None, the vectors are computed.
         **settings: Options for documents that are added later, for example `prompt`. They are set
             as attributes.
 
@@ -262,7 +262,7 @@ class Index:
                 search only return documents that share a term with the query. If None, all
                 documents are returned. Defaults to 10.
             reranker: Optional `Reranker`, or any object with `rank(query, texts, top_k)`. It scores
-                and sorts the nearest documents. Defaults to None.
+                and sorts the nearest documents.
             candidates: Optional integer. Number of documents that are passed to the reranker, at
                 least `top_k`. Defaults to 50.
             where: Optional dict or function. Only documents that match this filter are searched,
@@ -271,12 +271,11 @@ class Index:
                 "$lte", "$eq", "$ne", "$in" and "$nin", and one dict can contain several operators.
                 A condition can also be a function of the value, and `where` can be a function of
                 the dict with all fields. Documents without the field do not match. Dates are
-                compared as strings in the ISO 8601 format. Defaults to None.
+                compared as strings in the ISO 8601 format.
             min_score: Optional float. Minimum score of the returned documents. With a reranker,
                 this is the minimum score from the reranker. If None, this filter is disabled.
-                Defaults to None.
             group_by: Optional string. Name of a field. For each value of this field, only the best
-                document is returned, for example the best chunk of each book. Defaults to None.
+                document is returned, for example the best chunk of each book.
             offset: Integer. Number of hits to skip at the beginning, for pagination. Defaults to 0.
             **options: Options of `embed`: `prompt`, which defaults to "query", `batch_size` and,
                 for a `SparseEncoder`, `max_terms`. A `HybridIndex` only supports `batch_size`.
@@ -408,9 +407,8 @@ class Index:
             queries: Non-empty list of strings.
             top_k: Integer. Number of documents to find, at most N.
             among: Integer array. Indices of the documents to search in. If None, all documents are
-                searched. Defaults to None.
-            vectors: Optional vectors of the queries. If None, the queries are embedded. Defaults to
-                None.
+                searched.
+            vectors: Optional vectors of the queries. If None, the queries are embedded.
             **options: Options of `embed`.
         """
         vectors = self._embed_queries(queries, **options) if vectors is None else vectors
@@ -579,8 +577,7 @@ class Index:
 
         Args:
             documents: List, array or column of strings, a table, or a list of dicts.
-            batch_size: Optional integer. Batch size for `embed`. If None, 32 is used. Defaults to
-                None.
+            batch_size: Optional integer. Batch size for `embed`. If None, 32 is used.
             **columns: `ids`, a list with a string or an integer per document, of the same type as
                 the ids in the index. `metadata`, a list with a dict of fields per document, or a
                 table. `text_column`, the name of the text column in a table, which defaults to
@@ -678,8 +675,7 @@ class Index:
 
         Args:
             ids: Optional id or list of ids. For a chunked document, all chunks are removed.
-                Defaults to None.
-            where: Optional filter, as in `search`, instead of ids. Defaults to None.
+            where: Optional filter, as in `search`, instead of ids.
 
         Raises:
             ValueError: If an id is unknown, if no document would be left, or if `ids` and `where`

@@ -156,7 +156,7 @@ def check_manifest(
         files: The opened folder.
         kind: String. The expected kind of index.
         verify: Boolean. Whether to verify the file checksums.
-        rules: Optional dict of validation rules for the settings. Defaults to None.
+        rules: Optional dict of validation rules for the settings.
 
     Raises:
         ValueError: If the folder does not contain an index, if the index is of another kind, or if

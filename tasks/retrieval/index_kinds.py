@@ -155,8 +155,7 @@ class EmbeddedIndex(Index):
             vectors: Float array of shape (N, D), a list of N arrays of shape (tokens, D) for a
                 `MultiVectorIndex`, or a scipy sparse matrix of shape (N, V) for a `SparseIndex`.
                 The vectors are copied.
-            texts: Optional list of N strings. Texts that are returned in the results. Defaults to
-                None.
+            texts: Optional list of N strings. Texts that are returned in the results.
             precision: String. Precision of the vectors, as in `build`.
             ids, metadata: Optional lists of N ids, and of N dicts with fields. Default to None.
             **options: Additional options, as in `build`, except for `dim`.
@@ -362,7 +361,7 @@ class VectorIndex(EmbeddedIndex):
             folder: String or path. Folder written by `save`.
             embedder: The embedder used to build the index, or an equal embedder.
             engine: Optional string. Search engine, as in `build`. If None, a saved graph is loaded
-                into memory, if there is one. Defaults to None.
+                into memory, if there is one.
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:

@@ -53,8 +53,8 @@ def rank_texts(
         task: Object with a method `_score_texts(query, texts, batch_size)`, which computes
             logits or scores (N,). Texts are sorted by these values.
         query, texts, top_k, batch_size: See `Reranker.rank` for details.
-        shown: Optional function that is applied to the sorted scores before they are returned,
-            such as a sigmoid. Defaults to None.
+        shown: Optional function that is applied to the sorted scores before they are returned, such
+            as a sigmoid.
 
     Raises:
         ValueError: If `query` is not a single text, or if `texts` is empty or contains an empty

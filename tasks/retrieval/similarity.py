@@ -264,7 +264,6 @@ def check_embedded(texts: Sized, vectors: Any, width: int | None = None) -> Any:
         texts: List of N strings that were passed to the embedder.
         vectors: Array or sparse matrix of shape (N, D), or a list of N arrays.
         width: Optional integer. Expected embedding dimension. If None, any dimension is valid.
-            Defaults to None.
 
     Raises:
         ValueError: If the number of vectors and the number of texts differ, or if the dimension is

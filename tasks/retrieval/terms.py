@@ -205,7 +205,7 @@ class Postings:
             k: Integer. Maximum number of results per query. Only documents that share a term with
                 the query are returned.
             among: Integer array. Indices of the documents to search in. If None, all documents are
-                searched. Defaults to None.
+                searched.
         """
         allowed = _make_document_mask(among, len(self))
         indices, scores = [], []
@@ -275,7 +275,7 @@ class WordCounts:
             k: Integer. Maximum number of results per query. Only texts that share a word with the
                 query are returned.
             among: Integer array. Indices of the texts to search in. If None, all texts are
-                searched. Defaults to None.
+                searched.
         """
         allowed = _make_document_mask(among, len(self))
         found = [self._find_best(query, k, allowed) for query in queries]

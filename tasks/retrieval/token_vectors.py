@@ -348,7 +348,7 @@ class TokenVectors:
             queries: Sequence of Q float32 arrays of shape (tokens, D).
             k: Integer. Number of results per query, at most the number of documents to search.
             among: Optional integer array. Indices of the documents to search, in ascending order.
-                If None, all documents are searched. Defaults to None.
+                If None, all documents are searched.
 
         Returns:
             Tuple of int64 indices (Q, k) and float32 scores (Q, k).

@@ -53,7 +53,6 @@ class BestPairs:
         k: Integer. Number of results per query.
         rounding: Optional array of shape (Q,). Rounding error of the scores of each query. If two
             scores differ by less, both pairs are kept. If None, the error is relative to the score.
-            Defaults to None.
 
     Attributes:
         crowded: Boolean array of shape (Q,). Whether vectors were dropped because more than `TIES`
@@ -167,7 +166,7 @@ def scan(
         count: Integer. The number of vectors.
         made: Integer. Number of values that `scores` computes per vector.
         k: Integer. Number of results per query, at most N.
-        rounding: Optional array. Rounding error of the scores, as in `BestPairs`. Defaults to None.
+        rounding: Optional array. Rounding error of the scores, as in `BestPairs`.
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
@@ -319,7 +318,7 @@ class Float32Vectors:
                 unit length.
             k: Integer. Number of results per query, at most the number of vectors to search.
             among: Optional integer array. Indices of the vectors to search, in ascending order. If
-                None, all vectors are searched. Defaults to None.
+                None, all vectors are searched.
 
         Returns:
             Tuple with indices (Q, k) int64 and scores (Q, k) float32.

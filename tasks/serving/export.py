@@ -214,8 +214,7 @@ def write_saved_model(
         functions: Dict from signature names to functions, as returned by `Task.signatures`.
         tokenizers: List of the tokenizers that the functions use.
         variables: List of the variables that the functions use.
-        task: Optional task for the signature "ids". If None, this signature is omitted. Defaults to
-            None.
+        task: Optional task for the signature "ids". If None, this signature is omitted.
     """
     module = tf.Module()  # resources that the module does not track are not saved
     module.weights = list(variables)

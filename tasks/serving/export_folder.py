@@ -59,7 +59,7 @@ def export_folder(
         dtype: String, "float32" or "int8". With "int8", matrix products are quantized in ONNX and
             LiteRT. Defaults to "float32".
         texts: Optional typical inputs, as for `predict`. They are used to compare the int8 outputs
-            with the float32 outputs. Defaults to None.
+            with the float32 outputs.
         **options: Options for the Keras exporter.
 
     Raises:

@@ -184,8 +184,7 @@ class OpenedExport:
         Args:
             x: Texts, as for `predict` of the task, or a dict of preprocessed inputs.
             batch_size: Optional positive integer. Maximum number of examples per batch. Texts of
-                different lengths are computed in smaller batches. If None, 32 is used. Defaults to
-                None.
+                different lengths are computed in smaller batches. If None, 32 is used.
 
         Returns:
             Array of outputs in the input order.
@@ -267,7 +266,7 @@ def open_export(
         engine: Optional string. "onnx" for ONNX Runtime (package onnxruntime), "openvino" for
             OpenVINO (package openvino), which can also read ONNX exports, or "litert" for LiteRT
             (package ai-edge-litert). If None, the engine with the name of the export format is
-            used. Defaults to None.
+            used.
         verify: Boolean. Whether to compare the files with the checksums in `encoder_zoo.json`.
             Defaults to True.
         spinning: Boolean. Whether idle ONNX Runtime threads check for work in a loop before they

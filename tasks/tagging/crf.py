@@ -140,7 +140,7 @@ class CrfLoss(keras.losses.Loss):
         y_true: Integer tensor of shape (B, L). Tags.
         y_pred: Float tensor of shape (B, L, C). Logits.
         tokens: Optional float tensor of shape (B, L). Weights of tokens. If None, all tokens are
-            used. Defaults to None.
+            used.
 
     Returns:
         `call` returns a float tensor of shape (B, L). The loss of each text is distributed equally

@@ -356,7 +356,7 @@ def find_entities(
             based on the first token, the mean over tokens, or the most probable token. Use "none"
             to return all tagged tokens with visible characters. Defaults to "simple".
         allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. The
-            strategy "none" ignores it. If None, all transitions are allowed. Defaults to None.
+            strategy "none" ignores it. If None, all transitions are allowed.
 
     Returns:
         `ScoredSpans`. The score is the mean probability of the entity's tokens or words. With

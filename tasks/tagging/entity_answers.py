@@ -104,17 +104,14 @@ class EntityAnswers(Answers):
             labels: Optional list of names to look for, e.g. ["person", "court"], or dict of names
                 to descriptions, which the model reads instead of the names. Use a list of lists or
                 dicts for different labels per text. If None, the labels of the last `fit` are used.
-                Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping labels to floats. Only
                 entities with a higher score will be returned. For labels missing from the dict, 0.5
                 is used. If None, the thresholds from `tune_thresholds` or 0.5 will be used.
-                Defaults to None.
             nested: Boolean. Whether to allow entities inside entities. If False, entities do not
                 share words. Defaults to False.
             multi_label: Boolean. Whether to allow multiple labels for the same words. Defaults to
                 False.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".

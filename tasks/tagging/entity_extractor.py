@@ -119,15 +119,14 @@ class EntityExtractor(Task):
 
     Args:
         backbone: The `Backbone` to use.
-        preprocessor: Optional `EntityExtractorPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `EntityExtractorPreprocessor` for raw text.
         labels: Optional list of strings. Default labels, to be saved with the preset. If None, the
-            labels will be learned from the spans on the first call to `fit`. Defaults to None.
+            labels will be learned from the spans on the first call to `fit`.
         thresholds: Optional dict mapping labels to minimum scores (see `tune_thresholds`). Only
-            entities with a higher score will be returned. For missing labels, 0.5 is used. Defaults
-            to None.
+            entities with a higher score will be returned. For missing labels, 0.5 is used.
         max_width: Positive integer. Maximum number of words per entity. Defaults to 12.
         span_dim: Optional positive integer. Width of the layers after the backbone. If None, the
-            width of the backbone will be used. Defaults to None.
+            width of the backbone will be used.
         span_mode: String. How to combine word embeddings into span embeddings (see `SpanHead`).
             Defaults to "markerV0".
         num_rnn_layers: Integer. Number of LSTM layers over words. Use 0 for no LSTM. Defaults to 1.

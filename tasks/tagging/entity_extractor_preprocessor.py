@@ -141,14 +141,14 @@ class EntityExtractorPreprocessor(Preprocessor):
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. Window length, including labels (see
-            `Preprocessor`). Defaults to None.
+            `Preprocessor`).
         max_words: Positive integer. Maximum number of words per window. Defaults to 384.
         doc_stride: Optional integer. Overlap between adjacent windows, in tokens. If None, a
-            quarter of the window length is used. Defaults to None.
+            quarter of the window length is used.
         label_marker: Optional string. Token to add before each label. If None, "<<ENT>>" will be
-            used if it is in the vocabulary, and the mask token otherwise. Defaults to None.
+            used if it is in the vocabulary, and the mask token otherwise.
         separator: Optional string. Text to add between labels and words. If None, "<<SEP>>" will be
-            used if it is in the vocabulary, and the end token otherwise. Defaults to None.
+            used if it is in the vocabulary, and the end token otherwise.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -311,10 +311,10 @@ class EntityExtractorPreprocessor(Preprocessor):
 
         Args:
             x: Texts, or `(texts, labels)` with a list of labels per text.
-            y: Optional list of spans `{"start", "end", "label"}` per text. Defaults to None.
-            sample_weight: Optional weights, with a float per text. Defaults to None.
+            y: Optional list of spans `{"start", "end", "label"}` per text.
+            sample_weight: Optional weights, with a float per text.
             labels: Optional list of strings. Labels to look for in all texts. If None, the task's
-                labels will be used. Defaults to None.
+                labels will be used.
         """
         texts, *own = self.read_texts(x)
         names = self._check_known_labels(labels)

@@ -240,9 +240,9 @@ def score_tags(
         predicted: List of lists of strings. Predicted tags of each sentence.
         scheme: Optional string. Use "IOB1", "IOB2" or "IOBES" to only count well-formed entities,
             as in seqeval's strict mode. If None, malformed tags will be read as in the CoNLL
-            script. Defaults to None.
+            script.
         tag_set: Optional list of strings. All tags. Needed, for example, to read LOC as the type of
-            an isolated E-LOC. If None, all tags in the data are used. Defaults to None.
+            an isolated E-LOC. If None, all tags in the data are used.
 
     Returns:
         See `score_entities`.

@@ -337,7 +337,7 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
         gamma: Float. Focusing parameter. Spans are weighted by (1 - p) ** gamma, where p is the
             probability of the correct answer. Use 0 for binary cross-entropy. Defaults to 0.0.
         alpha: Optional float between 0 and 1. Weight of spans with the label. All other spans have
-            the weight 1 - alpha. If None, all spans have the same weight. Defaults to None.
+            the weight 1 - alpha. If None, all spans have the same weight.
 
     Call arguments:
         y_true: Tensor of shape (B, W, K, C). 1 for spans with the label, and 0 otherwise.

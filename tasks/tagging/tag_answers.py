@@ -131,13 +131,11 @@ class TagAnswers(Answers):
                 tag each word based on the first token, the mean over tokens, or the most probable
                 token. Use "none" to return all tagged tokens with visible characters. Words are
                 read from the vocabulary and split at symbols based on `split_symbols`. If None, the
-                task's strategy will be used, which is "simple" until set by `fit`. Defaults to
-                None.
+                task's strategy will be used, which is "simple" until set by `fit`.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
             threshold: Optional float between 0 and 1, or dict mapping entity types to floats.
                 Minimum score to return an entity. If None, the thresholds of `tune_thresholds` are
-                used, if there are any. Defaults to None.
+                used, if there are any.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
@@ -198,7 +196,6 @@ class TagAnswers(Answers):
         Args:
             words: Lists of words, or spaCy's `Doc` objects.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
             missing: String. How to handle rows without words, e.g. None. Use "none" to return None
                 for these rows, or "error" to raise an error for the first such row. Defaults to
                 "error".

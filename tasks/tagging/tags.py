@@ -245,9 +245,9 @@ def find_spans(
         scheme: Optional string. With "IOB1", "IOB2", "IOE1", "IOE2" or "IOBES", only well-formed
             spans of this scheme are found. "BIO", "BIOES", "BILOU", "BMES" and "BMEWO" are accepted
             as other names. If None, tags are read as in the CoNLL script, and malformed tags also
-            mark spans. Defaults to None.
+            mark spans.
         tag_set: Optional list of strings. All tags, for `parse_tags`. If None, the tags in the
-            sentence are used. Defaults to None.
+            sentence are used.
 
     Returns:
         List of tuples (type, index of the first word, index after the last word).

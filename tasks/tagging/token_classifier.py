@@ -95,29 +95,29 @@ class TokenClassifier(LabelledTask):
 
     Args:
         backbone: The `Backbone` to use. It does not need a pooler.
-        preprocessor: Optional `TokenClassifierPreprocessor` for raw text. Defaults to None.
+        preprocessor: Optional `TokenClassifierPreprocessor` for raw text.
         num_classes: Optional positive integer. Number of tags C. If `labels` is given, this must be
-            equal to the number of labels. Defaults to None.
+            equal to the number of labels.
         labels: Optional list of strings. Tag names, to be saved with the preset. If any name is an
             integer, integers in `y` will be read as names instead of tag indices. If neither
             `labels` nor `num_classes` is given, the labels will be learned from the data on the
-            first call to `fit`. Defaults to None.
+            first call to `fit`.
         dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer. If
-            None, the rate of the backbone will be used. Defaults to None.
+            None, the rate of the backbone will be used.
         strategy: Optional string. Default strategy for `extract_entities` and exports, to be saved
             with the preset. With any strategy except "first", training labels all tokens. If None,
             "simple" is used until `fit` sets the strategy to "first", or to "average" if all tokens
             are labelled. If at least 1% of all spans begin or end inside a word, `fit` labels all
-            tokens, and sets the strategy to "simple". Defaults to None.
+            tokens, and sets the strategy to "simple".
         valid_tags: Optional boolean. Whether to return only valid tag sequences in answers and
             exports (e.g. no I-PER after B-LOC). If True, the most probable valid sequence is
             returned. If None, False is used until `fit` sets `valid_tags` to True for training data
             with valid tag sequences (IOB2 and IOBES, also called BIO and BILOU, but not IOB1). The
-            setting is saved with the preset. Defaults to None.
+            setting is saved with the preset.
         head: Optional Keras layer. Custom head that maps token embeddings (B, L, D) to logits (B,
             L, C). This layer is saved in `.keras` files. In presets, only the weights are stored.
             Use `from_preset(folder, head=...)` to load them into the same layer. If None, the head
-            of the family will be used. Defaults to None.
+            of the family will be used.
         split_symbols: Boolean or "outer". Whether to split words at symbols in answers. For
             example, the period in "London." is then a separate word. True splits at all symbols, as
             in training on spans. "outer" keeps symbols between letters, e.g. the hyphen in
@@ -126,7 +126,7 @@ class TokenClassifier(LabelledTask):
         temperature: Positive float. Value to divide the logits by when computing scores. This is
             set by `calibrate`. Defaults to 1.0.
         thresholds: Optional dict mapping entity types to minimum scores (see `tune_thresholds`). If
-            None, all entities will be returned. Defaults to None.
+            None, all entities will be returned.
         crf: Boolean. Whether to add a linear-chain conditional random field (CRF), which learns
             scores of tag pairs. If True, the most probable tag sequence is returned, and a score is
             the marginal probability of the tag. transformers does not support CRFs, and finds no
@@ -439,7 +439,7 @@ class TokenClassifier(LabelledTask):
             strategy: Optional string. See `extract_entities`.
             method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
             batch_size: Optional positive integer. Batch size, in gradients. If None, 32 will be
-                used. Defaults to None.
+                used.
             missing: String. How to handle rows with a missing text (None, NaN or blank). Use "none"
                 to return None for these rows, or "error" to raise an error for the first such row.
                 Defaults to "error".
@@ -473,9 +473,8 @@ class TokenClassifier(LabelledTask):
             x: Lists of words, or texts.
             y: Tags of the words, or spans of the texts, as for `fit`.
             scheme: Optional string. Tagging scheme. With "IOB1", "IOB2" or "IOBES", only
-                well-formed entities are counted. Defaults to None.
+                well-formed entities are counted.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
-                Defaults to None.
 
         Returns:
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.

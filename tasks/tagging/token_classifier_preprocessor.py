@@ -67,9 +67,8 @@ class TokenClassifierPreprocessor(Preprocessor):
     Args:
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. Length of a window (see `Preprocessor`).
-            Defaults to None.
         doc_stride: Optional integer. Overlap between adjacent windows, in tokens. If None, a
-            quarter of the window length is used. Defaults to None.
+            quarter of the window length is used.
         label_all_tokens: Boolean. Whether to label every token of a word. If False, only the first
             token is labelled. Defaults to False.
 

@@ -301,7 +301,7 @@ def separate_labels(x, y, labels: Sequence[str] | None = None) -> tuple:
         x: Rows (see `read_annotations`), or any other inputs, which are converted to plain lists.
             If `y` contains tags, documents are converted to words.
         y: Optional labels.
-        labels: Optional list of strings. All tags, if they are known. Defaults to None.
+        labels: Optional list of strings. All tags, if they are known.
 
     Example:
         >>> separate_labels([("In Rome", {"entities": [(3, 7, "LOC")]})], None)

@@ -174,7 +174,7 @@ class Distribution:
     Without a strategy, and on other backends, the methods do not change the behavior of Keras.
 
     Args:
-        strategy: Optional strategy. The model was built in its scope. Defaults to None.
+        strategy: Optional strategy. The model was built in its scope.
 
     Raises:
         ValueError: If the strategy is a ParameterServerStrategy, or if the distribution is not

@@ -197,7 +197,7 @@ class MeanOfLoss(metrics.Mean):
 
     Args:
         loss: Function or `keras.losses.Loss`.
-        activation: Optional string. See `BatchLoss`. Defaults to None.
+        activation: Optional string. See `BatchLoss`.
 
     Example:
         >>> metric = MeanOfLoss(losses.huber)

@@ -104,7 +104,7 @@ class Objective:
         default_metrics: Function that creates the default metrics, which use sample weights. By
             default, there are no metrics.
         activation: "softmax" or "sigmoid" for logits, "linear" for regression, or None to pass the
-            outputs to losses and metrics unchanged. Defaults to None.
+            outputs to losses and metrics unchanged.
         num_classes: Integer. Number of classes, for metrics that need it.
         labels: Optional list of class names.
         own_metrics: Mapping of names to functions that create metrics of the task.
@@ -121,9 +121,9 @@ class Objective:
         learning_rate_shares: Mapping of weight ids to multipliers of the learning rate. Defaults
             to {}.
         class_weighting: Optional function of `(objective, data, class_weight, loss)` that returns
-            the data with class weights. None for a task without classes. Defaults to None.
+            the data with class weights. None for a task without classes.
         split_report: Optional function of `(objective, examples, held_out)` that logs warnings
-            about the examples held out by `validation_split`. Defaults to None.
+            about the examples held out by `validation_split`.
 
     Example:
         >>> numbers = Objective(keras.losses.MeanSquaredError, activation="linear")

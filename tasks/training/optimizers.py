@@ -123,7 +123,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     Args:
         learning_rate: Float or learning rate schedule, as in `keras.optimizers.AdamW`.
         learning_rate_multiplier: Optional function from a weight to its learning rate multiplier,
-            for example for layer-wise decay. If None, all multipliers are 1. Defaults to None.
+            for example for layer-wise decay. If None, all multipliers are 1.
         **kwargs: Keyword arguments for `keras.optimizers.AdamW`: `beta_1`, `beta_2`, `epsilon`,
             `weight_decay`, `global_clipnorm` and `gradient_accumulation_steps`.
 
@@ -562,9 +562,9 @@ def make_fine_tuning_optimizer(
         learning_rate: Float. Peak learning rate.
         weight_decay: Float. Weight decay. Defaults to 0.01.
         gradient_accumulation_steps: Optional integer. Number of batches per step. If None, every
-            batch is a step. Defaults to None.
+            batch is a step.
         learning_rate_multiplier: Optional function from a weight to its learning rate multiplier,
-            for example for layer-wise decay. Defaults to None.
+            for example for layer-wise decay.
         warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
         undecayed_weights: List of weights that are excluded from weight decay. See
             `training.list_undecayed`. Defaults to an empty tuple.

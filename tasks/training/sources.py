@@ -454,7 +454,7 @@ class StreamBatches(Source):
         Args:
             batches: Iterable of batches. The first batch defines the structure.
             again: Optional function that returns a new iterator over the batches. If None, the
-                dataset can only be read once. Defaults to None.
+                dataset can only be read once.
         """
         batches = iter(batches)
         first = next(batches)
@@ -516,7 +516,7 @@ def make_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMak
 
     Args:
         given: `Given` inputs and labels.
-        sample_weight: Optional weights of the examples. Defaults to None.
+        sample_weight: Optional weights of the examples.
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
     """

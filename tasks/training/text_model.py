@@ -437,30 +437,29 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                   `IterableDataset` from `datasets`, or a generator with `steps_per_epoch`.
                 - Preprocessed inputs `{"token_ids", ...}`.
                 - A `PretrainingCorpus` for pretraining.
-            y: Optional labels, for an `x` that does not contain labels. Defaults to None.
+            y: Optional labels, for an `x` that does not contain labels.
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             epochs: Non-negative integer. Number of epochs to train for. Defaults to 1.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
             callbacks: Optional list of Keras callbacks. To continue an interrupted run, use
                 `encoder_zoo.BackupAndRestore`. In this case, a dataset must return the same
-                examples in the same order. Defaults to None.
+                examples in the same order.
             validation_split: Float between 0 and 1. Fraction of the examples to use for validation,
                 taken from the end. Defaults to 0.0.
             validation_data: Optional tuple `(x, y)` or `(x, y, sample_weight)`, or dataset.
-                Defaults to None.
             shuffle: Boolean. Whether to shuffle texts in memory and the single examples in a
                 dataset. Defaults to True.
-            sample_weight: An array with one weight per example. Defaults to None.
+            sample_weight: Optional array with one weight per example.
             class_weight: Optional dict of class names or indices to weights, or "balanced", for
                 tasks with classes or tags. Missing classes have the weight 1. With "balanced", rare
                 classes have larger weights. In multi-label tasks, the weight of a label applies to
-                examples with this label. Defaults to None.
+                examples with this label.
             initial_epoch: Integer. Epoch to start from. Defaults to 0.
             steps_per_epoch: Optional positive integer. Number of batches per epoch. If None, an
-                epoch is one pass over the data. Defaults to None.
+                epoch is one pass over the data.
             validation_batch_size: Positive integer. Defaults to `batch_size`.
             validation_steps: Optional positive integer. Number of batches for validation. If None,
-                all validation data is used. Defaults to None.
+                all validation data is used.
             validation_freq: Integer or list of epochs, as in Keras. Defaults to 1.
 
         Returns:
@@ -643,10 +642,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             return_dict: Boolean. Whether to return a dict instead of a list. Defaults to False.
             verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
-            sample_weight: Optional array with one weight per example. Defaults to None.
+            sample_weight: Optional array with one weight per example.
             steps: Optional positive integer. Number of batches to evaluate. If None, all data is
-                used. Defaults to None.
-            callbacks: Optional list of Keras callbacks. Defaults to None.
+                used.
+            callbacks: Optional list of Keras callbacks.
             **of_keras: Internal arguments that Keras passes for the validation in `fit`.
 
         Returns:
