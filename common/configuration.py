@@ -38,8 +38,8 @@ class ConfigFromSignature:
         """Set an attribute. If the name is an argument name, the value is validated.
 
         Raises:
-            ValueError: If the value is not valid for this argument.
-            AttributeError: If the argument is listed in `fixed_settings` and the layer is built.
+            ValueError: If `value` is not valid for this argument.
+            AttributeError: If `name` is in `fixed_settings` and the layer is already built.
         """
         cls: type = type(self)
         rule = get_argument_rules(cls).get(name)

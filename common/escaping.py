@@ -89,7 +89,7 @@ def check_writable(text: str, name: str) -> None:
     """Validate that a string can be encoded to UTF-8.
 
     Raises:
-        ValueError: If the string contains a lone surrogate.
+        ValueError: If `text` contains a lone surrogate.
     """
     try:
         text.encode("utf-8")

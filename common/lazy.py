@@ -155,7 +155,7 @@ def refuse_in_fork() -> None:
     a forked process would wait forever.
 
     Raises:
-        RuntimeError: If the backend was already used in the parent process.
+        RuntimeError: If this process was forked from a process that had already used the backend.
     """
     global _user
     if backend() == "numpy":

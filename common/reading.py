@@ -35,8 +35,7 @@ def convert_read_errors(
         expected: String. Second sentence of the message, except for errors raised by this package.
 
     Raises:
-        ValueError: If an error is raised inside the `with` block, including panics in a Rust
-            library.
+        ValueError: If the `with` block raises an exception, including a panic of a Rust library.
 
     Example:
         >>> with convert_read_errors("tasks.json"):
@@ -70,7 +69,8 @@ def convert_load_errors(name: object) -> Iterator[None]:
         name: String. Name of the folder, to use at the start of the message.
 
     Raises:
-        ValueError: If an error is raised inside the `with` block, except by a `raise` statement.
+        ValueError: If the `with` block raises an exception that does not come from a `raise`
+            statement.
 
     Example:
         >>> with convert_load_errors("my_preset"):
@@ -112,8 +112,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
     Line endings are not converted, because this would change the offsets in the text.
 
     Raises:
-        FileNotFoundError: If the file does not exist.
-        ValueError: If the path is a folder, or if the file is not encoded as UTF-8.
+        FileNotFoundError: If `path` does not exist.
+        ValueError: If `path` is a folder, or if the file is not encoded as UTF-8.
     """
     path = pathlib.Path(path)
     if path.is_dir():
@@ -142,7 +142,7 @@ def parse_json(text: str, name: object) -> Any:
         name: String. File name and line number to use in error messages.
 
     Raises:
-        ValueError: If the text is not valid JSON, is nested too deeply, or contains an integer with
+        ValueError: If `text` is not valid JSON, is nested too deeply, or contains an integer with
             too many digits.
 
     Example:
@@ -172,7 +172,8 @@ def read_field(
         *default: Value to return if the field is missing. If not given, the field is required.
 
     Raises:
-        ValueError: If `holder` is not a dict, or if the field is missing or has a different type.
+        ValueError: If `holder` is not a dict, or if `holder[key]` is missing or is not of type
+            `kind`.
 
     Example:
         >>> read_field({"id": 3}, "id", int, "Row 0"), read_field({}, "id", int, "Row 0", None)

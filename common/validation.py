@@ -288,7 +288,7 @@ def check_argument(name: str, value: Any, rule: Rule) -> None:
     """Validate an argument.
 
     Raises:
-        ValueError: If the value is not valid according to `rule`.
+        ValueError: If `value` does not satisfy `rule`.
     """
     if isinstance(value, np.generic):
         value = value.item()

@@ -356,8 +356,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
             subclass keep their initial values, and a message is logged.
 
         Raises:
-            ValueError: If the family of the checkpoint is not the family of the class, or if
-                weights are missing or unexpected.
+            ValueError: If the checkpoint contains a model of another family, or if weights are
+                missing or unexpected.
         """
         return loading.load_backbone(cls, source, **overrides)
 
@@ -376,7 +376,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
 
         Raises:
             TypeError: If `model` is not a model from `keras_hub.models`.
-            ValueError: If the model is quantized. See also `from_preset`.
+            ValueError: If `model` is quantized. See also `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -415,8 +415,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 format. Larger files are split.
 
         Raises:
-            ValueError: If weights are quantized, because neither format supports this, or if
-                KerasHub would compute different outputs, for example with a different form of GELU.
+            ValueError: If the weights are quantized, which neither format supports, or if KerasHub
+                would compute other outputs, for example because it uses another variant of GELU.
             OSError: If the disk is full.
         """
         saving.save_backbone(self, directory, tokenizer, dtype, format, **options)
@@ -496,7 +496,7 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 not a multiple of the second axis, the token table is split by its width instead.
 
         Raises:
-            ValueError: If the mesh does not have two axes.
+            ValueError: If `mesh` does not have two axes.
 
         Source: Shoeybi et al. 2019, Megatron-LM, section 3.
 
@@ -530,8 +530,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
                 used.
 
         Raises:
-            ValueError: If a layer does not exist or cannot have an update, or if the method was
-                already called with different arguments.
+            ValueError: If one of the `layers` does not exist or does not support LoRA, or if the
+                method was already called with other arguments.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """

@@ -345,7 +345,7 @@ class Family:
         """Return the head with this name, or `NO_HEAD` for "Model".
 
         Raises:
-            ValueError: If the head does not exist.
+            ValueError: If the family has no head with this `name`.
         """
         if name == "Model":
             return NO_HEAD

@@ -71,7 +71,7 @@ def get_activation(name: str) -> Callable:
         A function of one tensor.
 
     Raises:
-        ValueError: If the name is unknown.
+        ValueError: If `name` is not a known activation.
 
     Example:
         >>> float(get_activation("relu")(-1.0))

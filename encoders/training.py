@@ -213,7 +213,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
             the suffix "_dense". If None, the query and value layers of the attention are selected.
 
     Raises:
-        ValueError: If a layer does not exist.
+        ValueError: If one of the `names` is not a dense layer of the blocks.
 
     Example:
         >>> from encoder_zoo import BertBackbone

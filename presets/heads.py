@@ -62,8 +62,8 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         The class name in transformers if the head belongs to a different task. None otherwise.
 
     Raises:
-        ValueError: If the number of labels and the number of outputs differ, or if class names are
-            not unique.
+        ValueError: If the checkpoint does not have one label per output, or if two labels are
+            equal.
     """
     family, suffix = checkpoint.family, cls.record.head
     head, config = cls.get_family_head(family), dict(checkpoint.config)

@@ -107,7 +107,7 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
         A `Tokenizer`.
 
     Raises:
-        ValueError: If the folder does not contain a tokenizer.
+        ValueError: If the folder contains no tokenizer.
     """
     stored = read_stored_tokenizer(files, {}, family.tokenizer)
     return _require_tokenizer(TokenizerPreset(files, {}, files.path / CONFIG, family, {}, stored))
@@ -232,8 +232,8 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
     """Group the arguments of `from_preset` by target.
 
     Raises:
-        TypeError: If an argument is unknown, if `backbone` is passed, or if the preprocessor is
-            for a different task.
+        TypeError: If an argument is unknown, if `backbone` is passed, or if `preprocessor` belongs
+            to another task.
     """
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
@@ -250,7 +250,8 @@ def read_task_tokenizer(
         A `Tokenizer`, or None with a warning if the preset has no tokenizer.
 
     Raises:
-        FileNotFoundError: If the preset has no tokenizer and the caller passed no preprocessor.
+        FileNotFoundError: If the preset has no tokenizer and the caller did not pass
+            `preprocessor`.
     """
     try:
         tokenizer = _read_tokenizer(checkpoint, request.added_tokens)
@@ -377,7 +378,7 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
     """Check that a preprocessor is None or belongs to the given task class.
 
     Raises:
-        TypeError: If the preprocessor belongs to a different task.
+        TypeError: If `preprocessor` belongs to another task.
     """
     expected = cls.record.preprocessor_class
     if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
@@ -400,8 +401,8 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
         others: Dict of preprocessor arguments from the caller.
 
     Raises:
-        TypeError: If preprocessor arguments are passed together with a preprocessor.
-        ValueError: If the vocabularies differ.
+        TypeError: If `others` is not empty and `given` is a preprocessor.
+        ValueError: If `given` and `tokenizer` have different vocabularies.
     """
     if given is None:
         return
@@ -476,8 +477,8 @@ def _check_vocabulary(
     Embeddings can have unused rows. For example, 898 of the 251,000 rows in mDeBERTa are unused.
 
     Raises:
-        ValueError: If the vocabulary is incomplete or belongs to a different model, or if the
-            padding ids differ.
+        ValueError: If `tokenizer` is incomplete or belongs to another model, or if the padding ids
+            differ.
     """
     file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
     rows = checkpoint.config[key]

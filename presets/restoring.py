@@ -148,8 +148,8 @@ def check_overrides(
             the new pooler activation.
 
     Raises:
-        ValueError: If an argument differs from the checkpoint, except for dropout rates, positions
-            (`max_sequence_length`, `rope_*`, `trained_length`) and variants of GELU.
+        ValueError: If a value in `overrides` differs from `trained`. Dropout rates, positions
+            (`max_sequence_length`, `rope_*`, `trained_length`) and variants of GELU can be changed.
     """
     for name, value in overrides.items():
         same = name not in trained or value == trained[name]

@@ -307,8 +307,8 @@ def check_all_saved(
         elsewhere: Iterable of weights in separate files. Defaults to ().
 
     Raises:
-        ValueError: If a weight would be lost. Low-rank updates are merged, so their weights can be
-            missing.
+        ValueError: If a weight of `model` is not saved. Low-rank updates are merged, so their
+            weights can be missing.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]

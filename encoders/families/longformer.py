@@ -197,7 +197,7 @@ class LongformerBackbone(roberta.RobertaBackbone):
         **kwargs: Additional arguments for `RobertaBackbone`.
 
     Raises:
-        ValueError: If the list of windows does not have an integer for each layer.
+        ValueError: If `attention_window` is a list whose length is not `num_layers`.
 
     Source: Beltagy et al. 2020, Longformer: The Long-Document Transformer, section 3.
 

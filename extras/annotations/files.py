@@ -299,7 +299,7 @@ def read_conll(
 
     Raises:
         ValueError: If the file contains no words, if lines have different numbers of columns, or if
-            the columns do not contain words and tags.
+            `word_column` or `column` does not contain words or tags.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
 
@@ -358,9 +358,9 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
         tags: List of lists of strings with one tag per word.
 
     Raises:
-        ValueError: If the numbers of words and tags differ, or if a word or tag cannot be stored.
-            Words and tags must not be empty, contain tabs or line breaks, or start or end with a
-            space.
+        ValueError: If a sentence does not have one tag per word, or if a word or tag cannot be
+            stored. Words and tags must not be empty, contain tabs or line breaks, or start or end
+            with a space.
 
     Example:
         >>> import pathlib, tempfile

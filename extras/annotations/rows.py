@@ -220,7 +220,7 @@ def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAn
     """Replace a row by `NotAnnotated` if an earlier row has the same text and annotations.
 
     Raises:
-        ValueError: If the two rows have different annotations.
+        ValueError: If `row` and `first` have different annotations.
     """
     if first[0] == number:
         return row

@@ -23,7 +23,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
         questions have an empty list of answers.
 
     Raises:
-        ValueError: If the file is not in SQuAD format.
+        ValueError: If `path` is not a file in SQuAD format.
 
     Example:
         >>> import json, pathlib, tempfile

@@ -76,7 +76,7 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
         Tuples (location, values). Error messages contain the location.
 
     Raises:
-        ValueError: If a row cannot be read, or if a column is missing.
+        ValueError: If a row cannot be read, or if one of the columns in `names` is missing.
 
     Example:
         >>> import tempfile

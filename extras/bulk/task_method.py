@@ -40,8 +40,8 @@ class TaskMethod:
         options: Dict. Additional method arguments.
 
     Raises:
-        ValueError: If the task does not have the method, or if the method does not support the
-            arguments.
+        ValueError: If `task` has no method with this name, or if the method does not support
+            `options`.
         ImportError: If pyarrow is not installed.
     """
 

@@ -117,9 +117,9 @@ class PretrainingCorpus:
                 `folder` must be the same for all parts.
 
         Raises:
-            FileNotFoundError: If a file does not exist.
-            ValueError: If the folder contains a different corpus, if a file is not UTF-8 text, or
-                if a file was changed during or after reading.
+            FileNotFoundError: If one of the `paths` does not exist.
+            ValueError: If `folder` contains another corpus, if a file is not UTF-8 text, or if a
+                file was changed during or after reading.
         """
         source = writing.CorpusTexts(TextFiles(paths, part), tokenizer, part)
         writing.write(validation.check_path(folder, "folder"), source, shard_tokens, verbose)
@@ -147,7 +147,7 @@ class PretrainingCorpus:
                 caller should divide the documents into parts.
 
         Raises:
-            ValueError: If the folder contains a different corpus, or if a document is not text.
+            ValueError: If `folder` contains another corpus, or if a document is not text.
         """
         source = writing.CorpusTexts(CorpusDocuments(documents), tokenizer, part)
         writing.write(validation.check_path(folder, "folder"), source, shard_tokens, verbose)
@@ -214,7 +214,7 @@ class PretrainingCorpus:
         """Check that this corpus was created with the given tokenizer.
 
         Raises:
-            ValueError: If the corpus was created with a different tokenizer.
+            ValueError: If the corpus was created with another tokenizer.
         """
         if self.manifest["tokenizer"] != writing.describe_tokenizer(tokenizer):
             raise ValueError(
@@ -262,8 +262,8 @@ class Parts:
         corpora: Sequence of `PretrainingCorpus` objects. All parts, in any order.
 
     Raises:
-        ValueError: If a folder does not contain a part, or if parts are missing, duplicate, or
-            belong to different corpora.
+        ValueError: If a corpus is not a part, or if parts are missing, occur twice, or belong to
+            different corpora.
     """
 
     start = (0, 0)  # shard index over all parts, and document index in the shard

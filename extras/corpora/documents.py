@@ -45,7 +45,7 @@ class TextFiles:
             similar length. Each part starts after a blank line or with a compressed file.
 
     Raises:
-        FileNotFoundError: If a file does not exist.
+        FileNotFoundError: If one of the `paths` does not exist.
 
     Example:
         >>> import tempfile

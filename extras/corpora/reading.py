@@ -220,8 +220,8 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
     """Check that a task can be trained on a corpus.
 
     Raises:
-        ValueError: If the preprocessor is not suitable, if masks are not dynamic, or if the corpus
-            was created with a different tokenizer.
+        ValueError: If `preprocessor` does not mask tokens dynamically, or if the corpus was created
+            with another tokenizer.
     """
     if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(

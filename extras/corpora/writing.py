@@ -64,7 +64,7 @@ class Shard:
         """Open a shard file. Offsets are validated, and tokens are memory-mapped.
 
         Raises:
-            ValueError: If the file is damaged or is not a corpus file.
+            ValueError: If `file` is damaged or is not a corpus file.
         """
         path, file = file.name, SafetensorsFile(file)
         offsets = dict.fromkeys(("sentences", "documents"), "uint32")
@@ -166,7 +166,7 @@ def read_manifest(folder: pathlib.Path) -> dict:
     """Read and validate `corpus.json`. Return {} for a missing file.
 
     Raises:
-        ValueError: If the manifest is damaged or was changed.
+        ValueError: If the manifest in `folder` is damaged or was changed.
     """
     if not folder.is_dir():
         return {}
@@ -299,7 +299,7 @@ def write(
     """Write a corpus to a folder, or continue an incomplete corpus.
 
     Raises:
-        ValueError: If the folder contains a different corpus, or if all documents are empty.
+        ValueError: If `folder` contains another corpus, or if all documents are empty.
     """
     manifest = _open_or_create(folder, source, shard_tokens)
     if manifest["complete"]:

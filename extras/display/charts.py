@@ -113,7 +113,7 @@ def thresholds(
         class is plotted. To save all plots, use `axes[0].figure.savefig("thresholds.png")`.
 
     Raises:
-        ValueError: If the model has no thresholds.
+        ValueError: If `model` has no thresholds.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -179,7 +179,7 @@ def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object
         Matplotlib axes. To save the plot, use `axes.figure.savefig("coverage.png")`.
 
     Raises:
-        ValueError: If a text has several labels, or if the model is a regression model.
+        ValueError: If `model` predicts several labels per text, or is a regression model.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -273,8 +273,8 @@ def confusion_matrix(
         Matplotlib axes. To save the plot, use `axes.figure.savefig("confusion.png")`.
 
     Raises:
-        ValueError: If the numbers of true and predicted labels differ, if `labels` does not contain
-            all labels, or if `normalize` is unknown.
+        ValueError: If `true` and `predicted` differ in length, if `labels` does not contain all
+            labels, or if `normalize` is unknown.
         ImportError: If matplotlib is not installed.
 
     Example:

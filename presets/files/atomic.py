@@ -219,8 +219,8 @@ def check_folder(folder: str | os.PathLike) -> pathlib.Path:
     The folder does not need to exist.
 
     Raises:
-        ValueError: If the path is a link or a regular file.
-        PermissionError: If the folder is read-only.
+        ValueError: If `folder` is a link or a regular file.
+        PermissionError: If `folder` is read-only.
     """
     target = _make_absolute(folder)
     _check_no_link(target)

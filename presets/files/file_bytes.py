@@ -46,7 +46,7 @@ class FileBytes:
         """Read `count` bytes, starting at offset `start`.
 
         Raises:
-            ValueError: If the file is truncated.
+            ValueError: If the file ends before `start + count`.
         """
         return self.read_array(start, count).tobytes()
 
@@ -54,7 +54,7 @@ class FileBytes:
         """Read `count` bytes, starting at offset `start`, into a new uint8 array.
 
         Raises:
-            ValueError: If the file is truncated.
+            ValueError: If the file ends before `start + count`.
         """
         self.check_size(start + count)
         content = np.empty(count, np.uint8)

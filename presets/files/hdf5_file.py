@@ -29,8 +29,8 @@ class Hdf5File:
             contain the `name` attribute.
 
     Raises:
-        ValueError: If the file cannot be read, or if an array is missing, a link, or stored in
-            another file. See also `check_stored` and `check_floats`.
+        ValueError: If `file` is not a valid HDF5 file, or if an array is missing, a link, or stored
+            in another file. See also `check_stored` and `check_floats`.
 
     Example:
         >>> import tempfile

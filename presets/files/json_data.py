@@ -59,7 +59,7 @@ def read_field(
         default: Value to return if the field is missing or null. Defaults to None.
 
     Raises:
-        ValueError: If the value breaks the rule.
+        ValueError: If the value does not satisfy `rule`.
 
     Example:
         >>> read_field({"bias": 1}, "bias", JSON_FLAG, "config.json")

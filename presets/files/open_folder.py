@@ -80,7 +80,7 @@ class OpenFolder(FolderFiles):
         """Check that no open file was modified by another process.
 
         Raises:
-            ValueError: If a file was modified.
+            ValueError: If a file was modified while it was open.
         """
         for name, file in self._files.items():
             if _get_state(file) != self._states[name]:
@@ -187,7 +187,7 @@ class OpenFolder(FolderFiles):
         In the hub cache, links can also point to the folders with downloaded blobs.
 
         Raises:
-            ValueError: If the target is outside of the folder.
+            ValueError: If the link points to a path outside of the folder.
         """
         # `Path.resolve` would raise a RuntimeError for circular links.
         real, home = (pathlib.Path(os.path.realpath(p)) for p in (path, self.path))

@@ -71,7 +71,7 @@ class PickleStream:
         """Read the next `count` bytes.
 
         Raises:
-            ValueError: If the file is truncated, or if the pickle ends too early or too late.
+            ValueError: If fewer than `count` bytes are left, or if the pickle is too long.
         """
         if self._used + count > len(self._block):
             self._read_block(count)

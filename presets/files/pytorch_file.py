@@ -60,7 +60,7 @@ class PyTorchFile:
         """Read a tensor by name.
 
         Raises:
-            ValueError: If the tensor storage is damaged.
+            ValueError: If the storage of the tensor is damaged.
         """
         view = self._views[name]
         dtype = view.storage.dtype

@@ -63,7 +63,7 @@ def check_config(
         names: Optional dict {field: name in the file} for renamed fields.
 
     Raises:
-        ValueError: If a field is missing or invalid.
+        ValueError: If a field of `config` is missing or invalid.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -225,7 +225,8 @@ def check_sizes(
         max_bytes: Integer. Maximum size of all weights in bytes, in float32.
 
     Raises:
-        ValueError: If a size differs from a weight shape, or if the weights exceed `max_bytes`.
+        ValueError: If a size in `config` and the shape of a weight differ, or if the weights need
+            more than `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():
         key = family.config_keys.get(argument)

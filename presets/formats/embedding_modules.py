@@ -308,7 +308,7 @@ def load_dense(
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If a weight has a different shape.
+        ValueError: If the shape of a stored weight is not the shape in `layer`.
     """
     advice = (
         " The `pooling` argument does not match the dense layers of the preset. Remove this "

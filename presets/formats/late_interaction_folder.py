@@ -261,7 +261,7 @@ def make_hybrid_files(
         A dict {file name: content}.
 
     Raises:
-        ValueError: If the files of BGE-M3 cannot store a setting.
+        ValueError: If the BGE-M3 format does not support a setting.
     """
     found = (terms.pooling, terms.similarity_function), tokens.similarity_function
     expected = ("token_weights", "dot"), "meanmaxsim"

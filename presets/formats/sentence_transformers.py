@@ -370,7 +370,7 @@ def read_length(files: FolderFiles) -> int | None:
         files: `FolderFiles` to read the encoder.
 
     Raises:
-        ValueError: If the length is not an integer greater than 2.
+        ValueError: If `max_seq_length` is not an integer greater than 2.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`; before 5.4
     `models/Transformer.py`.
@@ -428,7 +428,8 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
         A dict of the preprocessor arguments `prompts` and `default_prompt`, without empty values.
 
     Raises:
-        ValueError: If `prompts` is not an object with strings, or if the default prompt is missing.
+        ValueError: If `prompts` is not a JSON object with strings, or if it does not contain
+            `default_prompt_name`.
     """
     settings, path = read_model_settings(files), files.path / MODEL_SETTINGS
     default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}

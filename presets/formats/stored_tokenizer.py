@@ -169,7 +169,7 @@ def check_max_length(length: object, field: str) -> int | None:
         field: String. The file name and field for the error message.
 
     Raises:
-        ValueError: If the length is not an integer greater than 2.
+        ValueError: If `length` is not an integer greater than 2.
 
     Example:
         >>> check_max_length(512, "file"), check_max_length(int(1e30), "file")
@@ -231,7 +231,7 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
         `TokenizerFiles` for `create_tokenizer`.
 
     Raises:
-        ValueError: If a file is missing or too large.
+        ValueError: If a tokenizer file is missing or too large.
     """
     return _read_contents(files, (*TOKENIZER_JSON, *kind.files))
 

@@ -62,8 +62,8 @@ def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     """Check class names, and convert them to strings. If `labels` is None, return None.
 
     Raises:
-        ValueError: If the labels are not a list, if a label is not a string or an integer, or if
-            two labels are equal.
+        ValueError: If `labels` is not a list, if a label is not a string or an integer, or if two
+            labels are equal.
 
     Example:
         >>> validate_labels([1, 2, 3])
@@ -199,8 +199,8 @@ def compute_class_weights(
         Float32 array of shape (C,).
 
     Raises:
-        ValueError: If `given` is neither a dict nor "balanced", or if the dict contains an unknown
-            class or a weight that is negative or not finite.
+        ValueError: If `given` is neither "balanced" nor a dict from known classes to finite weights
+            that are not negative.
 
     Source: King and Zeng 2001, Logistic Regression in Rare Events Data, section 4, for "balanced".
 
@@ -301,7 +301,7 @@ def compute_label_weights(
         with the label.
 
     Raises:
-        ValueError: If the weights are invalid. See `compute_class_weights`.
+        ValueError: If `given` is invalid. See `compute_class_weights`.
 
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]

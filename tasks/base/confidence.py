@@ -83,7 +83,7 @@ def find_calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -
         activation: String, "softmax" or "sigmoid". "sigmoid" is for independent classes.
 
     Raises:
-        ValueError: If there are no examples, or if a logit is not finite.
+        ValueError: If `logits` is empty or not finite.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
 
@@ -294,7 +294,7 @@ def expand_thresholds(
         default: Float. Threshold of labels that are missing in `given`.
 
     Raises:
-        ValueError: If a threshold is given for an unknown label.
+        ValueError: If `given` contains a label that is not in `names`.
 
     Example:
         >>> expand_thresholds({"b": 0.75}, ["a", "b"], 0.5).tolist()

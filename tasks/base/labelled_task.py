@@ -104,8 +104,8 @@ class LabelledTask(Task):
         """Load weights from a file, like `keras.Model.load_weights`.
 
         Raises:
-            ValueError: If the weights in the file do not match this model, or if the labels of this
-                model are unknown.
+            ValueError: If the file contains weights of another model, or if the labels of this
+                model are not known yet.
         """
         self._check_labels_known()
         try:
@@ -180,7 +180,7 @@ class LabelledTask(Task):
             tokens.
 
         Raises:
-            ValueError: If the task is a regression, or if labels are missing.
+            ValueError: If the task is a regression, or if there are no labels.
 
         Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
 
@@ -221,7 +221,7 @@ class LabelledTask(Task):
 
         Raises:
             ValueError: If the task is not a binary classifier, a multi-label classifier or a
-                tagger, or if labels are missing.
+                tagger, or if there are no labels.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier

@@ -142,7 +142,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         preprocessor, with the labels and lengths of the task.
 
         Raises:
-            TypeError: If the new value is a preprocessor for a different task.
+            TypeError: If the new value is a preprocessor of another task.
         """
         return self._preprocessor
 
@@ -218,7 +218,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Return the `Head` of a family for this task.
 
         Raises:
-            ValueError: If the family does not have a head for this task.
+            ValueError: If `family` has no head for this task.
         """
         record = cls.record
         if record.default_head is not None and record.head not in family.heads:
@@ -656,7 +656,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
         Raises:
             TypeError: If `model` is not a KerasHub model for this task.
-            ValueError: If the model is quantized, and in the same cases as in `from_preset`.
+            ValueError: If `model` is quantized. See also `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -734,7 +734,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             String. The address of the commit for `from_preset`, such as "hf://user/name@1a2b...".
 
         Raises:
-            ValueError: If the hub rejects the model, and in the same cases as in `save_to_preset`.
+            ValueError: If the hub rejects the upload. See also `save_to_preset`.
         """
         return pushing.push(self, repository, private, token, commit_message, **options)
 
@@ -751,7 +751,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             rank, layers, alpha: See `Backbone.enable_lora`.
 
         Raises:
-            ValueError: If a layer is unknown, or if the backbone already has low-rank updates.
+            ValueError: If one of the `layers` is unknown, or if the backbone already has low-rank
+                updates.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
@@ -775,7 +776,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             folder: String or path. Folder to write to.
 
         Raises:
-            ValueError: If the model does not have low-rank updates, or if peft does not support the
+            ValueError: If the model has no low-rank updates, or if peft does not support the
                 updates or the task.
         """
         adapters.save_adapters(self, folder)

@@ -188,8 +188,8 @@ class ClassAnswers(Answers):
             a single text or pair is passed, a single answer will be returned.
 
         Raises:
-            ValueError: If `threshold` is given together with `top_k`, or if the classifier selects
-                one of three or more classes.
+            ValueError: If both `threshold` and `top_k` are passed, or if `threshold` is passed to a
+                classifier that chooses one of three or more classes.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier

@@ -33,8 +33,8 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         order. All other names are sorted.
 
     Raises:
-        ValueError: If a row has no label or several labels, if a value is not a valid class, or if
-            there are fewer than two classes.
+        ValueError: If a row of `y` does not have exactly one label, if a value is not a valid
+            class, or if there are fewer than two classes.
 
     Example:
         >>> learn_classes(["up", "down", "up"]), learn_classes([True, False])
@@ -200,7 +200,7 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
         Int32 class indices (B,), or float32 probabilities (B, C).
 
     Raises:
-        ValueError: If a label is unknown, or if the shape of `y` is invalid.
+        ValueError: If `y` has an unknown label or a wrong shape.
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
 
     Example:
@@ -277,8 +277,7 @@ def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -
         Float32 tensor of shape (B, C). Values between 0 and 1.
 
     Raises:
-        ValueError: If a row is not a list of labels, has the wrong length, or contains an unknown
-            label.
+        ValueError: If a row of `y` is not a list of known labels, or has a wrong length.
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
 
     Example:
@@ -337,8 +336,7 @@ def convert_regression_targets(y, count: int) -> array_ops.Tensor:
     """Convert regression targets to float32, shape (B, count), in memory or inside `tf.data`.
 
     Raises:
-        ValueError: If `y` does not have `count` values per text, or if a value is not a finite
-            number.
+        ValueError: If `y` does not have `count` finite numbers per text.
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
     """
     y = given_labels.check_given(y)

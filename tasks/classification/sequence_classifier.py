@@ -498,7 +498,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             returned.
 
         Raises:
-            ValueError: If the label is not one of the classes.
+            ValueError: If `label` is not one of the classes.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
 

@@ -221,7 +221,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
                 names per text, or rows with 0s and 1s.
 
         Raises:
-            ValueError: If a label is unknown. The message names the row.
+            ValueError: If `y` contains an unknown label. The message names the row.
         """
         if self.problem_type == "regression":
             return convert_regression_targets(y, self.num_classes)

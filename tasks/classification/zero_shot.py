@@ -55,7 +55,7 @@ class ZeroShotClassifier:
             hypotheses), y)`. To save it, use `save_to_preset(folder)`.
 
     Raises:
-        ValueError: If the classes are not valid for natural language inference.
+        ValueError: If the classes of `classifier` are not the classes of an NLI model.
         TypeError: If `classifier` is not a SequenceClassifier.
 
     Source: Yin, Hay and Roth 2019, Benchmarking Zero-shot Text Classification, section 5.
@@ -234,8 +234,8 @@ class ZeroShotClassifier:
             are sorted by score. If a single text is passed, a single answer will be returned.
 
         Raises:
-            ValueError: If the template or the labels are invalid, or if `threshold` is given
-                without `multi_label` or with `top_k`.
+            ValueError: If `hypothesis_template` or `labels` is invalid, or if `threshold` is passed
+                without `multi_label` or together with `top_k`.
         """
         if threshold is not None and (not multi_label or top_k is not None):
             raise ValueError(
@@ -292,8 +292,8 @@ class ZeroShotClassifier:
             Dict of labels to thresholds. A label without texts keeps 0.5, and a warning is logged.
 
         Raises:
-            ValueError: If a label is unknown, or if the number of texts and the length of `right`
-                differ.
+            ValueError: If `right` contains an unknown label, or if `right` and `texts` differ in
+                length.
         """
         options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
         return confidence.tune_thresholds(self._score_labels(texts, right, labels, **options))
@@ -487,8 +487,9 @@ def make_hypotheses(
         multi_label: Boolean. See `compute_label_scores`.
 
     Raises:
-        ValueError: If the template is not a string with exactly one {}, if the labels are not a
-            list of non-empty strings, or if there is a single label without `multi_label`.
+        ValueError: If `hypothesis_template` is not a string with exactly one {}, if `labels` is not
+            a list of strings, if a label is empty, or if a single label is passed without
+            `multi_label`.
 
     Example:
         >>> make_hypotheses(["sports", "politics"], "This text is about {}.", False)

@@ -194,8 +194,8 @@ def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
     """Check the number of relation heads. The default is the number of attention heads.
 
     Raises:
-        ValueError: If the number does not divide both widths, or if `given` is None and the models
-            differ in the number of attention heads.
+        ValueError: If `given` does not divide the widths of both models, or if `given` is None and
+            the models have different numbers of attention heads.
     """
     if given is None and teacher.num_heads != student.num_heads:
         raise ValueError(

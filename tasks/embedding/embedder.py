@@ -331,8 +331,8 @@ class Embedder(Task, Searchable[IndexKind]):
             pair.
 
         Raises:
-            ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or
-                if any of the `cutoffs` is not a positive integer.
+            ValueError: If `queries` or `documents` is empty, if `relevant` does not match
+                `queries`, or if `cutoffs` contains anything but positive integers.
 
         Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations,
         section 3, for "flops".
@@ -383,8 +383,8 @@ class Embedder(Task, Searchable[IndexKind]):
             "spearman" is the rank correlation, and "pearson" is the linear correlation.
 
         Raises:
-            ValueError: If `pairs` does not have two columns, if a pair does not have exactly one
-                finite score, or if all scores are equal.
+            ValueError: If `pairs` does not have two columns, if `scores` does not contain one
+                finite score per pair, or if all scores are equal.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -474,8 +474,8 @@ class Embedder(Task, Searchable[IndexKind]):
             most to least similar.
 
         Raises:
-            ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or
-                if no query has enough negatives.
+            ValueError: If `queries` or `documents` is empty, if `relevant` does not match
+                `queries`, or if no query has enough negatives.
 
         Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2. Margins: Moreira et
         al. 2024, NV-Retriever, section 3.
@@ -518,7 +518,7 @@ def check_pooled_by_mean(embedder: Any) -> None:
     """Raise a ValueError if the model does not support late chunking.
 
     Raises:
-        ValueError: If the embedder is not a TextEmbedder with mean pooling.
+        ValueError: If `embedder` is not a TextEmbedder with mean pooling.
     """
     pooling = getattr(embedder, "pooling", None)
     if embedder.record.name != "text_embedder" or pooling not in ("mean", ["mean"]):
@@ -532,7 +532,7 @@ def prepare_vectors(embedder: Any, vectors: Any) -> Any:
     """Check vectors, and normalize them if the similarity is the cosine.
 
     Raises:
-        ValueError: If a value is NaN, infinite or too large.
+        ValueError: If a value in `vectors` is NaN, infinite or too large.
     """
     if isinstance(vectors, list):
         return vectors

@@ -380,9 +380,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             The `History` object from training on the pairs.
 
         Raises:
-            ValueError: If the labels do not match the texts, if any label is unknown, or if all
-                texts have the same classes. This is also raised if there are no negative pairs to
-                train on.
+            ValueError: If `labels` and `texts` differ in length, if a label is unknown, or if all
+                texts have the same classes, so that there are no negative pairs.
         """
         texts, labels = self._check_labelled(texts, labels)
         column = read_only_column(texts)
@@ -527,7 +526,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             verbose: Not used. This argument exists for compatibility with other tasks.
 
         Raises:
-            ValueError: If the classifier has not been fitted yet and has no classes.
+            ValueError: If the classifier has no classes, because `fit` has not been called.
         """
         self._check_classes_known()
         vectors = self.embed(read_only_column(texts), batch_size=batch_size)
@@ -564,7 +563,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             examples, and these labels are logged.
 
         Raises:
-            ValueError: If the model is not used for multi-label classification.
+            ValueError: If the classifier is not a multi-label classifier.
         """
         self.thresholds = tune_thresholds(self._score_labels(texts, labels, batch_size))
         return dict(self.thresholds)

@@ -67,8 +67,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         values for equal texts.
 
     Raises:
-        ValueError: If any marker is not in the vocabulary, or if `skiplist` contains any value that
-            is not a string.
+        ValueError: If a marker is not in the vocabulary, or if `skiplist` is not a list of strings.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3.2.
 

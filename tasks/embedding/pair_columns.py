@@ -28,7 +28,8 @@ def read_only_column(texts) -> array_ops.Tensor:
     """Check the texts (N,) or chunks passed to `embed`. An error is raised for pairs.
 
     Raises:
-        ValueError: If there are several columns, or if the chunks were created with `late=True`.
+        ValueError: If `texts` has several columns, or contains chunks that were created with
+            `late=True`.
     """
     if isinstance(texts, Documents) and texts.contexts is not None:
         raise ValueError(
@@ -164,7 +165,7 @@ def convert_scores(y) -> array_ops.Tensor:
     """Check scores for pairs, or vectors for texts, and convert them to float32 (N, ...).
 
     Raises:
-        ValueError: If any value in `y` is not finite.
+        ValueError: If a value in `y` is not finite.
 
     Example:
         >>> convert_scores([0.5, float("inf")])

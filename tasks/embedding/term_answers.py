@@ -84,8 +84,8 @@ class TermAnswers(EmbeddingAnswers):
             single text, the result has a single row.
 
         Raises:
-            ValueError: If any text is empty or `prompt` is unknown.
-            ImportError: If the package scipy is not installed.
+            ValueError: If a text is empty, or if `prompt` is unknown.
+            ImportError: If scipy is not installed.
 
         Example:
             >>> from encoder_zoo import SparseEncoder

@@ -257,7 +257,7 @@ class TextEmbedder(Embedder[VectorIndex]):
             single text.
 
         Raises:
-            ValueError: If any text is empty, `prompt` is unknown, or `dim` is larger than
+            ValueError: If a text is empty, if `prompt` is unknown, or if `dim` is larger than
                 `embedding_dim`.
 
         Example:

@@ -37,7 +37,7 @@ def check_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None)
     """Check the prompts and copy them to a new dict.
 
     Raises:
-        ValueError: If any prompt is not a string, or if `default_prompt` is not in `prompts`.
+        ValueError: If a prompt is not a string, or if `default_prompt` is not in `prompts`.
     """
     if not isinstance(prompts, Mapping | None):
         raise invalid("prompts", prompts, "a dict that maps names to texts")

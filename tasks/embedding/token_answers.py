@@ -99,7 +99,7 @@ class TokenAnswers(EmbeddingAnswers):
             single array is returned.
 
         Raises:
-            ValueError: If any text is empty, or if `prompt` is not "query" or "document".
+            ValueError: If a text is empty, or if `prompt` is not "query" or "document".
 
         Example:
             >>> from encoder_zoo import LateInteraction

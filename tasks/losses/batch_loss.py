@@ -242,7 +242,7 @@ class BatchLoss:
         the whole batch.
 
     Raises:
-        ValueError: If the loss returns fewer values than there are weights, or a single value that
+        ValueError: If `loss` returns fewer values than there are weights, or a single value that
             cannot be weighted.
 
     Example:
@@ -277,7 +277,7 @@ class BatchLoss:
         """Check that the loss can be summed over replicas.
 
         Raises:
-            ValueError: If the loss overrides `__call__`.
+            ValueError: If `loss` overrides `__call__`.
         """
         if self.reduces_itself:
             raise ValueError(
@@ -338,7 +338,7 @@ class BatchLoss:
         """Reshape the weights of examples or tokens, so that they broadcast to the loss values.
 
         Raises:
-            ValueError: If the weights have more axes than the values.
+            ValueError: If `weights` has more axes than `values`.
         """
         weights = ops.cast(weights, values.dtype)
         rank = len(values.shape)

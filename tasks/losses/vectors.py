@@ -94,7 +94,7 @@ def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor
     """Reshape pair scores (B,) or (B, K) to (B, K).
 
     Raises:
-        ValueError: If the scores do not match the pairs in `y_pred`.
+        ValueError: If `y_true` does not contain one score per pair in `y_pred`.
 
     Example:
         >>> y_pred = ops.zeros((2, 2, 3))

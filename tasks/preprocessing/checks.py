@@ -73,7 +73,7 @@ def check_one_each(x, y) -> None:
         y: Labels, or a dict of columns of labels.
 
     Raises:
-        ValueError: If the numbers of texts and labels are different.
+        ValueError: If `x` and `y` differ in length.
 
     Example:
         >>> check_one_each((["a", "b"], ["c", "d"]), [0, 1])

@@ -123,7 +123,7 @@ def convert_to_plain(values):
         ({'text': ['good', 'bad'], 'stars': [5, 1]}, (['good', 'bad'], [5, 1]))
 
     Raises:
-        ValueError: If a table has several columns with the same name.
+        ValueError: If `values` is a table with two columns of the same name.
     """
     if isinstance(values, tuple):
         return tuple(map(convert_to_plain, values))

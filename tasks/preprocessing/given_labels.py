@@ -180,7 +180,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
             questions without an answer. Defaults to False.
 
     Raises:
-        ValueError: If a label is missing.
+        ValueError: If a label in `y` is missing.
         tf.errors.InvalidArgumentError: If a label is missing inside `tf.data`.
 
     Example:
@@ -222,7 +222,7 @@ def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
         single: Boolean. True if the dataset contains single examples, False for batches.
 
     Raises:
-        ValueError: If a label is missing.
+        ValueError: If a label in `y` is missing.
     """
     try:
         check_given(y)

@@ -320,7 +320,7 @@ def convert_column(x, name: str = "texts") -> array_ops.Tensor:
     """Check a list, array, column or tensor of texts, and convert it to a string tensor (N,).
 
     Raises:
-        ValueError: If the texts are not a list, array, column or tensor.
+        ValueError: If `x` is not a list, array, column or tensor.
     """
     from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
 

@@ -60,7 +60,7 @@ def check_arrays(task: TakesInputs, x: Mapping) -> dict:
         Dict of the inputs. Lists are converted to arrays.
 
     Raises:
-        ValueError: If inputs are missing or unknown, if a value is out of range, or if a row
+        ValueError: If an input is missing or unknown, if a value is out of range, or if a row
             contains no token.
     """
     if not isinstance(x, Mapping):
@@ -83,7 +83,7 @@ def convert_list(name: str, values: object) -> object:
     """Convert a list of rows to an array. Any other value is returned unchanged.
 
     Raises:
-        ValueError: If the rows have different lengths.
+        ValueError: If the rows of `values` have different lengths.
     """
     if not isinstance(values, list | tuple):
         return values

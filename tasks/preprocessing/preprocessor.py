@@ -307,7 +307,8 @@ def convert_weights(sample_weight) -> array_ops.Tensor:
     """Check sample weights with shape (B,) or (B, 1), and convert them to float32 (B,).
 
     Raises:
-        ValueError: If the weights are not one non-negative number per text.
+        ValueError: If `sample_weight` does not contain one number per text, or if a number is
+            negative.
     """
     expected = "a number of 0 or more for each text"
     weights = convert_numbers(sample_weight, "sample_weight", expected)

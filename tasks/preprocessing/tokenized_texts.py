@@ -51,7 +51,7 @@ def make_word_tensor(x) -> array_ops.RaggedTensor:
     """Convert lists of words, or a tensor padded with "", to a ragged string tensor (N, None).
 
     Raises:
-        ValueError: If an example is not a list of words.
+        ValueError: If an example in `x` is not a list of words.
     """
     from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
 

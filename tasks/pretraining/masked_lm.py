@@ -122,7 +122,8 @@ def make_masked_lm_head(
             Default to None.
 
     Raises:
-        ValueError: If the family's head has no layer that uses the given values.
+        ValueError: If `activation` or `layer_norm_epsilon` is passed, and the head of the family
+            does not use it.
     """
     hidden = None
     if record.hidden:
@@ -176,7 +177,7 @@ def check_head_representable(task: keras.Model) -> None:
         task: Task with a `MaskedLMHead`, `head_activation` and `head_layer_norm_epsilon`.
 
     Raises:
-        ValueError: If a setting in the head is not supported by the Hugging Face format.
+        ValueError: If the Hugging Face format does not support a setting of the head.
     """
     if task.head.hidden is None:
         return

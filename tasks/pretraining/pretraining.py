@@ -149,7 +149,7 @@ def sentence_order_pairs(
         `(first, second), labels`, as for `fit`. The labels are "in_order" and "swapped".
 
     Raises:
-        ValueError: If a document is a text instead of a list of sentences.
+        ValueError: If a document is a string instead of a list of sentences.
 
     Source: Lan et al. 2020, ALBERT, section 3.1, inter-sentence coherence loss.
 
@@ -215,8 +215,7 @@ class Pretraining(Task):
             where 1 means that the segments are swapped.
 
     Raises:
-        ValueError: If the family does not have a second head, or if the backbone does not have a
-            pooler.
+        ValueError: If the family has no head for sentence pairs, or if `backbone` has no pooler.
 
     Source: Devlin et al. 2019, section 3.1 and appendix A.2. Lan et al. 2020, ALBERT, section 3.1.
 

@@ -355,7 +355,7 @@ class SpanQA(Task):
             `null_threshold`.
 
         Raises:
-            ValueError: If no questions are given, or if answers are missing.
+            ValueError: If `x` contains no questions, or if answers are missing.
         """
         questions, contexts, answers = split_inputs(x, y)
         texts = [text.decode() for text in contexts.numpy()]

@@ -133,8 +133,8 @@ class ChoiceAnswers(Answers):
             outer list.
 
         Raises:
-            ValueError: If a list of choices is empty, or if the number of questions and the number
-                of lists of choices differ.
+            ValueError: If a list of choices is empty, or if `questions` and `choices` differ in
+                length.
 
         Example:
             >>> from encoder_zoo import MultipleChoice

@@ -84,7 +84,7 @@ class MultipleChoice(ListScores):
         (choices,) per question.
 
     Raises:
-        ValueError: If the head uses the pooler output and the backbone has no pooler.
+        ValueError: If the head uses the pooler output, and `backbone` has no pooler.
 
     Source: Devlin et al. 2019, section 4.4, for SWAG. Liu et al. 2019, section 5.3, for RACE.
 

@@ -90,8 +90,7 @@ class RankAnswers(Answers):
             returned.
 
         Raises:
-            ValueError: If a text is empty, or if the number of queries and the number of texts
-                differ.
+            ValueError: If a text is empty, or if `queries` and `texts` differ in length.
 
         Example:
             >>> from encoder_zoo import Reranker

@@ -173,7 +173,7 @@ class Reranker(ListScores):
         Float32 logits of shape (B, 1), or (B, K) for inputs with candidates.
 
     Raises:
-        ValueError: If the head uses the pooler output and the backbone has no pooler.
+        ValueError: If the head uses the pooler output, and `backbone` has no pooler.
 
     Source: Nogueira and Cho 2019, Passage Re-ranking with BERT, section 3.
 
@@ -355,8 +355,8 @@ class Reranker(ListScores):
             possible orders.
 
         Raises:
-            ValueError: If `relevance` does not contain one value per text, or if a value is
-                negative or no value is positive.
+            ValueError: If `relevance` does not contain one value per text, if a value is negative,
+                or if no value is positive.
 
         Example:
             >>> from encoder_zoo import Reranker

@@ -37,8 +37,8 @@ def convert_pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
         probabilities: Boolean. Whether to check that scores are between 0 and 1. Defaults to False.
 
     Raises:
-        ValueError: If a score is not finite, or if `probabilities` is True and a score is not
-            between 0 and 1.
+        ValueError: If a score in `y` is not finite, or if `probabilities` is True and a score is
+            not between 0 and 1.
 
     Example:
         >>> convert_pair_scores([0.5, 5.0], probabilities=True)

@@ -159,7 +159,7 @@ class Documents:
         """Check the ids and fields, and convert them to plain Python values.
 
         Raises:
-            ValueError: If any id is not unique, or if the values for a field have different types.
+            ValueError: If an id is not unique, or if the values of a field have different types.
         """
         ids = None if self.ids is None else _convert_ids(self.ids)
         metadata = None if self.metadata is None else _check_metadata(self.metadata)
@@ -188,8 +188,8 @@ class Documents:
             text_column: String. Name of the text column, for tables. Defaults to "text".
 
         Raises:
-            ValueError: If the text column does not exist, or if texts, ids and metadata differ in
-                length.
+            ValueError: If `text_column` does not exist, or if `documents`, `ids` and `metadata`
+                differ in length.
         """
         if isinstance(documents, Documents):
             given = {"ids": ids, "metadata": metadata, "text_column": text_column}
@@ -274,7 +274,7 @@ class Documents:
 
         Raises:
             ValueError: If only one of the two collections has ids or metadata, if an id is not
-                unique, or if a field's values have different types.
+                unique, or if the values of a field have different types.
         """
         for name in ("ids", "metadata"):
             own, further = getattr(self, name), getattr(others, name)
@@ -478,7 +478,7 @@ class Documents:
                 documents are searched.
 
         Raises:
-            ValueError: If the field is unknown, or if a document does not have exactly one value.
+            ValueError: If `field` is unknown, or if a document does not have exactly one value.
         """
         values, without = self._read_group_values(field)
         lacking = without if among is None else np.intersect1d(without, among)
@@ -495,7 +495,7 @@ class Documents:
         """Return the index of the first document with each value.
 
         Raises:
-            ValueError: If a value occurs in no document.
+            ValueError: If no document has one of the `values`.
         """
         firsts = self.find_group_starts(field)
         values = [_convert_scalar(value) for value in _wrap_in_list(values, field)]
@@ -605,7 +605,7 @@ class Documents:
             path: Path of the file, for error messages.
 
         Raises:
-            ValueError: If the file is empty, or if a line is not a valid document.
+            ValueError: If `lines` is empty, or if a line is not a valid document.
         """
         if lines is None:
             return cls(texts)

@@ -64,7 +64,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
         function: String. Name of the similarity function.
 
     Raises:
-        ValueError: If the precision or the similarity function is not supported by the engine.
+        ValueError: If `engine` does not support `precision` or `function`.
     """
     if engine is None:
         return
@@ -96,7 +96,7 @@ class FaissVectors(Float32Vectors):
         function: String. Name of the similarity function. Defaults to "dot".
 
     Raises:
-        ImportError: If the package faiss-cpu is not installed.
+        ImportError: If faiss-cpu is not installed.
     """
 
     engine = "faiss"
@@ -149,7 +149,7 @@ class GraphVectors(Float32Vectors):
             graph.
 
     Raises:
-        ImportError: If the package faiss-cpu is not installed.
+        ImportError: If faiss-cpu is not installed.
 
     Source: Malkov and Yashunin 2018, Efficient and Robust Approximate Nearest Neighbor Search Using
     Hierarchical Navigable Small World Graphs, section 4.
@@ -188,7 +188,7 @@ class GraphVectors(Float32Vectors):
             arrays: Dict with "links" and "levels".
 
         Raises:
-            ValueError: If the arrays are not a valid graph for these vectors.
+            ValueError: If `arrays` is not a valid graph for these vectors.
         """
         check_graph(path, arrays["links"], arrays["levels"], len(base))
         return cls(base, arrays["links"], arrays["levels"])

@@ -102,7 +102,7 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
             {index: grade}. If None, document `i` is relevant for query `i`.
 
     Raises:
-        ValueError: If a query has no relevant document.
+        ValueError: If a query in `queries` has no relevant document.
 
     Example:
         >>> merge_judgements(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
@@ -195,7 +195,8 @@ def check_scores(scores, first: int, second: int) -> np.ndarray:
         first, second: Integers. Number of first texts and number of second texts.
 
     Raises:
-        ValueError: If a pair does not have exactly one finite score, or if all scores are equal.
+        ValueError: If `scores` does not contain one finite score per pair, or if all scores are
+            equal.
     """
     scores = np.asarray(check_given(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:

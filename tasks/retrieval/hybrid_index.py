@@ -286,8 +286,8 @@ class HybridIndex(Index):
                 atomically.
 
         Raises:
-            ValueError: If the folder contains other files, or if an index cannot be saved as part
-                of a hybrid index.
+            ValueError: If `folder` contains other files, or if an index cannot be saved as part of
+                a hybrid index.
         """
         for i, index in enumerate(self.indexes):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):
@@ -317,10 +317,9 @@ class HybridIndex(Index):
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
-            FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not contain a HybridIndex, if the files are damaged or
-                are replaced during loading, or if the number of models and the number of indexes
-                differ.
+            FileNotFoundError: If `folder` does not exist.
+            ValueError: If `folder` does not contain a HybridIndex, if a file is damaged or is
+                replaced during loading, or if there is not one model per index.
         """
         manifest = read_hybrid_manifest(folder, verify)
         names = manifest["indexes"]
@@ -347,8 +346,8 @@ def read_hybrid_manifest(folder: str | os.PathLike, verify: bool) -> dict:
     The field "indexes" contains the names of the subfolders.
 
     Raises:
-        FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not contain a HybridIndex, or if a field is invalid.
+        FileNotFoundError: If `folder` does not exist.
+        ValueError: If `folder` does not contain a HybridIndex, or if a field is invalid.
     """
     with OpenFolder(
         folder, [MANIFEST_NAME]
@@ -405,9 +404,9 @@ def load_index(
             checksums, and `engine` (e.g. "faiss"), which is only supported for a `VectorIndex`.
 
     Raises:
-        FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not contain an index, if the files are damaged, or if the
-            index was built with another embedder.
+        FileNotFoundError: If `folder` does not exist.
+        ValueError: If `folder` does not contain an index, if a file is damaged, or if the index was
+            built with another embedder.
 
     Example:
         >>> import tempfile

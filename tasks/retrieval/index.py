@@ -617,7 +617,7 @@ class Index:
                 documents are removed, and the new chunks are added at the end of the index.
 
         Raises:
-            ValueError: If an id is unknown, or if an argument is invalid (see `add`).
+            ValueError: If an id is unknown, or if an argument is invalid. See `add`.
         """
         new = Documents.create(documents, **columns)
         if new.ids is None:
@@ -726,9 +726,9 @@ class Index:
                 are not changed.
 
         Raises:
-            ValueError: If the folder contains files that are not from an index, or if the embedder
-                has changed since the index was built.
-            OSError: If writing to a file fails, for example because the disk is full.
+            ValueError: If `folder` contains files of anything but an index, or if the embedder has
+                changed since the index was built.
+            OSError: If writing fails, for example because the disk is full.
         """
         self._check_embedder()
         now = self._copy_for_search()
@@ -751,8 +751,8 @@ class Index:
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
-            FileNotFoundError: If the folder does not exist.
-            ValueError: If the index in the folder is damaged, is of another kind, or was built with
+            FileNotFoundError: If `folder` does not exist.
+            ValueError: If the index is damaged, belongs to another index class, or was built with
                 another embedder.
         """
         found = read_index(folder, cls.kind, cls.types, cls.optional_types, cls.rules, verify)

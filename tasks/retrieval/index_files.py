@@ -71,7 +71,7 @@ def write_index(
         settings: Dict of plain values for the manifest.
 
     Raises:
-        ValueError: If the folder contains files that are not from an index.
+        ValueError: If `folder` contains files of anything but an index.
     """
     with replace_folder(folder, INDEX_KIND) as new:
         if arrays:
@@ -90,8 +90,8 @@ def read_kind(folder: str | os.PathLike) -> str:
     """Read the kind of index from the manifest in a folder.
 
     Raises:
-        FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not contain an index.
+        FileNotFoundError: If `folder` does not exist.
+        ValueError: If `folder` does not contain an index.
     """
     with OpenFolder(folder, [MANIFEST_NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
@@ -134,9 +134,9 @@ def read_index(
         verify: Boolean. Whether to verify the file checksums.
 
     Raises:
-        FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not contain an index, or if the index is damaged or of
-            another kind.
+        FileNotFoundError: If `folder` does not exist.
+        ValueError: If `folder` does not contain an index of this `kind`, or if the index is
+            damaged.
     """
     with OpenFolder(folder, [MANIFEST_NAME, VECTORS_FILE, TEXTS_FILE, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
@@ -190,7 +190,7 @@ def read_documents(files: OpenFolder) -> Documents:
     """Read the texts, ids and fields of an index.
 
     Raises:
-        ValueError: If a line is not a valid document, or if the files differ in their number of
+        ValueError: If a line is not a valid document, or if the files have different numbers of
             lines.
     """
     texts, lines = read_texts(files), files.open_file(DOCUMENTS) if DOCUMENTS in files else None

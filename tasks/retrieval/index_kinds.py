@@ -122,10 +122,10 @@ class EmbeddedIndex(Index):
                 to 1. For a `SparseIndex`, `max_terms` is passed to `embed`.
 
         Raises:
-            ValueError: If `documents` is empty or contains an empty text, or if the precision or
-                the similarity function is not supported by the engine.
-            ImportError: If the engine requires faiss-cpu, which is not installed, or if scipy is
-                not installed and `pool_factor` is greater than 1.
+            ValueError: If `documents` is empty or contains an empty text, or if the engine does not
+                support `precision` or the similarity function.
+            ImportError: If faiss-cpu is not installed and the engine needs it, or if scipy is not
+                installed and `pool_factor` is greater than 1.
         """
         options = cls._complete_options(embedder, precision, options)
         given = Documents.create(documents, ids, metadata, text_column)
@@ -161,8 +161,8 @@ class EmbeddedIndex(Index):
             **options: Additional options, as in `build`, except for `dim`.
 
         Raises:
-            ValueError: If a value in the vectors is not finite, if their dimension does not match
-                the embedder, or if vectors, texts, ids and metadata differ in length.
+            ValueError: If a value in `vectors` is not finite, if the embedder has another
+                dimension, or if `vectors`, `texts`, `ids` and `metadata` differ in length.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -365,9 +365,9 @@ class VectorIndex(EmbeddedIndex):
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
-            FileNotFoundError: If the folder does not exist.
-            ValueError: If the index in the folder is damaged or has a different kind. This is also
-                raised when a different embedder was used to build the index.
+            FileNotFoundError: If `folder` does not exist.
+            ValueError: If the index is damaged, belongs to another index class, or was built with
+                another embedder.
         """
         index = super().load(folder, embedder, verify)
         engines.check_engine(engine, index.precision, embedder.similarity_function)
@@ -623,7 +623,7 @@ class BM25Index(Index):
 
     Raises:
         ValueError: If `documents` is empty or contains an empty text.
-        ImportError: If the package bm25s is not installed.
+        ImportError: If bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
     section 3. Words are defined as in Unicode Standard Annex 29, section 4, with two exceptions: a
@@ -663,8 +663,8 @@ class BM25Index(Index):
             verify: Boolean. Whether to verify the file checksums before loading. Defaults to True.
 
         Raises:
-            FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not contain a BM25 index, or if the files are damaged.
+            FileNotFoundError: If `folder` does not exist.
+            ValueError: If `folder` does not contain a BM25 index, or if a file is damaged.
         """
         with OpenFolder(folder, [MANIFEST_NAME, TEXTS_FILE, DOCUMENTS]) as files:
             check_manifest(files, cls.kind, verify)

@@ -132,8 +132,8 @@ def check_texts(values, name: str, least: int = 1) -> list[str]:
     """Convert a column of texts to a list of strings, and check the texts.
 
     Raises:
-        ValueError: If there are fewer than `least` texts, or if a text is empty or not valid
-            Unicode.
+        ValueError: If `values` contains fewer than `least` texts, or if a text is empty or not
+            valid Unicode.
     """
     with use_numpy():
         values = convert_to_plain(values)

@@ -204,7 +204,7 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
     """Raise a ValueError if vectors (N, D) have values that are NaN, infinite or too large.
 
     Raises:
-        ValueError: If a value is NaN, infinite or too large for float32 products.
+        ValueError: If a value in `vectors` is NaN, infinite or too large for float32 products.
     """
     if found := find_invalid_row(vectors):
         row, why = found
@@ -266,8 +266,7 @@ def check_embedded(texts: Sized, vectors: Any, width: int | None = None) -> Any:
         width: Optional integer. Expected embedding dimension. If None, any dimension is valid.
 
     Raises:
-        ValueError: If the number of vectors and the number of texts differ, or if the dimension is
-            not as expected.
+        ValueError: If `vectors` does not contain one vector of `width` values per text.
     """
     if isinstance(vectors, list):
         shape, right = f"({len(vectors)}, ...)", len(vectors) == len(texts)
@@ -287,7 +286,7 @@ def check_and_normalize(vectors: np.ndarray, function: str, name: str) -> np.nda
     """Check vectors (N, D), and normalize them in place for "cosine".
 
     Raises:
-        ValueError: If a vector has a value that is NaN, infinite or too large.
+        ValueError: If a value in `vectors` is NaN, infinite or too large.
 
     Example:
         >>> vectors = np.array([[3.0, 4.0]], "float32")

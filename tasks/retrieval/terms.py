@@ -69,7 +69,7 @@ def normalize_rows(rows, function: str) -> csr_array:
     """Convert weights (N, V) to float32, and normalize the rows for "cosine".
 
     Raises:
-        ValueError: If a weight is NaN, infinite or too large for float32 products.
+        ValueError: If a weight in `rows` is NaN, infinite or too large for float32 products.
     """
     rows = sparse.csr_array(rows).astype("float32")
     if found := find_invalid_row(rows.data[:, None]):
@@ -136,7 +136,7 @@ class Postings:
             width: Integer. Size of the vocabulary.
 
         Raises:
-            ValueError: If the arrays are not a valid sparse matrix with `width` sorted columns.
+            ValueError: If `arrays` is not a valid sparse matrix with `width` sorted columns.
         """
         weights, terms, starts = (arrays[name] for name in cls.types)
         check_finite(weights[:, None], f"{path}: weights")
@@ -229,7 +229,7 @@ class WordCounts:
         texts: List of N strings. Texts to search.
 
     Raises:
-        ImportError: If the package bm25s is not installed.
+        ImportError: If bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
     section 3. Words are defined as in Unicode Standard Annex 29, section 4, with two exceptions: a

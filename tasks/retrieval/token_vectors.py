@@ -456,7 +456,7 @@ def pool_tokens(tokens: np.ndarray, factor: int) -> np.ndarray:
         Float32 array of up to `ceil(T / factor)` vectors, sorted by the first token of each group.
 
     Raises:
-        ImportError: If the package scipy is not installed.
+        ImportError: If scipy is not installed.
 
     Source: Clavié et al. 2024, Reducing the Footprint of Multi-Vector Retrieval with Minimal
     Performance Impact via Token Pooling, section 2.

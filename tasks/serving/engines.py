@@ -240,8 +240,8 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
         **options: Keyword arguments for the engine's class.
 
     Raises:
-        ImportError: If the engine's package is not installed.
-        ValueError: If the engine cannot open the file.
+        ImportError: If the package for `engine` is not installed.
+        ValueError: If `engine` cannot open the file.
     """
     require(PACKAGES[engine])
     with _name_errors(path, engine):

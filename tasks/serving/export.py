@@ -106,8 +106,8 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
     """Export a task in one of the formats. See `Task.export`.
 
     Raises:
-        ValueError: If the format is unknown, does not match the path suffix, or does not
-            support this task.
+        ValueError: If `format` is unknown, does not match the suffix of `path`, or does not support
+            this task.
     """
     path = check_path(path)
     if format is None:

@@ -63,8 +63,7 @@ def export_folder(
         **options: Options for the Keras exporter.
 
     Raises:
-        ValueError: If the task cannot be run without Keras, or if the format does not support the
-            task.
+        ValueError: If the task cannot run without Keras, or if `format` does not support the task.
     """
     record = describe(task, format, dtype)
     if dtype == "int8":
@@ -135,8 +134,8 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     """Describe a task for the manifest of its export.
 
     Raises:
-        ValueError: If the task has no preprocessor, or if its predictions need more than the model
-            file and plain settings.
+        ValueError: If the task has no preprocessor, or if predictions need more than the model file
+            and plain settings.
     """
     if task.preprocessor is None:
         raise _make_refusal(

@@ -69,9 +69,9 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
             `litert_torch.convert`.
 
     Raises:
-        ValueError: If the format does not support the task, or if the folder contains the
+        ValueError: If `format` does not support the task, or if the folder contains the
             tokenizer.json of another export.
-        ImportError: If a package for the format is not installed.
+        ImportError: If a package for `format` is not installed.
     """
     path = check_path(path)
     tokenizer, description = make_tokenizer_json(task), DEFAULT_DESCRIPTION

@@ -277,9 +277,9 @@ def open_export(
         An `OpenedExport`.
 
     Raises:
-        ValueError: If the folder is not an export, if a file was changed or damaged, or if the
-            engine does not support the format.
-        ImportError: If the engine's package is not installed.
+        ValueError: If `folder` is not an export, if a file was changed or damaged, or if `engine`
+            does not support the format.
+        ImportError: If the package for `engine` is not installed.
 
     Example:
         >>> import tempfile

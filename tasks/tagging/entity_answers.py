@@ -122,7 +122,7 @@ class EntityAnswers(Answers):
             passed, a single list will be returned.
 
         Raises:
-            ValueError: If no labels are given, if a label occurs twice, or if the labels leave no
+            ValueError: If there are no labels, if a label occurs twice, or if the labels leave no
                 space for the text.
         """
         if isinstance(texts, str) or is_doc(texts):
@@ -283,8 +283,8 @@ def make_label_sets(
         Two ragged string tensors of shape (N, None).
 
     Raises:
-        ValueError: If no labels are given, if a label is empty or occurs twice, or if the number of
-            label lists and the number of texts differ.
+        ValueError: If there are no labels, if a label is empty or occurs twice, or if there is not
+            one list of labels per text.
 
     Example:
         >>> names, prompts = make_label_sets({"PER": "a person"}, None, 2)

@@ -248,7 +248,7 @@ def score_tags(
         See `score_entities`.
 
     Raises:
-        ValueError: If the numbers of true and predicted tags of a sentence differ.
+        ValueError: If `true` and `predicted` have different numbers of tags for a sentence.
 
     Example:
         >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])

@@ -245,7 +245,7 @@ def convert_labels(y) -> list[list]:
             and Prodigy.
 
     Raises:
-        ValueError: If the labels for an example are not a list.
+        ValueError: If `y` does not contain one list per example.
 
     Example:
         >>> convert_labels({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
@@ -270,7 +270,7 @@ def convert_spans_to_dicts(y) -> list[list[dict]]:
     """Convert the spans of each example to dicts, like `convert_labels`.
 
     Raises:
-        ValueError: If a label is not a span.
+        ValueError: If a label in `y` is not a span.
     """
     rows = convert_labels(y)
     _check_types(rows)
@@ -365,7 +365,7 @@ def learn_labels(y: Iterable) -> list[str]:
         List of tags, starting with O. Spans are converted to IOB2 tags.
 
     Raises:
-        ValueError: If there are no tags, if the tags are numbers, or if tag names are mixed with
+        ValueError: If `y` contains no tags, if the tags are numbers, or if tag names are mixed with
             other labels.
 
     Example:
@@ -443,8 +443,7 @@ def check_tags(
         Ragged int32 tensor of shape (N, None).
 
     Raises:
-        ValueError: If the number of tags and the number of words of an example differ, or if a tag
-            is unknown.
+        ValueError: If an example does not have one tag per word, or if a tag is unknown.
         tf.errors.InvalidArgumentError: If a tag is invalid inside `tf.data`.
     """
     if array_ops.is_symbolic_tensor(word_counts):

@@ -177,8 +177,8 @@ class Distribution:
         strategy: Optional strategy. The model was built in its scope.
 
     Raises:
-        ValueError: If the strategy is a ParameterServerStrategy, or if the distribution is not
-            supported on this backend.
+        ValueError: If `strategy` is a ParameterServerStrategy, or if this backend does not support
+            the distribution.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
@@ -286,8 +286,8 @@ class Distribution:
             *sources: Data for training, validation or evaluation.
 
         Raises:
-            ValueError: If the numbers of batches differ. A process with more batches would wait
-                forever.
+            ValueError: If the processes have different numbers of batches. A process with more
+                batches would wait forever.
         """
         if not has_ddp_model(model):
             return
@@ -534,7 +534,7 @@ def count_batches(dataset: tf.data.Dataset) -> int:
     """Return the number of batches in a dataset. If necessary, read the dataset once to count them.
 
     Raises:
-        ValueError: If the dataset is infinite.
+        ValueError: If `dataset` is infinite.
     """
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
@@ -553,7 +553,7 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
         source: String. Description of the data for the error message.
 
     Raises:
-        ValueError: If the source has not ended after 20 seconds.
+        ValueError: If `source` has not ended after 20 seconds.
 
     Example:
         >>> count_to_end([64, 64, 3], "The dataset")

@@ -160,8 +160,8 @@ class Objective:
             task's activation is replaced by a cross-entropy on logits.
 
         Raises:
-            ValueError: If the loss is unknown, if it does not match this task, or if it is not
-                reduced to a scalar.
+            ValueError: If `loss` is unknown, does not match this task, or is not reduced to a
+                scalar.
 
         Example:
             >>> classes = Objective(
@@ -247,7 +247,7 @@ class Objective:
             loss: Loss that is computed.
 
         Raises:
-            ValueError: If the task has no classes, or if the loss does not support class weights.
+            ValueError: If the task has no classes, or if `loss` does not support class weights.
         """
         if self.class_weighting is None:
             raise ValueError(
@@ -295,7 +295,7 @@ class Objective:
                 is returned unchanged.
 
         Raises:
-            ValueError: If a metric does not match the task's outputs.
+            ValueError: If a metric does not match the outputs of the task.
         """
         if given is None or self.activation is None or self.names_outputs:
             return given
@@ -311,7 +311,7 @@ class Objective:
                 `ClassScore`).
 
         Raises:
-            ValueError: If the name is unknown, or if the metric does not match the outputs of the
+            ValueError: If `name` is unknown, or if the metric does not match the outputs of the
                 task.
 
         Example:
@@ -416,7 +416,7 @@ def find_loss(loss):
     A name, a function or a `functools.partial` of a Keras loss is converted to an instance.
 
     Raises:
-        ValueError: If the name is unknown, or if several losses are passed.
+        ValueError: If `loss` is an unknown name or a list of losses.
     """
     loss = _get_only_loss(loss)
     if isinstance(loss, str) and loss.lower() in ("auto", "crossentropy", "ce"):

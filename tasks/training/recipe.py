@@ -94,8 +94,8 @@ class Recipe:
         """Create the recipe for another call to `compile`. None keeps the value of an argument.
 
         Raises:
-            ValueError: If a setting for the "auto" optimizer is passed together with another
-                optimizer, or if there are several loss weights.
+            ValueError: If a setting of the "auto" optimizer is passed together with another
+                optimizer, or if `loss_weights` has several values.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         if is_auto(given.get("metrics")):  # the metrics of the task
@@ -378,8 +378,8 @@ class FrozenLayers:
             count: Integer. Number of blocks to freeze. If 0, the embeddings are also unfrozen.
 
         Raises:
-            ValueError: If the backbone has fewer blocks, or if a block shares weights with a later
-                block that is not frozen.
+            ValueError: If the backbone has fewer than `count` blocks, or if a block shares weights
+                with a later block that is not frozen.
         """
         blocks = backbone.blocks
         if count > len(blocks):

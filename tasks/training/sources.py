@@ -665,7 +665,7 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
     """Split examples into training examples and, at the end, a fraction of held-out examples.
 
     Raises:
-        ValueError: If the fraction is invalid. See `count_training_examples`.
+        ValueError: If `share` is invalid. See `count_training_examples`.
     """
     if "text_index" in examples:  # Text indices are sorted. A text can have several examples.
         count = int(array_ops.reduce_max(examples["text_index"])) + 1
@@ -680,7 +680,7 @@ def count_training_examples(count: int, share: float) -> int:
     """Return the number of training examples if a fraction at the end is held out.
 
     Raises:
-        ValueError: If the fraction is not between 0 and 1, or if there is no training example.
+        ValueError: If `share` is not between 0 and 1, or if no training example is left.
 
     Example:
         >>> count_training_examples(10, 0.2)

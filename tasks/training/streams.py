@@ -95,7 +95,7 @@ class Stream:
             elements must have the same structure.
 
     Raises:
-        ValueError: If the stream is empty.
+        ValueError: If `source` is empty.
     """
 
     def __init__(self, source, maker: BatchMaker):
@@ -137,8 +137,8 @@ class Stream:
         """Separate the inputs and the labels of a batch. Return `(x, y, sample_weight)`.
 
         Raises:
-            ValueError: If the batch is empty, or if only one of this batch and the first batch has
-                labels or sample weights.
+            ValueError: If `batch` is empty, or if `batch` has labels or sample weights and the
+                first batch has none, or the other way round.
         """
         x, y, weight = batch
         if not count_rows(x):
@@ -371,7 +371,7 @@ def count_rows(x) -> int:
     """Return the number of rows in a batch of raw inputs, which can be a dict or tuple of columns.
 
     Raises:
-        ValueError: If the inputs have no length.
+        ValueError: If `x` has no length.
 
     Example:
         >>> count_rows({"first": ["a", "b"], "second": ["c", "d"]})

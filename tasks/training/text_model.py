@@ -466,8 +466,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             A `keras.callbacks.History`.
 
         Raises:
-            ValueError: If the training would not change any weight, because all weights are frozen,
-                or because the learning rate or all sample weights are 0.
+            ValueError: If training cannot change any weight, because all weights are frozen, the
+                learning rate is 0, or all sample weights are 0.
             RuntimeError: If another call to `fit` is training the model.
             FloatingPointError: If the loss is not finite and `keras.callbacks.TerminateOnNaN` is
                 not among the callbacks.
