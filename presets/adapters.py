@@ -72,7 +72,7 @@ CLASSIFIERS = ("classifier", "score")
 
 
 def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Map module names in transformers to a backbone's dense layers.
+    """Map the module names in transformers to the dense layers of a backbone.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -143,7 +143,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 
 
 def _check_holds_trained(task: PresetTask, stored: list[keras.Variable]) -> None:
-    """Raise a ValueError when trainable weights cannot be stored in an adapter file."""
+    """Raise a ValueError if an adapter file cannot store all trained weights."""
     known = set(map(id, stored))
     if not task.head_record.pooled and task.backbone.pooler:
         known |= {id(weight) for weight in task.backbone.pooler_dense.weights}  # not used
@@ -163,21 +163,21 @@ def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
 
 
 def _name_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
-    """Create the peft field `target_modules`, with short names if they are unambiguous."""
+    """Create the peft field `target_modules`, with short names where they are unambiguous."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
     exact = {name for name in known if _is_named(name, ends)} == {*chosen}
     return ends if exact else sorted(chosen)
 
 
 def _is_named(name: str, ends: Iterable[str]) -> bool:
-    """Return whether a module name is equal to a given name or ends with it, like in peft."""
+    """Return whether a module name equals one of the names or ends with one, as in peft."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
 def _list_whole_tensors(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
-    """Map tensor names to the head and pooler weights, which adapter files store completely.
+    """Map tensor names to head and pooler weights, which adapter files store in full.
 
     Args:
         task: The task.
@@ -211,7 +211,7 @@ def _list_whole_tensors(
 
 
 def get_weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
-    """Return the original values of the weights that adapter files store completely.
+    """Return the original values of the weights that adapter files store in full.
 
     peft keeps the original values in addition to the values of each adapter.
 
@@ -251,7 +251,7 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         for name, (weight, transposed) in _list_whole_tensors(task, updates, head).items()
     }
     before, replaces = get_weights_before_adapters(task), bool(find_updates(task.backbone))
-    layers = {_get_layer_name(name) for name in file.shapes}  # layers that are stored completely
+    layers = {_get_layer_name(name) for name in file.shapes}  # layers that are stored in full
     expected = {
         name: shape
         for name, shape in shapes.items()
@@ -353,7 +353,7 @@ def _is_saved(name: str, config: dict) -> bool:
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
-    """Return a layer's rank and alpha according to the peft options."""
+    """Return the rank and alpha of a layer according to the peft options."""
 
     def value_of(option: str, default: float) -> float:
         patterns = config.get(option) or {}
@@ -438,7 +438,7 @@ PEFT_RULES = {
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Raise a ValueError when the adapters are not plain LoRA, for example DoRA."""
+    """Raise a ValueError if the adapters are not plain LoRA, for example DoRA."""
     for name, value in config.items():
         if name in IRRELEVANT_PEFT_FIELDS or not value:
             continue

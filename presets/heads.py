@@ -59,7 +59,8 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         given: Dict of task arguments from the caller.
 
     Returns:
-        The class name in transformers if the head belongs to a different task. None otherwise.
+        Optional string. The class in transformers to which the head belongs, or None if the head
+        belongs to `cls`.
 
     Raises:
         ValueError: If the checkpoint does not have one label per output, or if two labels are
@@ -87,9 +88,9 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
 
 def _choose_owner(checkpoint: Checkpoint, cls: type[PresetTask], head: Head) -> str:
-    """Choose the head that the output layer in a checkpoint belongs to.
+    """Choose the head to which the output layer of a checkpoint belongs.
 
-    Log a warning if the head of the task is chosen without a reason.
+    If the checkpoint does not answer this question, the head of the task is chosen, with a warning.
     """
     suffix = cls.record.head
     # Heads that compute the same function as the task head.
@@ -125,7 +126,7 @@ def _read_class_names(config: Mapping) -> list[str] | None:
 
 
 def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: Mapping) -> None:
-    """Raise a ValueError for duplicate class names, unless the caller passes labels or a number."""
+    """Raise a ValueError for duplicate class names, unless `labels` or `num_classes` is passed."""
     if given.get("labels") is None and given.get("num_classes") is None:
         twice = next(name for name, count in Counter(names).items() if count > 1)
         raise ValueError(
@@ -145,7 +146,7 @@ def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Find the other heads of the family that have the same tensor names."""
+    """Find all other heads of the family to which the tensors of this head could belong."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -162,7 +163,7 @@ def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str
 def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Return the name of another head to which the tensors belong, or None if this head fits."""
+    """Return the name of the rival to which the tensors belong, or None if there is none."""
     family = checkpoint.family
     # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
@@ -177,7 +178,7 @@ def _infer_task(
 
 
 def _find_head(name: str, family: Family) -> str | None:
-    """Find a family's head by class name from `architectures`."""
+    """Find the head of a family by a class name in `architectures`."""
     exact = [head for head in family.heads if family.get_class_name(head) == name]
     return next(iter([*exact, *(head for head in family.heads if name.endswith(head))]), None)
 
@@ -279,7 +280,7 @@ def restore_head(
 def _report_new_head(
     checkpoint: Checkpoint, task: PresetTask, reason: str, kept: Collection[str], new_pooler: bool
 ) -> None:
-    """Log a warning with the reason for a new head, and the parts that are not used."""
+    """Log a warning that explains why the head is new and which tensors are not used."""
     family = checkpoint.family
     pretrained = _list_layer_names(
         family.heads[name] for name in _PRETRAINED if name in family.heads
@@ -329,7 +330,7 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
 def _keep_hidden(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
-    """Load the hidden layers of the head if they match, as transformers does.
+    """Load the hidden layers of the head if their shapes match, as transformers does.
 
     If `fit` builds the head later, the weights are stored in `kept_weights`.
     """

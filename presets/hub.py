@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
-# Bot that converts weights to safetensors, and the pull request title.
+# Bot that converts weights to safetensors, and the title of its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, GLINER, MANIFEST, *MODULE_SETTINGS, *list_tokenizer_files()}
 # Files to download together with the weights. `load_adapters` reads the adapters.
@@ -132,7 +132,7 @@ def parse_address(address: str) -> tuple[str, str | None]:
 def list_files(
     address: str, max_bytes: int = 2**63, weights: bool = True
 ) -> tuple[dict[str, HubFile], str, list[str]]:
-    """List the repository files.
+    """List the files of a repository.
 
     Args:
         address: String. See `from_hugging_face`.
@@ -198,7 +198,7 @@ def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
 
 
 def _find_conversion(repository: str) -> str:
-    """Create a sentence about an open pull request with converted weights, or return ""."""
+    """Return a sentence about an open pull request with converted weights, or ""."""
     from huggingface_hub import HfApi
 
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}

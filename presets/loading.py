@@ -164,7 +164,7 @@ def load_tasks(
 
 
 class Request(NamedTuple):
-    """Arguments of `Task.from_preset`, grouped by target.
+    """Arguments of `Task.from_preset`, grouped by the object that takes them.
 
     Attributes:
         added_tokens: List of strings or dicts. Tokens to add to the tokenizer.
@@ -229,7 +229,7 @@ def _read_task(
 
 
 def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Request:
-    """Group the arguments of `from_preset` by target.
+    """Group the arguments of `from_preset` by the object that takes them.
 
     Raises:
         TypeError: If an argument is unknown, if `backbone` is passed, or if `preprocessor` belongs
@@ -315,7 +315,7 @@ def restore_encoder(
 def load_further_models(
     cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
 ) -> dict[str, object]:
-    """Load further models, such as a query encoder, whose files are in the settings."""
+    """Replace the files of further models in the settings, such as a query encoder, by models."""
     own = {"added_tokens": request.added_tokens, **request.backbone}
     models = {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
@@ -421,7 +421,7 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
 def _require_tokenizer(
     preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
 ) -> Tokenizer:
-    """Load the tokenizer. Raise a ValueError when there is no tokenizer."""
+    """Load the tokenizer. Raise a ValueError if there is no tokenizer."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
         raise ValueError(
@@ -454,7 +454,7 @@ def _read_tokenizer(
 
 
 def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
-    """Return the model's maximum sequence length, or None when there is no model."""
+    """Return the maximum sequence length of the model, or None if there is no model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
         return None
@@ -462,7 +462,7 @@ def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
 
 
 def _add_tokens(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:
-    """Return a tokenizer with additional tokens."""
+    """Create a copy of a tokenizer with additional tokens."""
     if not added_tokens:
         return tokenizer
     added = [*tokenizer.added_tokens, *added_tokens]
@@ -505,7 +505,7 @@ def _check_vocabulary(
 
 
 def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Get the stored preprocessor and inference settings, or {} for a preset of another task."""
+    """Return the stored settings for the preprocessor and for inference, or {} for another task."""
     record = cls.record
     if settings.get("task") != record.name:
         return {}

@@ -25,7 +25,7 @@ class Library(NamedTuple):
 
     Attributes:
         name: String. Name of the library.
-        opens: String. Code that opens the preset, after `cls` was imported.
+        opens: String. Code that opens the preset after importing `cls`.
         imports: String. Code that imports `cls`.
         platform: String. The framework of the library. Defaults to "PyTorch".
     """
@@ -115,7 +115,7 @@ def write_card(new: pathlib.Path, folder: pathlib.Path, description: Description
 
     Args:
         new: Path. Folder to write to.
-        folder: Path. Folder to be replaced, which can contain a previous card.
+        folder: Path. The folder to replace, which can contain a previous card.
         description: The `Description` with the information in the card.
     """
     path, earlier = new / CARD, folder / CARD

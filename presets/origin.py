@@ -1,4 +1,4 @@
-"""Find the origin of the weights of a backbone: the model on the hub, and the vocabulary."""
+"""Find out from which model on the hub and with which vocabulary the weights of a backbone come."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-\w+)?|code|multilingual")
-_MAX_BYTES = 2**16  # read from the start of a card, which contains the fields
+_MAX_BYTES = 2**16  # number of bytes to read from a card, whose first lines contain the fields
 
 
 class Origin(NamedTuple):
-    """Model from which the weights were loaded.
+    """The model from which the weights were loaded.
 
     Attributes:
         base_model: Optional string. The repository on the hub, or name in `list_presets()`.
@@ -99,7 +99,7 @@ def _read_values(front: str, field: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class OriginVocabulary:
-    """Vocabulary with which the weights were trained.
+    """The vocabulary with which the weights were trained.
 
     Attributes:
         kind: String. The tokenizer class name.

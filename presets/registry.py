@@ -131,7 +131,7 @@ def _read_entries() -> dict[str, dict]:
 
 
 def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
-    """Return embedding settings that are missing in the repository of a listed preset.
+    """Return the embedding settings that the repository of a listed preset does not contain.
 
     Args:
         source: String or path, as in `resolve`. The revision of a repository is ignored.

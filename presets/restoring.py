@@ -31,7 +31,7 @@ MAX_WEIGHTS = 2**25
 EXTENDED = {"max_sequence_length", "trained_length"}
 NEW_POOLERS = {"pooler_activation", "summary_activation"}
 GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
-# Explanations of arguments with a different meaning in other libraries.
+# Arguments that have another meaning in other libraries, with an explanation.
 MEANINGS = {
     "activation": (
         ". This is the activation function of the encoder blocks. In KerasHub, `activation` is "
@@ -52,7 +52,7 @@ def restore_backbone(
 ) -> tuple[Backbone, set[str], bool]:
     """Load a backbone from a checkpoint.
 
-    Additional subclass weights keep their initial values, with a warning.
+    Weights that only a subclass has keep their initial values, with a warning.
 
     Args:
         checkpoint: An open `Checkpoint`.
@@ -122,7 +122,7 @@ def match_backbone(
 
 
 def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
-    """Log user-defined subclass weights that are missing in the checkpoint."""
+    """Log which weights of a user's subclass are not in the checkpoint."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
@@ -165,14 +165,14 @@ def check_overrides(
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
-    """Log unused tensors. Raise a ValueError when an unused tensor belongs to the encoder."""
+    """Log all unused tensors. Raise a ValueError if an unused tensor belongs to the encoder."""
     check_all_used(checkpoint, used)
     if left := find_unexpected(checkpoint, used):
         logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
 
 
 def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
-    """Raise a ValueError when an encoder tensor is not used."""
+    """Raise a ValueError if a tensor of the encoder was not used."""
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)

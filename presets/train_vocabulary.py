@@ -254,7 +254,7 @@ def _train_sentencepiece(
             **options,
         )
     except (OSError, RuntimeError) as error:
-        reason = str(error).split("\n")[0]  # the following lines are positions in the source code
+        reason = str(error).split("\n")[0]  # other lines name positions in the code
         raise ValueError(f"Training with sentencepiece failed: {reason}") from None
     return written.getvalue()
 

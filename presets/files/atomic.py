@@ -46,11 +46,11 @@ class Kind(NamedTuple):
     """Type of folder that this package writes, such as a preset or an index.
 
     Attributes:
-        name: String. The type name for error messages, for example "an index".
+        name: String. Name of the type in error messages, for example "an index".
         is_written: A function that takes a manifest and returns whether the folder has this type.
-        manifest: String. The manifest file name. Defaults to "encoder_zoo.json".
-        read: Sequence of strings. The patterns of the file names that are read when loading the
-            folder. User files must not match any pattern. Defaults to ().
+        manifest: String. File name of the manifest. Defaults to "encoder_zoo.json".
+        read: Sequence of strings. Patterns of the files that are read when the folder is loaded.
+            User files must not match any pattern. Defaults to ().
     """
 
     name: str
@@ -260,7 +260,7 @@ def _check_no_link(path: pathlib.Path) -> None:
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Raise an error for read-only paths, even if an administrator could write to them."""
+    """Raise an error for a read-only path, even for an administrator, who could write to it."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
             errno.EACCES,
@@ -329,7 +329,7 @@ def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueErr
 
 
 def _list_parents(name: str) -> list[str]:
-    """List all parent folders in a relative path, starting with the outermost folder.
+    """List the parent folders of a relative path, starting with the outermost folder.
 
     Example:
         >>> _list_parents("assets/tokenizer/merges.txt")
@@ -403,7 +403,7 @@ def _has_process_ended(name: str) -> bool:
 
 
 def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Set default file permissions, because some libraries create files only for the owner."""
+    """Set default permissions, because some libraries create files that only the owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     for path in new.rglob("*"):
@@ -429,7 +429,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
 
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
-    """Move files that were added to the old folder in the meantime to the new folder."""
+    """Move files to the new folder that were added to the old folder in the meantime."""
     for path, name in _walk(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()
@@ -493,7 +493,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error with a system error code in the message to an OSError."""
+    """Convert an error whose message contains an error code of the system to an OSError."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5

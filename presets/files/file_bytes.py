@@ -18,7 +18,7 @@ class FileBytes:
 
     Args:
         file: A binary file object with the methods `seek` and `readinto`.
-        advice: String. The last sentence of all error messages, without the period. Defaults to
+        advice: String. Last sentence of each error message, without the period. Defaults to
             `TORCH_SAVE`.
 
     Attributes:
@@ -109,7 +109,7 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
 
 
 def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
-    """Raise a ValueError when an array does not have a floating-point dtype."""
+    """Raise a ValueError if an array does not have a floating-point dtype."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(
             f"{path}: {quote(name)} has dtype {quote(str(dtype))}. Expected float16, bfloat16, "

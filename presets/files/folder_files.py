@@ -26,7 +26,7 @@ class FolderFiles:
         path: Folder path for error messages.
 
     Attributes:
-        inside: String. The path of the subfolder in `root`, or "" for the root folder.
+        inside: String. Path of this folder in `root`, or "" for the root folder.
         listed: Collection of strings. The names of all files in the folder.
         not_downloaded: Sequence of strings. The names of files in the repository that were not
             downloaded.
@@ -58,14 +58,14 @@ class FolderFiles:
         self._closing.close()
 
     def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
-        """Enter a context manager, and exit it when the folder is closed."""
+        """Enter a context manager that `close` exits again."""
         return self._closing.enter_context(resource)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def open_file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        """Open a binary file, and close it when the folder is closed.
+        """Open a binary file that `close` closes again.
 
         Args:
             name: String. The file name without a folder.
@@ -140,7 +140,7 @@ class FolderFiles:
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError when an open file was modified."""
+        """Raise a ValueError if an open file was modified."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
@@ -203,5 +203,5 @@ def is_plain(name: object) -> bool:
 
 
 def get_size(file: BinaryIO) -> int:
-    """Return an open file's size in bytes. The position moves to the end of the file."""
+    """Return the size of an open file in bytes, and move to the end of the file."""
     return file.seek(0, os.SEEK_END)

@@ -56,7 +56,7 @@ class Hdf5File:
         return len(names.intersection(self._names))
 
     def list_shapes(self, group: str) -> list[tuple[int, ...]]:
-        """Return all array shapes in a layer, in order."""
+        """Return the shapes of all arrays of a layer, in order."""
         with self._open() as file:
             path = f"{self._root}/{group}/vars"
             count = len(self._find(file, path))
@@ -74,7 +74,7 @@ class Hdf5File:
             with h5py.File(self.file, "r") as file:
                 yield file
         except Exception as error:  # h5py raises many types of errors
-            if self.path in str(error) and isinstance(error, ValueError):  # one of our errors
+            if self.path in str(error) and isinstance(error, ValueError):  # raised here
                 raise
             size = get_size(self.file)
             reason = str(error).splitlines()[0][:200]

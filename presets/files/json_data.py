@@ -21,8 +21,8 @@ class Limit(NamedTuple):
     """Size limits for JSON data.
 
     Attributes:
-        content: Integer. The maximum JSON text size in bytes.
-        memory: Integer. The approximate maximum size of the parsed data in bytes.
+        content: Integer. Maximum size of the JSON text in bytes.
+        memory: Integer. Approximate maximum size of the parsed data in bytes.
     """
 
     content: int
@@ -52,7 +52,7 @@ def read_field(
     """Get a field from a JSON object, and validate the value.
 
     Args:
-        settings: Dictionary with JSON file contents.
+        settings: Dictionary. The contents of a JSON file.
         name: String. The field name.
         rule: The `Rule` for the value.
         path: JSON file path for error messages.
@@ -226,7 +226,7 @@ def _refuse(name: str) -> None:
 
 
 def _find_code(value: Any, depth: int) -> tuple[str, str] | None:
-    """Search for Keras layers that run code and for data that is nested too deeply.
+    """Find Keras layers that run code, and data that is nested too deeply.
 
     Returns:
         A tuple (field, error) for the first problem, or None.

@@ -31,7 +31,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
     Args:
         folder: Path. The folder, which contains all other files.
         settings: Dictionary of additional fields with plain data.
-        name: String. The manifest file name. Defaults to "encoder_zoo.json".
+        name: String. File name of the manifest. Defaults to "encoder_zoo.json".
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -143,7 +143,7 @@ def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
 
 
 def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the hexadecimal checksum of a prefix and an open file.
+    """Compute the hexadecimal checksum of an open file, optionally after a prefix.
 
     Example:
         >>> import io
@@ -158,13 +158,13 @@ def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") ->
 
 
 def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Compute the file checksum. See `hash_file`."""
+    """Compute the checksum of a file. See `hash_file`."""
     with open(path, "rb") as file:
         return hash_file(file, algorithm, prefix)
 
 
 def compute_manifest_digest(manifest: Mapping) -> str:
-    """Compute the manifest checksum. The field `sha256` is ignored.
+    """Compute the checksum of a manifest without its field `sha256`.
 
     Example:
         >>> digest = compute_manifest_digest({"format": 1})

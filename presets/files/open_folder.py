@@ -165,7 +165,7 @@ class OpenFolder(FolderFiles):
             self._check_not_replaced()
 
     def _read_state(self, name: str) -> os.stat_result | None:
-        """Return the path status without following links, or None for missing paths."""
+        """Return the status of a path without following links, or None if it does not exist."""
         path = self.path / name if self._handle is None else name
         try:
             return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
@@ -182,7 +182,7 @@ class OpenFolder(FolderFiles):
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _resolve_link(self, path: pathlib.Path) -> pathlib.Path:
-        """Return the link target, which must be inside the folder.
+        """Return the target of a link, which must be inside the folder.
 
         In the hub cache, links can also point to the folders with downloaded blobs.
 
@@ -207,7 +207,7 @@ def _is_match(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _get_state(file: BinaryIO) -> tuple[int, int]:
-    """Return an open file's size and modification time."""
+    """Return the size and the modification time of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 
@@ -250,7 +250,7 @@ class InputFiles:
         return [state.st_mtime_ns for state in self._states]
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError when a file has changed."""
+        """Raise a ValueError if a file has changed."""
         for path, before in zip(self.paths, self._states, strict=True):
             if not path.exists() or _get_version(os.stat(path)) != _get_version(before):
                 raise ValueError(

@@ -39,7 +39,7 @@ class Global:
 
 
 class OrderedMapping(dict):
-    """Dictionary for a pickled `collections.OrderedDict`. Other attributes are ignored."""
+    """Dictionary for a pickled `collections.OrderedDict`, whose attributes are ignored."""
 
     __slots__ = ()
 
@@ -49,8 +49,8 @@ class PickleStream:
 
     Args:
         source: The `FileBytes` to read from.
-        start, end: Integers. The start and end offsets of the part in bytes.
-        name: String. The part name for error messages.
+        start, end: Integers. Start and end of the range in bytes.
+        name: String. Name of this part in error messages.
     """
 
     def __init__(self, source: FileBytes, start: int, end: int, name: str):

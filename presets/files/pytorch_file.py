@@ -53,7 +53,7 @@ class PyTorchFile:
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
     def get_dtype(self, name: str) -> np.dtype:
-        """Return the tensor dtype."""
+        """Return the dtype of a tensor."""
         return self._views[name].storage.dtype
 
     def read(self, name: str) -> np.ndarray:
@@ -72,7 +72,7 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _map_tensors(self, value: object) -> dict[str, TensorView]:
-        """Map names to tensors in a state dict."""
+        """Map the names in a state dict to tensors."""
         if not isinstance(value, dict):
             raise self._source.make_error(
                 "the file does not contain a dictionary of tensors", _STATE_DICT
@@ -109,7 +109,7 @@ class PyTorchFile:
 
 
 def _is_plain_data(value: object, seen: set[int]) -> bool:
-    """Return whether a value only contains plain data. Skip containers whose id is in `seen`."""
+    """Return whether a value is plain data. Containers whose id is in `seen` are skipped."""
     stack = [value]
     while stack:
         value = stack.pop()

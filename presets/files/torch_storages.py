@@ -218,7 +218,7 @@ class Storage:
     """A contiguous range of elements in the file.
 
     Attributes:
-        key: String. The storage name in the file.
+        key: String. Name of the storage in the file.
         dtype: NumPy dtype of the elements.
         size: Integer. The number of elements.
         start: Integer. Index of the first element. The storage in the file can be larger than this
@@ -233,11 +233,11 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorView:
-    """View on the elements in a storage.
+    """A tensor whose elements are in a storage.
 
     Attributes:
         storage: The `Storage` that contains the elements.
-        start: Integer. The first element index in the storage.
+        start: Integer. Index of the first element in the storage.
         shape: Tuple of integers.
         strides: Tuple of integers. Strides in elements. Dimensions of size 0 or 1 have the stride
             0.
@@ -250,7 +250,7 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """Number of storage elements between the first and the last tensor element, inclusive."""
+        """Number of elements in the storage from the first to the last element of the tensor."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))

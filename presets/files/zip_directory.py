@@ -33,8 +33,8 @@ class ZipEntry(NamedTuple):
     Attributes:
         name: String. The path of the entry in the archive.
         flags: Integer. General purpose bit flags.
-        header: Integer. The offset of the local header in bytes.
-        size: Integer. The content size in bytes.
+        header: Integer. Offset of the local header in bytes.
+        size: Integer. Size of the content in bytes.
     """
 
     name: str
@@ -91,7 +91,7 @@ class ZipDirectory:
         self._check_layout()
 
     def find_content_start(self, name: str) -> int:
-        """Validate the entry header, and return the content offset.
+        """Validate the header of an entry, and return the offset of its content.
 
         Raises:
             ValueError: If the header does not match the entry in the directory.

@@ -91,7 +91,7 @@ class Checkpoint(ABC):
         """Read a tensor by name."""
 
     def read_tokenizer(self) -> StoredTokenizer | None:
-        """Read the tokenizer in the folder. Some formats return None for a missing tokenizer."""
+        """Read the tokenizer in the folder. Some formats return None if there is no tokenizer."""
         return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
@@ -123,8 +123,8 @@ class TokenizerPreset:
 
     Attributes:
         files: An open `FolderFiles` for the preset.
-        config: Dict. The configuration file content, or {} for a missing file.
-        config_file: Configuration file path.
+        config: Dict. Content of the configuration file, or {} for a missing file.
+        config_file: Path of the configuration file.
         family: Optional `Family` of the model. None for an unknown model.
         settings: Dict. The `encoder_zoo.json` content.
         stored: Optional `StoredTokenizer`.
@@ -160,8 +160,8 @@ class ChangedCheckpoint(Checkpoint):
     Args:
         checkpoint: The original `Checkpoint`.
         shapes: Dict {changed tensor name: new shape}.
-        change: A function that takes the name and the original tensor value, and returns the new
-            value.
+        change: A function that takes the name and the original value of a tensor, and returns the
+            new value.
         config: Dict. Changed fields of config.json. Defaults to {}.
     """
 
@@ -322,7 +322,7 @@ def find_layer(model: keras.Model, path: str) -> object:
 
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
-    """Raise a ValueError when a layer is quantized."""
+    """Raise a ValueError if a layer is quantized."""
     mode = getattr(find_layer(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
@@ -384,13 +384,13 @@ def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = 
 
 
 def convert_to_float32(tensor: np.ndarray) -> np.ndarray:
-    """Convert a tensor to float32. Larger values become infinite."""
+    """Convert a tensor to float32. Values that are too large become infinite."""
     with np.errstate(over="ignore"):
         return tensor.astype("float32")
 
 
 def check_weights(value: np.ndarray, name: str, advice: str) -> None:
-    """Raise a ValueError when a tensor contains NaN, infinite or very large values.
+    """Raise a ValueError if a tensor contains NaN, infinite or very large values.
 
     Args:
         value: Array with the values of the tensor.
@@ -403,7 +403,7 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
         ValueError: bias has 1 values that are NaN, infinite or beyond 10000. Trained ...
     """
     smallest, largest = value.min(initial=0.0), value.max(initial=0.0)
-    if not (smallest >= -_MAX_WEIGHT and largest <= _MAX_WEIGHT):  # also if one is NaN
+    if not (smallest >= -_MAX_WEIGHT and largest <= _MAX_WEIGHT):  # also true if a value is NaN
         broken = value.size - np.count_nonzero(np.abs(value) <= _MAX_WEIGHT)
         raise ValueError(
             f"{name} has {broken} values that are NaN, infinite or beyond {_MAX_WEIGHT:.0f}. "
@@ -412,7 +412,7 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
 
 
 def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """List the names of unused tensors, except for tensors without information."""
+    """List the unused tensors, except buffers and copies, which contain no trained values."""
     return [
         name
         for name in sorted(set(checkpoint.shapes) - set(used))

@@ -67,7 +67,7 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
 
     Args:
         files: `FolderFiles` to read the encoder.
-        tokenizer: Encoder tokenizer.
+        tokenizer: The tokenizer of the encoder.
 
     Raises:
         ValueError: If a field value is invalid.
@@ -132,7 +132,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
 def read_sentence_transformers(
     files: FolderFiles, masks: list[Module], tokenizer
 ) -> dict[str, object]:
-    """Read MultiVectorEncoder settings in sentence-transformers.
+    """Read the settings of MultiVectorEncoder in sentence-transformers.
 
     The settings are in the files of the modules and in the prompts. A prompt with a single token
     becomes a marker.
@@ -140,7 +140,7 @@ def read_sentence_transformers(
     Args:
         files: `FolderFiles` to read the encoder.
         masks: List of `Module` objects of the class MultiVectorMask.
-        tokenizer: Encoder tokenizer.
+        tokenizer: The tokenizer of the encoder.
 
     Raises:
         ValueError: If a field is unknown or invalid.
@@ -168,7 +168,7 @@ def read_sentence_transformers(
 
 
 def read_bge_m3(files: FolderFiles) -> dict[str, object]:
-    """Read the settings of BGE-M3, which does not use markers and query expansion.
+    """Read the settings of BGE-M3, which uses neither markers nor query expansion.
 
     The first token does not have a vector.
 

@@ -57,7 +57,7 @@ def check_config(
     """Validate all supported configuration fields.
 
     Args:
-        config: Dict. The config.json content.
+        config: Dict. Content of config.json.
         family: The `Family` of the model.
         path: File path for error messages.
         names: Optional dict {field: name in the file} for renamed fields.
@@ -129,7 +129,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
 
 
 def _make_rules(family: Family) -> dict[str, Rule]:
-    """Create the rules for all config.json fields in a family."""
+    """Create the rules for the config.json fields of a family."""
     dropouts = [head.dropout for head in family.heads.values() if head.dropout]
     rules = get_argument_rules(family.backbone)
     own = {key: rules[argument] for argument, key in family.config_keys.items()}
@@ -142,7 +142,7 @@ def convert_config(config: Mapping, family: Family) -> dict:
     The argument `pooler` is not included, because it depends on the weights.
 
     Args:
-        config: Dict. The config.json content.
+        config: Dict. Content of config.json.
         family: The `Family` of the backbone.
     """
     arguments = {
@@ -157,7 +157,7 @@ def convert_config(config: Mapping, family: Family) -> dict:
 
 
 def make_backbone_config(backbone: Backbone, tokenizer) -> dict:
-    """Create config.json content for a backbone.
+    """Create the content of config.json for a backbone.
 
     Args:
         backbone: The `Backbone` to save.
@@ -195,7 +195,7 @@ def _check_representable(backbone: Backbone) -> None:
             )
 
 
-# {backbone argument: (attribute path of a layer, weight axis of this size)}
+# {backbone argument: (attribute path of a layer, axis of the weight with this size)}
 _SIZES = {
     "vocabulary_size": ("embeddings.token_embedding", 0),
     "embedding_dim": ("embeddings.token_embedding", 1),

@@ -35,11 +35,11 @@ _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_func
 
 
 def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
-    """Read the cross-encoder output activation, "sigmoid" or "linear".
+    """Read the output activation of a cross-encoder, "sigmoid" or "linear".
 
     Args:
         files: `FolderFiles` to read the encoder.
-        config: Dict. The config.json content.
+        config: Dict. Content of config.json.
 
     Raises:
         ValueError: If the activation is not supported.
@@ -118,7 +118,7 @@ def _check_modules(checkpoint: Checkpoint) -> None:
     if MODULES not in files or is_other:
         return
     kinds = [module.kind for module in read_modules(files)]
-    if "Pooling" in kinds:  # text embeddings before version 5.0
+    if "Pooling" in kinds:  # models for text embeddings, before version 5.0
         return
     if kinds != ["Transformer"]:
         raise ValueError(

@@ -145,7 +145,7 @@ def make_embedder_settings(task: keras.Model) -> dict[str, object]:
 
 
 def _make_pooling_config(task: keras.Model) -> dict[str, object]:
-    """Create the configuration of a Pooling module. If possible, old versions can read it.
+    """Create the configuration of a Pooling module, which old versions can read if possible.
 
     Version 2.2 rejects the fields of later versions, which are only written if necessary. If
     vectors are concatenated in an unusual order, a list is written, which versions before 5.4

@@ -59,7 +59,7 @@ def read_pooling(
     Args:
         files: `FolderFiles` to read the whole folder.
         module: Pooling `Module` to read.
-        width: Optional integer. The encoder output dimension. If None, the dimensions are not
+        width: Optional integer. Output dimension of the encoder. If None, dimensions are not
             checked.
 
     Returns:
@@ -99,7 +99,7 @@ def read_dense(
         files: `FolderFiles` to read the whole folder.
         module: Dense `Module` to read.
         width: Integer. The input vector dimension.
-        embedding: String. The input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
+        embedding: String. Name of the input tensor, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
             `SENTENCE`.
 
     Returns:
@@ -191,7 +191,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
         embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
     Raises:
-        ValueError: If `module` reads or writes a different tensor.
+        ValueError: If `module` reads or writes another tensor than `embedding`.
     """
     if f"{module.path}/{CONFIG}" in files:
         config, path = _read_module_config(files, module)
@@ -201,13 +201,13 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
-    """Convert the class name of an activation in PyTorch to the Keras name.
+    """Convert the name of an activation class in PyTorch to the name in Keras.
 
     Args:
         name: Class name from a file, such as "torch.nn.modules.activation.Tanh".
         field: File name and field for error messages.
-        expected: Tuple of strings. Allowed Keras activation names. If empty, all activations in
-            `TORCH_ACTIVATIONS` will be allowed. Defaults to ().
+        expected: Tuple of strings. Activations in Keras that are allowed. If empty, all activations
+            in `TORCH_ACTIVATIONS` are allowed. Defaults to ().
 
     Raises:
         ValueError: If the activation is not supported.
@@ -243,7 +243,7 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
-    """Raise a ValueError when a module reads or writes an unexpected tensor."""
+    """Raise a ValueError if a module reads or writes an unexpected tensor."""
     for name in names:
         read_field(config, name, one_of(embedding), path)
 
@@ -320,7 +320,7 @@ def load_dense(
 def _load(
     layer: keras.layers.Layer, weights: Checkpoint, allow_nonfinite: bool, advice: str = ""
 ) -> None:
-    """Assign weights to a `Projection`. The advice is added to error messages."""
+    """Assign weights to a `Projection`. Error messages end with the advice."""
     matched, misfits = match(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
@@ -420,10 +420,10 @@ class LinearFile(Checkpoint):
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
-        """Raise a ValueError when the layer and the encoder have different dimensions.
+        """Raise a ValueError if the layer and the encoder have different dimensions.
 
         Args:
-            width: Integer. The encoder output dimension.
+            width: Integer. Output dimension of the encoder.
         """
         if self.width != width:
             raise ValueError(

@@ -119,7 +119,7 @@ class SpanHeadRecord(Head):
 
 
 def read_config(files: FolderFiles) -> dict:
-    """Read and validate `gliner_config.json`, and add the gliner defaults for missing fields.
+    """Read and validate `gliner_config.json`. Missing fields get the defaults of gliner.
 
     Raises:
         ValueError: If a field value is invalid or not supported.
@@ -149,7 +149,7 @@ def read_config(files: FolderFiles) -> dict:
 
 
 def find_encoder_address(files: FolderFiles) -> str | None:
-    """Return the address of missing encoder files, or None for a complete folder.
+    """Return the address from which to download missing encoder files, or None.
 
     Versions before 0.2.7 do not store the encoder configuration and tokenizer.
 
@@ -197,7 +197,7 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """Checkpoint in the gliner format, with an encoder and further layers.
+    """Checkpoint in the format of gliner, with an encoder and further layers.
 
     The tensors of further layers have the same names as in gliner.
 
@@ -217,7 +217,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
         config, self._stored = read_encoder(files, encoder)
         super().__init__(files, settings, GLINER, config, ENCODER)
         embedding = f"{self.family.tensors['embeddings.token_embedding']}.weight"
-        if embedding in self.shapes:  # includes the tokens of gliner
+        if embedding in self.shapes:  # the vocabulary size includes the tokens of gliner
             rows = self.shapes[embedding][0]
             self.config[self.family.config_keys["vocabulary_size"]] = rows
 
@@ -270,7 +270,7 @@ class GlinerFolder(FolderFormat):
             raise invalid(f"{path}: ent_token", marker, "a token of the tokenizer")
         if index == -1 and isinstance(
             preset, GlinerCheckpoint
-        ):  # the second last token, as in gliner
+        ):  # the second to last token, as in gliner
             index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
         if index not in (-1, tokenizer.token_to_id(marker)):
             raise invalid(

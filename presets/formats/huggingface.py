@@ -30,7 +30,7 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 @dataclasses.dataclass(frozen=True)
 class _Stored:
-    """Location of a tensor: a tensor in a file, or slice number `part` of `parts` equal slices."""
+    """Location of a tensor: a tensor in a file, or one of `parts` slices of a fused tensor."""
 
     file: SafetensorsFile | PyTorchFile
     name: str
@@ -56,7 +56,7 @@ class HuggingFaceCheckpoint(Checkpoint):
     Args:
         files: `FolderFiles` to read the folder.
         settings: Dict. The `encoder_zoo.json` content.
-        config_name: String. The configuration file name. Defaults to "config.json".
+        config_name: String. File name of the configuration. Defaults to "config.json".
         config: Optional dict. Encoder configuration. If None, the whole content of the file will be
             used.
         wrapper: Optional string. The prefix of all encoder tensors. If None, the prefix will be
@@ -148,7 +148,7 @@ def _open_shards(files: FolderFiles, index: str) -> list[BinaryIO]:
 
 
 def describe_missing_weights(source: object, names: Iterable[str]) -> str:
-    """Create the error message for missing weights or unknown formats."""
+    """Create the error message for missing weights and for unknown formats."""
     others = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".h5", ".msgpack")))
     found = f", only {', '.join(others)}" if others else ""
     return (
@@ -196,9 +196,9 @@ def _has_blocks(family: Family, raw_names: list[str]) -> bool:
 
 
 def _find_wrapper(raw_names: list[str], family: Family) -> str:
-    """Find the prefix of all tensor names, if the model was saved as a part of another module.
+    """Find the prefix of all tensor names in a model that was saved as a part of another module.
 
-    Otherwise, return "".
+    For other models, return "".
 
     Example:
         >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
@@ -231,7 +231,7 @@ def _normalize(name: str, family: Family) -> str:
 
 
 def _replace_prefix(name: str, other: str, ours: str) -> str:
-    """Replace the name prefix. {} stands for a number, which is kept.
+    """Replace the prefix of a name. {} stands for a number, which is kept.
 
     Example:
         >>> _replace_prefix("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")
@@ -247,7 +247,7 @@ def _replace_prefix(name: str, other: str, ours: str) -> str:
 def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
-    """Yield (name, `_Stored`) of a tensor, or of all fused tensor parts in `Family.fused`."""
+    """Yield (name, `_Stored`) for a tensor, or for each part of a tensor in `Family.fused`."""
     name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_replace_prefix(name, fused, part) for part in parts]

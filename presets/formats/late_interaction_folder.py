@@ -51,7 +51,7 @@ logger = logging.getLogger("encoder_zoo")
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
 _BGE_M3 = "BGE-M3"
-# Maps our names to the names in the libraries.
+# {name in this package: name in the libraries}
 _SIMILARITIES = {"maxsim": "MaxSim", "meanmaxsim": "meanmaxsim"}
 # Similarities of text embedding models. Old versions of PyLate also write these names.
 _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
@@ -221,7 +221,7 @@ def _read_stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def _make_projection_settings(units: int, activation: str, use_bias: bool, residual: bool) -> dict:
-    """Create an entry for the `projections` argument, without default values."""
+    """Create an entry for the argument `projections`, without default values."""
     chosen = {"activation": activation, "use_bias": use_bias, "residual": residual}
     defaults = {"activation": "linear", "use_bias": False, "residual": False}
     return {"units": units, **{n: v for n, v in chosen.items() if v != defaults[n]}}
@@ -254,7 +254,7 @@ def make_hybrid_files(
     Args:
         dense: The `TextEmbedder` to save.
         terms: The `SparseEncoder` with token weights.
-        tokens: A `LateInteraction`.
+        tokens: The `LateInteraction` with token vectors.
         dtype: Dtype of the stored weights. If None, every weight keeps its dtype.
 
     Returns:
@@ -308,7 +308,7 @@ def _make_bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
 
 
 def _make_pylate_settings(task: keras.Model) -> dict[str, object]:
-    """Create the model settings of PyLate, with the defaults if there is no preprocessor."""
+    """Create the model settings of PyLate. Without a preprocessor, the defaults are written."""
     preprocessor, longest = task.preprocessor, task.backbone.max_sequence_length
     settings = {"model_type": _PYLATE, "default_prompt_name": None}
     settings["similarity_fn_name"] = _SIMILARITIES[task.similarity_function]

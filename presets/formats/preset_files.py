@@ -41,7 +41,7 @@ class WeightFormat(NamedTuple):
     Attributes:
         file: String. The name of a file with all weights.
         index: String. The name of the shard index.
-        shards: String. Regular expression for the names of shards.
+        shards: String. Regular expression for the file names of shards.
         patterns: Tuple of strings. The patterns for all names, including names from other programs.
     """
 
@@ -83,7 +83,7 @@ TOKENIZER_JSON = (
 
 
 def list_preset_patterns() -> list[str]:
-    """List patterns for all preset files except the model card.
+    """List the patterns of all preset files except the model card.
 
     Example:
         >>> {"config.json", "*.safetensors", "vocab.txt"} <= set(list_preset_patterns())
@@ -93,7 +93,7 @@ def list_preset_patterns() -> list[str]:
 
 
 def list_replaced_preset_patterns() -> list[str]:
-    """List patterns for the preset files that are replaced during saving.
+    """List the patterns of the preset files that saving replaces.
 
     Adapters and other additional weights are kept.
     """
@@ -103,7 +103,7 @@ def list_replaced_preset_patterns() -> list[str]:
 
 
 def list_module_patterns() -> list[str]:
-    """List patterns for all additional files of sentence-transformers.
+    """List the patterns of all additional files of sentence-transformers.
 
     Example:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(list_module_patterns())
@@ -121,7 +121,7 @@ def list_module_patterns() -> list[str]:
 
 
 def list_replaced_module_patterns() -> list[str]:
-    """List patterns for the additional files and folders that are replaced during saving."""
+    """List the patterns of the additional files and folders that saving replaces."""
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
     kinds += ("Classifier", "MultiVectorMask", "StaticEmbedding")
     routed = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "IDF")

@@ -69,7 +69,7 @@ class FolderFormat:
         return {}
 
     def list_tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
-        """List tokens that the task needs and the tokenizer does not contain.
+        """List the tokens that the task needs but the tokenizer does not contain.
 
         Args:
             preset: An open `Checkpoint`.
@@ -96,7 +96,7 @@ class FolderFormat:
         return set()
 
     def list_weights(self, task: PresetTask) -> list[keras.Variable]:
-        """List all weights that are stored in `make_files` or only used during training."""
+        """List all weights that `make_files` stores or that are only used during training."""
         return []
 
     def make_files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
@@ -165,8 +165,8 @@ class TaskRecord:
             will be used.
         warmup: Optional float. The fraction of steps in which the learning rate increases. If None,
             the usual value will be used.
-        of_pairs: Optional boolean. Whether the head classifies pairs of segments, for families that
-            use the same name for heads for single segments and pairs.
+        of_pairs: Optional boolean. Whether the head classifies pairs of segments. Some families use
+            the same name for a head for single segments and a head for pairs.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
             Defaults to False.
         labels_tokens: Boolean. Whether labels and results belong to tokens. Defaults to False.
@@ -258,13 +258,13 @@ class PresetTask(Protocol):
 
     @classmethod
     def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Get constructor arguments from config.json, unless the caller overrides them."""
+        """Get the constructor arguments in config.json that the caller does not override."""
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why the head in the checkpoint cannot be loaded, or return None if it can."""
+        """Return the reason why the head in the checkpoint cannot be loaded, or None."""
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
-        """Map each label to a head row in the checkpoint, if only some labels are new.
+        """Map each label to a row of the head in the checkpoint, if only some labels are new.
 
         A new label is mapped to None. If the labels use all rows or no rows of the head, the result
         is None.

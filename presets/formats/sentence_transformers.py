@@ -1,7 +1,7 @@
 """Read and write the files that all models of sentence-transformers have in common.
 
-The file `modules.json` lists the model modules, for example an encoder, pooling, dense layers
-and normalization. The module files are in the root or in a subfolder. Classes in
+The file `modules.json` lists the modules of the model, for example an encoder, pooling, dense
+layers and normalization. The files of a module are in the root or in a subfolder. Classes in
 `modules.json` are never imported.
 """
 
@@ -91,7 +91,7 @@ class Module(NamedTuple):
 
     Attributes:
         kind: String. The class name without the package.
-        path: String. The subfolder path, or "" for the root.
+        path: String. Path of the subfolder, or "" for the root.
     """
 
     kind: str
@@ -124,13 +124,13 @@ def find_encoder_files(files: FolderFiles) -> FolderFiles:
 
 
 def read_first_module(files: FolderFiles) -> Mapping:
-    """Return the first entry of `modules.json` without validation, or {} for a missing file."""
+    """Return the first entry of `modules.json` without validating it, or {} for a missing file."""
     entries = files.read_json_array(MODULES) if MODULES in files else []
     return entries[0] if entries and isinstance(entries[0], dict) else {}
 
 
 class Routes(NamedTuple):
-    """Router modules, with separate routes for queries and documents.
+    """The modules of a Router, which has separate routes for queries and documents.
 
     Attributes:
         query: List of `Module` objects for queries.
@@ -144,7 +144,7 @@ class Routes(NamedTuple):
 
 
 def read_routes(files: FolderFiles) -> Routes | None:
-    """Read the Router routes from `router_config.json`.
+    """Read the routes of a Router from `router_config.json`.
 
     Args:
         files: `FolderFiles` to read the whole folder.
@@ -301,7 +301,7 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
 
 
 def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) -> None:
-    """Check that all Transformer module settings are supported.
+    """Check that all settings of a Transformer module are supported.
 
     Args:
         files: `FolderFiles` to read the encoder.
@@ -354,7 +354,7 @@ def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
 def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
     """Read `sentence_bert_config.json`, and return the file name and the content.
 
-    For a missing file, the content is {}.
+    If the file does not exist, the content is {}.
 
     Args:
         files: `FolderFiles` to read the encoder.
@@ -364,7 +364,7 @@ def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
 
 
 def read_length(files: FolderFiles) -> int | None:
-    """Return the maximum sequence length, or None when no file contains a length.
+    """Return the maximum sequence length, or None if no file contains a length.
 
     Args:
         files: `FolderFiles` to read the encoder.
@@ -386,7 +386,7 @@ def read_length(files: FolderFiles) -> int | None:
 
 
 def read_tokenizer_length(files: FolderFiles) -> int | None:
-    """Return the maximum length in `tokenizer_config.json`, or None for a missing length.
+    """Return the maximum length in `tokenizer_config.json`, or None if the file contains no length.
 
     Args:
         files: `FolderFiles` to read the encoder or the static table.
@@ -493,7 +493,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
 
 
 def select_modules(modules: Sequence[Module], kind: str) -> list[Module]:
-    """Select all modules of one kind."""
+    """Return the modules of one class."""
     return [module for module in modules if module.kind == kind]
 
 

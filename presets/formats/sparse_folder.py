@@ -61,8 +61,9 @@ class SparseFolder(FolderFormat):
     """Folder format of `SparseEncoder`: sentence-transformers or BGE-M3.
 
     Args:
-        load_table_class: A function that imports the layer class of query term weights.
-        read_tokenizer: A function that takes the table files and a family, and returns the
+        load_table_class: A function that imports and returns the layer class for the table of term
+            weights.
+        read_tokenizer: A function that takes the files of a table and a family, and returns the
             tokenizer.
     """
 
@@ -194,7 +195,7 @@ def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
 
 
 class QueryTable(NamedTuple):
-    """Files with one weight per query term.
+    """Files with one weight for each term of a query.
 
     Attributes:
         files: `FolderFiles` to read the table folder.
@@ -286,10 +287,10 @@ def _restore_query_table(
 
 
 def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, str]:
-    """Read a JSON file that maps tokens to weights.
+    """Read weights from a JSON file that maps tokens to weights.
 
     Args:
-        given: String. The path from the configuration. Only the file name is used.
+        given: String. The path in the configuration. Only its file name is used.
         files: `FolderFiles` to read the table.
         tokenizer: Tokenizer for queries.
 
@@ -322,8 +323,8 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
 
     Args:
         files: `FolderFiles` to read the whole folder.
-        of_others: Tuple of strings. Similarities to ignore, because they belong to dense vectors or
-            token vectors in the same folder. Defaults to ().
+        of_others: Tuple of strings. Similarities of dense vectors or token vectors in the same
+            folder, which are ignored. Defaults to ().
     """
     settings, similarity = theirs.read_model_settings(files), SPARSE_SIMILARITIES[0]
     found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))

@@ -52,7 +52,7 @@ MAX_TABLE_BYTES, MAX_TABLE_RATIO = 2**29, 16
 
 
 class StoredFile(NamedTuple):
-    """Content of tokenizer.json to create a tokenizer later.
+    """Content of tokenizer.json, from which a tokenizer can be created later.
 
     This class has the same methods as `StoredTokenizer`.
     """
@@ -62,7 +62,7 @@ class StoredFile(NamedTuple):
 
     @property
     def kind(self) -> StoredFile:
-        """This object, which has the name of the tokenizer class."""
+        """This object, which has the attribute `name` of a `TokenizerClass`."""
         return self
 
     def read(self) -> FileTokenizer:
@@ -74,7 +74,7 @@ class StoredFile(NamedTuple):
         return {}
 
     def list_special_tokens_to_add(self, tokenizer: FileTokenizer) -> list:
-        """List special tokens in the files that are missing in the tokenizer."""
+        """List the special tokens in the files that are missing in the tokenizer."""
         return []
 
 
@@ -107,7 +107,7 @@ class StaticCheckpoint(Checkpoint):
 
     @property
     def family(self) -> Family:
-        """Family of `TokenTable`."""
+        """The family of `TokenTable`."""
         from encoder_zoo.encoders.families.token_table import TokenTable  # needs Keras
 
         return TokenTable.family

@@ -1,4 +1,4 @@
-"""Store the class and the files of a tokenizer, to create the tokenizer later."""
+"""Store the class and the files of a tokenizer, so that the tokenizer can be created later."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MAX_TOKENS = 2**20  # maximum number of tokens. Tokenizers without a limit stor
 
 
 class StoredTokenizer(NamedTuple):
-    """Class and files to create a tokenizer later.
+    """The class and the files of a tokenizer, from which it can be created later.
 
     Attributes:
         kind: The `TokenizerClass` of the tokenizer.
         files: The `TokenizerFiles` with the contents of the files.
-        added: Tuple of strings. The special model tokens that are missing in the files. Defaults
+        added: Tuple of strings. Special tokens of the model that are missing in the files. Defaults
             to ().
     """
 
@@ -95,7 +95,7 @@ class StoredTokenizer(NamedTuple):
         return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def list_special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
-        """List special tokens in the files that are missing in the tokenizer.
+        """List the special tokens in the files that are missing in the tokenizer.
 
         Args:
             tokenizer: Tokenizer created from the files.
