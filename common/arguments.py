@@ -1,4 +1,4 @@
-"""Types for keyword arguments. Editors use them to complete argument names and to check types."""
+"""Types of keyword arguments, with which editors complete argument names and check types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find out which Keras backend will be used, without importing Keras."""
+"""Find out which backend Keras will use, without importing Keras."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _read_backend_setting() -> str:
 
 
 def get_keras_file() -> pathlib.Path:
-    """Return the path to the Keras configuration file, keras.json."""
+    """Return the path of keras.json, the configuration file of Keras."""
     home = os.environ.get("KERAS_HOME")
-    if home is None:  # this code should be consistent with Keras
+    if home is None:  # the same steps as in Keras
         user = os.path.expanduser("~")
         home = os.path.join(user if os.access(user, os.W_OK) else "/tmp", ".keras")
     return pathlib.Path(home, "keras.json")

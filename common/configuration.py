@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ConfigFromSignature:
-    """Mixin to implement `get_config` and `from_config` for layers and models.
+    """Mixin that implements `get_config` and `from_config` for layers and models.
 
-    This mixin should be listed before the Keras class. For each argument, `__init__` must set an
-    attribute with the same name. If a sublayer needs a similar name, use for example
-    `dropout_layer` instead of `dropout`.
+    List this mixin before the Keras class. `__init__` must set an attribute of the same name for
+    each argument, so a sublayer needs another name, for example `dropout_layer` instead of
+    `dropout`.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -31,11 +31,11 @@ class ConfigFromSignature:
         3.0
     """
 
-    # Names of arguments to be set only once.
+    # Names of arguments that can only be set once.
     fixed_settings: ClassVar[tuple[str, ...]] = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute. If the name is an argument name, the value is validated.
+        """Set an attribute. The values of arguments are validated.
 
         Raises:
             ValueError: If `value` is not valid for this argument.
@@ -80,7 +80,7 @@ def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> N
 
 
 def make_repr(thing: object, *first: str) -> str:
-    """Format an object as the class name, optional words, and all non-default arguments.
+    """Format an object as its class name, optional words, and all non-default arguments.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -98,7 +98,7 @@ def make_repr(thing: object, *first: str) -> str:
 
 
 def get_argument_names(cls: type) -> list[str]:
-    """Return all argument names for a class, except for the arguments of the Keras base class."""
+    """Return the names of all arguments of a class, except those of the Keras base class."""
     return list(_collect_arguments(cls))
 
 
@@ -176,7 +176,7 @@ def _collect_arguments(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def make_plain_settings(value):
-    """Convert the configuration of a loss to values supported by JSON.
+    """Convert the configuration of a loss to values that JSON supports.
 
     Functions are converted to names. This function is used instead of Keras serialization, which
     would log a warning for lambda functions, and depends on `get_config` for custom losses.

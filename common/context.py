@@ -1,7 +1,7 @@
-"""Settings for the current call or TensorFlow graph, which layers and preprocessors read.
+"""Settings of the current call or TensorFlow graph, which layers and preprocessors read.
 
-They are not arguments, because Keras, families and tasks call layers, initializers and
-preprocessors with fixed arguments, and because threads share these objects.
+These settings cannot be arguments or attributes: Keras, families and tasks call layers,
+initializers and preprocessors with fixed arguments, and several threads share these objects.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ class Context:
     """Settings for the current call, or for the TensorFlow graph that is being traced.
 
     Attributes:
-        is_long: Optional boolean. Whether the graph will be used for long texts only (True) or for
-            short texts only (False). This can be used to select the attention method. If None, both
-            are supported.
-        blocks: Optional dict with the functions of blocks in this graph. This is used to trace
-            identical blocks only once, which saves most of the tracing time. The operations in the
-            graph are the same, because TensorFlow will inline all function calls.
+        is_long: Optional boolean. Whether the graph is only used for long texts (True) or only for
+            short texts (False), which determines the attention method. If None, both are supported.
+        blocks: Optional dict with the functions of blocks in this graph. Identical blocks are only
+            traced once, which saves most of the tracing time. The operations in the graph are the
+            same, because TensorFlow inlines all function calls.
         serves: Boolean. Whether to trace the graph for export. If True, empty texts are accepted,
             because a batch can contain texts from several clients, and raising an error would
             affect all clients. Defaults to False.
@@ -55,7 +54,7 @@ def get_context() -> Context:
 
 @contextlib.contextmanager
 def use_context(**changes: Any) -> Iterator[None]:
-    """Context manager to change settings.
+    """Context manager that changes settings.
 
     Args:
         **changes: Attributes of `Context` to change.

@@ -1,7 +1,7 @@
 """Escape data for Markdown, YAML, HTML, Python code and log messages.
 
-These functions should be used for label names, folder names, metrics, texts and tokens, because the
-values are not trusted. Parsing the escaped text will return the original string.
+Use these functions for label names, folder names, metrics, texts and tokens, which are not trusted.
+A parser converts the escaped text back to the original string.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def escape_html(text: object) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    """Escape a string for use in Markdown, for example in a heading or table cell.
+    """Escape a string for Markdown, for example for a heading or a table cell.
 
     Example:
         >>> escape_markdown("bert_base *new* | <b>")
@@ -66,7 +66,7 @@ def escape_python(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Escape control characters, for use in log messages and terminals.
+    """Escape control characters for log messages and terminals.
 
     Example:
         >>> escape_line("a\\nb \\x1b[31m")
@@ -76,7 +76,7 @@ def escape_line(text: str) -> str:
 
 
 def escape_unwritable(text: str) -> str:
-    """Escape NUL and lone surrogates, so the result can be encoded to UTF-8.
+    """Escape NUL and lone surrogates, so that the result can be encoded as UTF-8.
 
     Example:
         >>> escape_unwritable("a\\0b")
@@ -86,7 +86,7 @@ def escape_unwritable(text: str) -> str:
 
 
 def check_writable(text: str, name: str) -> None:
-    """Validate that a string can be encoded to UTF-8.
+    """Check that a string can be encoded as UTF-8.
 
     Raises:
         ValueError: If `text` contains a lone surrogate.
@@ -102,7 +102,7 @@ def check_writable(text: str, name: str) -> None:
 
 
 class EscapesData(logging.Filter):
-    """Logging filter to escape control characters in the arguments of log messages."""
+    """Logging filter that escapes control characters in the arguments of log messages."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -111,7 +111,7 @@ class EscapesData(logging.Filter):
 
 
 class _Line(str):
-    """String to be escaped in log messages, even for `%s`."""
+    """String that is escaped in log messages, even for `%s`."""
 
     def __str__(self) -> str:
         return escape_line(str.__str__(self))

@@ -1,4 +1,4 @@
-"""Private Keras names used in this package. Other modules should use public names only.
+"""Private names of Keras that this package uses. Other modules only use public names.
 
 - `_direction`: Used by `EarlyStopping` to find out if a metric should be maximized or minimized.
   Otherwise, users would need to pass `mode`.
@@ -39,7 +39,7 @@ STATES_OF_JAX = {
 
 
 class HigherIsBetter:
-    """Mixin for metrics to be maximized by callbacks with `mode="auto"`.
+    """Mixin for metrics that callbacks with `mode="auto"` should maximize.
 
     Otherwise, callbacks such as `EarlyStopping` would raise an error at the end of the first epoch.
     This mixin is not needed for subclasses of a Keras metric with this attribute.
@@ -49,13 +49,13 @@ class HigherIsBetter:
 
 
 def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
-    """Copy the direction of another metric, which is to maximize or to minimize the values."""
+    """Copy from another metric whether callbacks maximize or minimize the values."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
 
 
 def replace_training_functions(cls: type[M]) -> type[M]:
-    """Class decorator to support calling the methods of a model from several threads.
+    """Class decorator that allows several threads to call the methods of a model.
 
     On JAX, Keras removes all weights from the model during training, evaluation and prediction,
     because each step reuses the memory. This decorator stores the weights in the model after each
@@ -107,7 +107,7 @@ def replace_training_functions(cls: type[M]) -> type[M]:
         setattr(self, attribute, function)
 
     def make_train_function(self, force: bool = False) -> None:
-        """Create the training function. Other threads have to wait for the end of each step."""
+        """Create the training function. Other threads wait until the end of each step."""
         make_function(self, "train", force)
 
     def make_test_function(self, force: bool = False) -> None:
@@ -177,7 +177,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
     """Keep all weights in the model during training, so other threads can use the model."""
 
     def _purge_model_variables(self, *args, **kwargs) -> None:
-        """Do nothing, so all weights will be kept in the model."""
+        """Do nothing, so that the model keeps all weights."""
 
     def is_synced(self) -> bool:
         """Return whether all variables are up to date in this thread."""
@@ -193,7 +193,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
 
 
 def _make_execution(model: keras.Model, make: Callable) -> Callable:
-    """Create a Keras function to run several batches, based on `_get_next_execution`."""
+    """Create a Keras function that runs as many batches as `_get_next_execution` returns."""
     functions = {}
 
     def function(*arguments):
@@ -211,7 +211,7 @@ def _make_execution(model: keras.Model, make: Callable) -> Callable:
 
 
 def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Callable:
-    """Wrap a function to hold the weights lock of a model during each call."""
+    """Wrap a function so that each call holds the weights lock of a model."""
     lock = get_weights_lock(model)
     hold = lock.exclusive if changes else lock.shared
 
@@ -223,16 +223,16 @@ def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Calla
 
 
 def get_variable_reader() -> Callable:
-    """Return a function to get the tensor of a variable, without converting the dtype."""
+    """Return a function that gets the tensor of a variable without converting its dtype."""
     return _get_accessors()[0]
 
 
 class _Held:
-    """List of variables, to be used as the state for each step instead of values.
+    """List of variables that is the state of each step, instead of a list of values.
 
-    This class is used to save time, because Keras would look for layers in a list after each step.
-    On a GPU, this can take longer than a step on short texts. The same is true for getting all
-    variables from the model. The boolean value is False, so Keras will not update the variables.
+    This class saves time. Keras looks for layers in a list after each step, which can take longer
+    than a step on short texts on a GPU. Getting all variables from the model takes as long. The
+    boolean value is False, so that Keras does not update the variables.
     """
 
     def __init__(self, variables: list[keras.Variable]):
@@ -243,7 +243,7 @@ class _Held:
 
 
 def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
-    """Return all model variables to use as the training state."""
+    """Return all variables of the model that are part of the training state."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in parts
@@ -257,14 +257,14 @@ def _is_held(given: tuple) -> bool:
 
 
 def _read_values(held: tuple[_Held, ...]) -> tuple[list, ...]:
-    """Return the values of all variables, to be used as the arguments of a JAX function."""
+    """Return the values of all variables as arguments for a JAX function."""
     read, _ = _get_accessors()
     return tuple(list(map(read, part.variables)) for part in held)
 
 
 @functools.cache
 def _get_accessors() -> tuple[Callable, Callable]:
-    """Return two functions to get and set the value of a variable, ignoring Keras scopes."""
+    """Return two functions that get and set the value of a variable, ignoring Keras scopes."""
     if "_value" in vars(keras.Variable(0.0)):
         return operator.attrgetter("_value"), lambda variable, value: setattr(
             variable, "_value", value
@@ -307,7 +307,7 @@ def gather_from_processes(value: object) -> list:
 
 
 def _predict_function_on_torch(model: keras.Model) -> Callable:
-    """Create a function for `predict` to run in a single `torch.distributed` process.
+    """Create a function for `predict` that runs in a single `torch.distributed` process.
 
     By default, Keras would wait for a call to `predict` in all other processes.
     """

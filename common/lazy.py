@@ -26,7 +26,7 @@ BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
 class LazyModule(types.ModuleType):
-    """Placeholder to import a module on first use.
+    """Placeholder for a module that is imported on first use.
 
     Args:
         name: String. The module name.
@@ -44,7 +44,7 @@ class LazyModule(types.ModuleType):
         self._module: ModuleType | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # used by doctest for all objects
+        if name == "__wrapped__":  # doctest reads this attribute of all objects
             raise AttributeError(name)
         require(self)
         value = getattr(self._module, name)
@@ -53,7 +53,7 @@ class LazyModule(types.ModuleType):
 
 
 def require(module: LazyModule) -> None:
-    """Import a module immediately. This can be used to raise an ImportError early.
+    """Import a module immediately, so that an ImportError is raised early.
 
     Example:
         >>> require(LazyModule("cannot_be_found", "This needs the package cannot-be-found."))
@@ -73,7 +73,7 @@ numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 
 def use_numpy() -> contextlib.AbstractContextManager[None]:
-    """Context manager to use NumPy for preprocessing, for all backends.
+    """Context manager that uses NumPy for preprocessing, for all backends.
 
     This is faster than eager execution in TensorFlow.
 
@@ -86,7 +86,7 @@ def use_numpy() -> contextlib.AbstractContextManager[None]:
 
 
 def use_backend() -> contextlib.AbstractContextManager[None]:
-    """Context manager to use the default for the backend again, inside `use_numpy`.
+    """Context manager that uses the default of the backend again, inside `use_numpy`.
 
     Example:
         >>> with use_numpy(), use_backend():
@@ -97,7 +97,7 @@ def use_backend() -> contextlib.AbstractContextManager[None]:
 
 
 def use_tensorflow() -> contextlib.AbstractContextManager[None]:
-    """Context manager to use TensorFlow for preprocessing, for all backends.
+    """Context manager that uses TensorFlow for preprocessing, for all backends.
 
     Example:
         >>> import tensorflow
@@ -109,7 +109,7 @@ def use_tensorflow() -> contextlib.AbstractContextManager[None]:
 
 
 def uses_tensorflow() -> bool:
-    """Return whether to use TensorFlow operations instead of NumPy for preprocessing.
+    """Return whether preprocessing uses TensorFlow operations instead of NumPy.
 
     TensorFlow is used if the backend is TensorFlow, and also to trace TensorFlow graphs on JAX and
     PyTorch. The context managers in this module can be used to change this.
@@ -124,7 +124,7 @@ def uses_tensorflow() -> bool:
 
 
 class ArrayOperations(types.ModuleType):
-    """Module with TensorFlow operations if `uses_tensorflow()` is True, or NumPy operations if not.
+    """Operations of TensorFlow if `uses_tensorflow()` is True, and of NumPy otherwise.
 
     All names are the same as in TensorFlow. See `numpy_ops` for the list of operations. Other
     TensorFlow functions, such as `tf.data`, are available in `tf`.
@@ -145,7 +145,7 @@ else:
     array_ops = ArrayOperations("array_ops")
 
 
-_user: int | None = None  # id of the first process to use the backend
+_user: int | None = None  # id of the first process that used the backend
 
 
 def refuse_in_fork() -> None:

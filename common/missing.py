@@ -1,4 +1,4 @@
-"""Find missing values, such as None, NaN, or missing values in NumPy, pandas and Arrow."""
+"""Find missing values: None, NaN, and the missing values of NumPy, pandas and Arrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_missing(value: object) -> bool:
 
 
 def is_masked_array(values: object) -> bool:
-    """Return whether values are a masked array. This function does not import `numpy.ma`.
+    """Return whether an object is a masked array, without importing `numpy.ma`.
 
     Example:
         >>> is_masked_array(np.ma.array([1, 2], mask=[0, 1])), is_masked_array(np.array([1, 2]))
@@ -55,11 +55,11 @@ def quote_missing(value: object) -> str:
 
 
 def describe_missing_rows(values: Sequence, name: str) -> str:
-    """Format the number of missing texts for error messages, including a suggestion.
+    """Describe the missing texts for an error message, and suggest what to do.
 
     Args:
         values: Sequence of texts, one for each row.
-        name: String. Argument name to use in the message.
+        name: String. Name of the argument in the message.
 
     Returns:
         A string to append to the message, or "" if there are no missing values.

@@ -18,15 +18,15 @@ from encoder_zoo.common.wording import invalid
 M = TypeVar("M", bound=keras.Model)
 
 
-# This object is not used in models, so Keras will not find the object in a model.
+# No model contains this object, so Keras does not find it in a model.
 _PROBE = keras.initializers.Zeros()
 MAX_COMPRESSION_RATIO = 1032  # maximum compression ratio in a zip archive
 
 
 def add_layer_states(cls: type[M]) -> type[M]:
-    """Class decorator to add the state of layers to the configuration of a model.
+    """Class decorator that adds the state of layers to the configuration of a model.
 
-    The class should inherit from `ConfigFromSignature`. The state includes quantization, low-rank
+    The class must inherit from `ConfigFromSignature`. The state includes quantization, low-rank
     updates, frozen layers, frozen weights and gradient checkpointing. If arguments are models or
     layers, they are also serialized, so `from_config(get_config())` will create a copy.
 
@@ -81,7 +81,7 @@ def serialize_value(value: object) -> object:
 
 
 def _is_tracking_objects() -> bool:
-    """Return whether Keras is saving a model, using a list of shared objects.
+    """Return whether Keras is saving a model with a list of shared objects.
 
     To find shared objects, Keras needs a configuration without serialized objects.
     """
@@ -90,7 +90,7 @@ def _is_tracking_objects() -> bool:
 
 
 def _get_weight_bytes() -> int | None:
-    """Return the number of bytes for weights in the `.keras` file, or None if there is no file.
+    """Return how many bytes of weights the `.keras` file can contain, or None without a file.
 
     Keras builds the model before loading weights, and does not pass the file to the model. For this
     reason, this function looks for the file in the local variables of all callers.
@@ -121,7 +121,7 @@ def check_file_holds(cls: Any, config: Mapping) -> None:
         return
     try:
         weights = cls.count_min_weights(config)
-    except (KeyError, TypeError):  # `__init__` will raise a better error
+    except (KeyError, TypeError):  # `__init__` raises a better error
         return
     needed = weights // 2 if config.get("quantized") else 2 * weights  # 4 or 16 bits per weight
     if held < needed:
@@ -132,7 +132,7 @@ def check_file_holds(cls: Any, config: Mapping) -> None:
 
 
 def _find_quantized_layers(model: keras.Model) -> dict[str, dict]:
-    """Return a dict mapping the indices of quantized layers to the quantization settings."""
+    """Map the indices of quantized layers to the quantization settings."""
     return {
         str(index): {"mode": layer.quantization_mode, "config": layer.quantization_config}
         for index, layer in enumerate(list_layers(model))
@@ -155,7 +155,7 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
 
 
 def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
-    """Return a dict mapping the indices of layers to the rank and alpha of low-rank updates."""
+    """Map the indices of layers with low-rank updates to their rank and alpha."""
     return {
         str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
         for index, layer in enumerate(list_layers(model))
@@ -163,7 +163,7 @@ def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
     }
 
 
-MAX_LORA_RANK = 1024  # Maximum rank to accept from a file, except for larger layers.
+MAX_LORA_RANK = 1024  # Maximum rank in a file, unless the layer is larger.
 
 
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
@@ -212,7 +212,7 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
 
 
 GRADIENT_CHECKPOINTING = "gradient_checkpointing"
-# Maps configuration keys to two functions, to get and set the state of all layers.
+# {configuration key: functions that get and set the state of all layers}
 LAYER_STATES: dict[str, tuple[Callable, Callable]] = {
     "quantized": (_find_quantized_layers, _quantize_layers),
     "low_rank_updates": (_find_updated_layers, _update_layers),

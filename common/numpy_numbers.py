@@ -12,7 +12,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, make_array
 
 
 def wrap_numpy(function: Callable) -> Callable:
-    """Wrap a NumPy function to use the same order of positional arguments as TensorFlow."""
+    """Wrap a NumPy function so that positional arguments have the same order as in TensorFlow."""
 
     def operation(*values, **options):
         return make_array(function(*map(make_array, values), **options))
@@ -45,7 +45,7 @@ def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool =
 
 
 def make_reduction(function: Callable, **options) -> Callable:
-    """Create a function to reduce an array along an axis, without changing the dtype."""
+    """Create a function that reduces an array along an axis without changing its dtype."""
 
     def reduce(values, axis=None, keepdims: bool = False) -> Array:
         if isinstance(values, RaggedArray):
@@ -92,7 +92,7 @@ def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:
 
 
 def reduce_segments(function: np.ufunc, values, segment_ids) -> Array:
-    """Reduce the values of each segment. All ids from 0 to the last id should be used, in order."""
+    """Reduce the values of each segment. The ids must be sorted, and no id may be skipped."""
     values, ids = make_array(values), np.asarray(segment_ids)
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
     return make_array(function.reduceat(values, starts)) if len(values) else values
@@ -220,7 +220,7 @@ def flatten(values) -> list:
 
 
 def make_generator(seed) -> np.random.Generator:
-    """Create a random generator. The seed should be an integer array with shape (2,)."""
+    """Create a random generator from a seed, an integer array of shape (2,)."""
     return np.random.default_rng([int(number) % 2**63 for number in seed])
 
 

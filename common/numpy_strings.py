@@ -17,7 +17,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, make_array
 
 
 def map_strings(function: Callable, *values, dtype=object):
-    """Apply a function to each string. All arguments will be broadcast."""
+    """Apply a function to each string. All arguments are broadcast."""
     if isinstance(values[0], RaggedArray):
         return values[0].with_flat_values(map_strings(function, values[0].flat_values, dtype=dtype))
     arrays = np.broadcast_arrays(*(make_array(value) for value in values))
@@ -38,7 +38,7 @@ def length(texts, unit: str = "BYTE"):
 
 
 def substr(texts, pos, len, unit: str = "BYTE") -> Array:
-    """Return a part of each string, from `pos` to `pos + len`, in bytes or characters."""
+    """Return the part of each string from `pos` to `pos + len`, in bytes or characters."""
 
     def part(text: bytes, begin: int, count: int) -> bytes:
         if unit == "BYTE":
@@ -74,7 +74,7 @@ def regex_replace(texts, pattern: str, rewrite: str) -> Array:
 
 
 def regex_full_match(texts, pattern: str) -> Array:
-    """Return whether each string is fully matched by a pattern."""
+    """Return whether a pattern matches each whole string."""
     compiled = compile_re2(pattern)
     return map_strings(
         lambda text: compiled.fullmatch(decode_bytes(text)) is not None, texts, dtype=bool
@@ -104,7 +104,7 @@ def compile_re2(pattern: str) -> re.Pattern:
 
 @functools.lru_cache(maxsize=16)
 def make_category_ranges(category: str) -> str:
-    """Create a pattern to match all characters in a Unicode category (e.g. "L")."""
+    """Create a pattern that matches all characters of a Unicode category, such as "L"."""
     codes = [i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i))[0] == category]
     starts = [i for i, before in zip(codes, [-9, *codes], strict=False) if i != before + 1]
     ends = [i for i, after in zip(codes, [*codes[1:], -9], strict=True) if i != after - 1]

@@ -9,7 +9,7 @@ SECONDS_BETWEEN_MESSAGES = 10  # minimum time between two messages
 
 
 class Progress(ABC):
-    """Base class to print a progress message every few seconds.
+    """Base class that prints a progress message every few seconds.
 
     Args:
         done: Integer. Number of items to skip, for example if an earlier run was interrupted.
@@ -23,7 +23,7 @@ class Progress(ABC):
         self._begun = self._printed = time.monotonic()
 
     def count(self, number: int, state: str = "") -> None:
-        """Add a number of finished items, and print a message if it is time to do so."""
+        """Add a number of finished items, and print a message if the last one is old enough."""
         self.done += number
         if time.monotonic() - self._printed >= SECONDS_BETWEEN_MESSAGES:
             self._printed = time.monotonic()

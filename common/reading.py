@@ -1,7 +1,7 @@
 """Add the file name to errors raised while reading a file.
 
-Files from unknown sources are validated as much as possible. This module handles all other errors
-for invalid files, such as a `KeyError` or a panic in a Rust library.
+Files from unknown sources are validated before use. This module handles the errors that validation
+does not find, such as a `KeyError` or a panic of a Rust library.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MAX_MESSAGE_LENGTH = 300  # maximum number of characters for messages from othe
 def convert_read_errors(
     name: object, expected: str = "The file is damaged or has another format."
 ) -> Iterator[None]:
-    """Context manager to convert errors to a ValueError with the file name.
+    """Context manager that converts errors to a ValueError with the file name.
 
     For errors raised by this package, the file name is added to the message. `OSError` and
     `ImportError` will not be converted.
 
     Args:
-        name: String. Name of the file, row or line, to use at the start of the message.
+        name: String. Name of the file, row or line, with which the message starts.
         expected: String. Second sentence of the message, except for errors raised by this package.
 
     Raises:
@@ -59,14 +59,14 @@ def convert_read_errors(
 
 @contextlib.contextmanager
 def convert_load_errors(name: object) -> Iterator[None]:
-    """Context manager to convert Python errors to a ValueError with the folder name.
+    """Context manager that converts Python errors to a ValueError with the folder name.
 
     For example, the TypeError "'int' object is not iterable" and panics in a Rust library will be
     converted. Errors from a `raise` statement in this package, in Keras or in a registered class
     will not be converted, because the reason could be an invalid argument.
 
     Args:
-        name: String. Name of the folder, to use at the start of the message.
+        name: String. Name of the folder, with which the message starts.
 
     Raises:
         ValueError: If the `with` block raises an exception that does not come from a `raise`
@@ -125,7 +125,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def split_lines(text: str) -> list[str]:
     r"""Split a text into lines. Line endings can be "\n", "\r\n" or "\r".
 
-    This is used instead of `str.splitlines`, which would also split at U+0085 and other characters.
+    `str.splitlines` would also split at U+0085 and other characters.
 
     Example:
         >>> split_lines("a\r\nb\rc\n\nd\x85e")
@@ -139,7 +139,7 @@ def parse_json(text: str, name: object) -> Any:
 
     Args:
         text: String to parse.
-        name: String. File name and line number to use in error messages.
+        name: String. File name and line number in error messages.
 
     Raises:
         ValueError: If `text` is not valid JSON, is nested too deeply, or contains an integer with
@@ -167,9 +167,10 @@ def read_field(
     Args:
         holder: Dict. The JSON object.
         key: String. Name of the field.
-        kind: Type or tuple of types to accept.
-        where: String. Name of the file, row or line, to use in error messages.
-        *default: Value to return if the field is missing. If not given, the field is required.
+        kind: Type or tuple of types. The types that are accepted.
+        where: String. Name of the file, row or line in error messages.
+        *default: Value to return if the field is missing. Without this argument, the field is
+            required.
 
     Raises:
         ValueError: If `holder` is not a dict, or if `holder[key]` is missing or is not of type

@@ -13,7 +13,7 @@ T = TypeVar("T", bound=type)
 
 
 def serializable(cls: T) -> T:
-    """Class decorator to register a class with Keras, when Keras is imported.
+    """Class decorator that registers a class with Keras as soon as Keras is imported.
 
     Example:
         >>> @serializable
@@ -28,7 +28,7 @@ def serializable(cls: T) -> T:
 
 
 def make_serializable(cls: type) -> None:
-    """Register a class with Keras, using the package name. Registered classes are not changed.
+    """Register a class with Keras under the name of its package, unless it is already registered.
 
     Example:
         >>> class Scale(keras.layers.Layer):
@@ -43,7 +43,7 @@ def make_serializable(cls: type) -> None:
 
 
 def call_after_keras(function: Callable[[], object]) -> None:
-    """Call a function when Keras is imported. If this is already the case, call it immediately."""
+    """Call a function as soon as Keras is imported, or immediately if it already is."""
     if "keras" in sys.modules:
         function()
     elif (waiting := next((f for f in sys.meta_path if isinstance(f, AfterImport)), None)) is None:
@@ -53,11 +53,10 @@ def call_after_keras(function: Callable[[], object]) -> None:
 
 
 class AfterImport:
-    """Import hook to call functions after a module is imported.
+    """Import hook that calls functions after a module is imported.
 
-    This is implemented as a wrapper for all other finders, as described in PEP 369. The base class
-    `importlib.abc.MetaPathFinder` is not used, because `importlib.abc` would import 20 additional
-    modules.
+    The hook wraps all other finders, as described in PEP 369. It does not inherit from
+    `importlib.abc.MetaPathFinder`, because `importlib.abc` imports 20 further modules.
     """
 
     def __init__(self, module: str, functions: list[Callable[[], object]]):

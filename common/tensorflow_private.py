@@ -1,4 +1,4 @@
-"""Private TensorFlow names used in this package. Each function explains the reason."""
+"""Private names of TensorFlow that this package uses. Each function explains the reason."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import keras
 from encoder_zoo.common.lazy import tf
 
 _TRAINED: weakref.WeakSet[keras.Model] = weakref.WeakSet()
-_GONE: list[None] = []  # one item per deleted model, can be appended by any thread
+_GONE: list[None] = []  # one item per deleted model, which any thread can append
 MIN_DELETED_MODELS = 6
 
 
 def drop_unused_kernels(model: keras.Model) -> None:
-    """Free the memory used by TensorFlow kernels, if several models have been deleted.
+    """Free the memory of TensorFlow kernels if several models have been deleted.
 
     By default, TensorFlow keeps all kernels until the process ends. This needs about 3 MB for a
     small model. To free the memory, all kernels are deleted. If a kernel is still in use,
     TensorFlow will create it again.
 
     Args:
-        model: The next model to be trained.
+        model: The model that is trained next.
     """
     if keras.config.backend() != "tensorflow":
         return
@@ -42,7 +42,7 @@ def drop_unused_kernels(model: keras.Model) -> None:
 
 @contextlib.contextmanager
 def disable_graph_rewriting(applies: bool) -> Iterator[None]:
-    """Context manager to disable graph optimization (Grappler) in TensorFlow.
+    """Context manager that disables graph optimization (Grappler) in TensorFlow.
 
     Grappler takes half a second for a small model. Each graph should always be called with the same
     setting, because otherwise TensorFlow would prepare the graph again. The public TensorFlow
@@ -82,7 +82,7 @@ def separate_collectives(strategy: tf.distribute.MirroredStrategy) -> None:
     also the case for Keras models.
 
     Args:
-        strategy: The strategy to use for building a model.
+        strategy: The strategy with which a model is built.
     """
     extended = strategy.extended
     if strategy in _SEPARATED or not hasattr(extended, "_make_collective_ops_with_fallbacks"):

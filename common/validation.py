@@ -1,4 +1,4 @@
-"""Type annotations for validating arguments, and a decorator to check them."""
+"""Type annotations that describe valid arguments, and a decorator that validates arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
     """Rule for valid values of an argument, with a description for error messages.
 
     Attributes:
-        holds: Function to check whether a value is valid.
+        holds: A function that returns whether a value is valid.
         words: String. Description of valid values.
 
     Example:
@@ -46,7 +46,7 @@ class Rule(NamedTuple):
 
 
 def one_of(*values: object) -> Rule:
-    """Create a rule to accept only the given values.
+    """Create a rule that only accepts the given values.
 
     Example:
         >>> one_of(None, "absolute").words
@@ -56,7 +56,7 @@ def one_of(*values: object) -> Rule:
 
 
 def min_integer(least: int) -> Rule:
-    """Create a rule to accept integers greater than or equal to `least`.
+    """Create a rule that accepts integers greater than or equal to `least`.
 
     Example:
         >>> rule = min_integer(1)
@@ -120,16 +120,16 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def validate_arguments(function: F) -> F:
-    """Decorator to validate arguments, based on type annotations.
+    """Decorator that validates arguments according to their type annotations.
 
     Annotations can be types from this module, `Annotated[..., Rule(...)]`, `bool`, `Literal[...]`,
-    or unions of these types. All types should be imported at run time, and not only under
+    or unions of these types. All types must be imported at run time, not only under
     `TYPE_CHECKING`. Unknown argument names are rejected. To allow the names in a TypedDict, use
     `**options: Unpack[Options]`.
 
     Args:
-        function: The function or method to decorate. This decorator should not be used for `call`
-            and other methods with tensor arguments.
+        function: The function or method to decorate. Do not decorate `call` and other methods whose
+            arguments are tensors.
 
     Returns:
         The decorated function, with the same signature.
@@ -165,7 +165,7 @@ def validate_arguments(function: F) -> F:
 
     marked = cast(Any, validated)
     marked.autograph_info__ = {}  # disable AutoGraph for this function
-    marked.__signature__ = signature  # used by Keras to find the argument names
+    marked.__signature__ = signature  # Keras finds the argument names here
     return cast(F, validated)
 
 
@@ -207,7 +207,7 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
 
 
 def get_rules(function: Callable) -> dict[str, Rule]:
-    """Return a dict mapping argument names to rules, based on type annotations.
+    """Map argument names to rules according to their type annotations.
 
     Example:
         >>> def read(path: str, top_k: PositiveInt | None = None, shuffle: bool = True): ...
@@ -223,7 +223,7 @@ def get_rules(function: Callable) -> dict[str, Rule]:
 
 
 def _find_names(function: Callable) -> dict[str, object]:
-    """Return the global variables of a function, except for modules from other packages.
+    """Return the global variables of a function, except modules of other packages.
 
     Otherwise, evaluating the annotation `tf.Tensor` would import TensorFlow.
     """

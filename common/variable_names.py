@@ -15,12 +15,12 @@ _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
 class NamesVariablesAlike(type(keras.Model)):  # type: ignore[misc]
-    """Metaclass to use the same TensorFlow variable names for all instances of a model.
+    """Metaclass that gives the TensorFlow variables of all instances of a model the same names.
 
-    This is needed to save memory and time. For each variable name, TensorFlow compiles code to
-    create the variable, and allocates 35 kB until the process ends. By default, the names are
-    different for each model, because Keras uses model names such as "bert_backbone" and
-    "bert_backbone_1". This class does not change the Keras names of models, layers and weights.
+    Equal names save memory and time. For each variable name, TensorFlow compiles code that creates
+    the variable, and allocates 35 kB until the process ends. By default, the names are different
+    for each model, because Keras uses model names such as "bert_backbone" and "bert_backbone_1".
+    This class does not change the Keras names of models, layers and weights.
     """
 
     def __call__(cls, *args, **kwargs):
@@ -30,7 +30,7 @@ class NamesVariablesAlike(type(keras.Model)):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def name_variables_alike() -> Iterator[None]:
-    """Context manager to remove numbers from the TensorFlow names of new variables.
+    """Context manager that removes numbers from the TensorFlow names of new variables.
 
     Example:
         >>> import tensorflow as tf

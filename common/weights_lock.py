@@ -1,4 +1,4 @@
-"""Lock for model weights, to be used by several threads.
+"""A lock that allows several threads to use the weights of a model.
 
 Weights can be read by many threads at the same time, but can only be changed by one thread. This
 ensures that weights do not change during a prediction. See `LocksWeights` for the list of methods
@@ -23,14 +23,14 @@ F = TypeVar("F", bound=Callable)
 
 
 class WeightsLock:
-    """Fair lock, to be held by many threads for reading, or by a single thread for writing.
+    """Fair lock that many threads can hold for reading, or a single thread for writing.
 
-    Threads acquire the lock in the order of their requests. The lock can be acquired several times
-    by the same thread, for reading and for writing.
+    Threads acquire the lock in the order of their requests. A thread can acquire the lock several
+    times, for reading and for writing.
 
     Attributes:
         of_metrics: Lock to hold during `fit` and `evaluate`.
-        version: Integer. This is increased whenever weights could have changed.
+        version: Integer that increases whenever weights could have changed.
 
     Example:
         >>> lock = WeightsLock()
@@ -43,14 +43,14 @@ class WeightsLock:
         self.of_metrics = threading.RLock()
         self._fit = threading.Lock()
         self._changed = threading.Condition(threading.RLock())
-        self._readers: dict[int, int] = {}  # number of times that each thread holds the lock
+        self._readers: dict[int, int] = {}  # how many times each thread holds the lock
         self._writer: int | None = None
         self._depth = self.version = 0
         self._waiting: deque[tuple[int, bool]] = deque()  # (thread, whether to write)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Context manager to hold the lock for reading. Other threads cannot change weights."""
+        """Context manager that holds the lock for reading. Other threads cannot change weights."""
         me, readers = threading.get_ident(), self._readers
         with self._changed:
             if me not in readers and self._writer != me:
@@ -67,7 +67,7 @@ class WeightsLock:
 
     @contextlib.contextmanager
     def exclusive(self, changes: bool = True) -> Iterator[None]:
-        """Context manager to hold the lock for writing. Other threads cannot use the weights.
+        """Context manager that holds the lock for writing. Other threads cannot use the weights.
 
         Args:
             changes: Boolean. Whether to increase the version at the end, because weights could have
@@ -155,7 +155,7 @@ def get_weights_lock(model: keras.Model) -> WeightsLock:
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))
-    # This is atomic, so the lock will be created only once.
+    # This is atomic, so the lock is only created once.
     return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())
 
 
@@ -165,7 +165,7 @@ def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
 
 
 def lock_weights(function: F) -> F:
-    """Decorator to hold the locks of all models in the arguments of a function, for reading.
+    """Decorator that holds the locks of all models in the arguments of a function for reading.
 
     Arguments can be models, or objects with a list of models in the attribute `_asked_models`. To
     avoid deadlocks, locks are always acquired in the same order.
@@ -185,8 +185,8 @@ def lock_weights(function: F) -> F:
     return cast(F, holding)
 
 
-# Names of methods for each way to hold the lock. `__reduce__` is used for pickling and copying.
-# During `export`, Keras sets the functions of the model to None.
+# Names of the methods for each way to hold the lock. Pickling and copying call `__reduce__`. During
+# `export`, Keras sets the functions of the model to None.
 LOCKED_METHODS = {
     "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
         save_to_preset save_adapters for_cpu trim_vocabulary similarity""",
@@ -199,7 +199,7 @@ WAYS = {name: way for way, names in LOCKED_METHODS.items() for name in names.spl
 
 
 class LocksWeights:
-    """Mixin to support using a model in several threads during training, saving or updates.
+    """Mixin that allows several threads to use a model during training, saving and updates.
 
     All methods in `LOCKED_METHODS` and all public methods with a `batch_size` argument will hold
     the lock. This is also the case for methods of subclasses, except for `fit`, `evaluate` and
@@ -218,7 +218,7 @@ class LocksWeights:
 
     @property
     def weights_version(self) -> int:
-        """The version of the weights. It is increased whenever weights could have changed."""
+        """The version of the weights, which increases whenever weights could have changed."""
         return get_weights_lock(self).version
 
 
@@ -229,7 +229,7 @@ def _is_batched_method(name: str, method: Any) -> bool:
 
 
 def _hold(way: str, method: Any) -> Callable:
-    """Wrap a method to hold the lock of the model. Arguments are validated first."""
+    """Wrap a method so that it holds the lock of the model after validating its arguments."""
     if "__signature__" in vars(method):  # set by `validate_arguments`
         return validate_arguments(_hold(way, method.__wrapped__))
     if way == "shared":

@@ -1,4 +1,4 @@
-"""Helper functions for error messages. Names from other libraries get a suggestion."""
+"""Write error messages, with suggestions for names from other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_NAMES, _MAX_NAME_LENGTH = 1000, 200  # limits for the comparisons in `find_
 
 
 def quote(value: Any) -> str:
-    """Format a value for error messages, using at most 60 characters.
+    """Format a value for error messages, in at most 60 characters.
 
     Example:
         >>> quote(["cat"]), quote("a" * 10**6)
@@ -47,14 +47,14 @@ def invalid(
     """Create an exception for an invalid argument or field.
 
     Args:
-        name: String. The argument name, or a file name and a field name, such as `"config.json:
+        name: String. Name of the argument, or of a file and a field, such as `"config.json:
             num_labels"`.
-        value: The value to show in the message. Long values will be shortened.
-        expected: String. The valid values, used in the sentence "Expected {expected}."
+        value: The invalid value. Long values are shortened.
+        expected: String. The valid values, as the end of the sentence "Expected {expected}."
         error: Exception class to use. Defaults to `ValueError`.
 
     Returns:
-        The exception. This function does not raise the exception.
+        The exception, which the caller raises.
 
     Example:
         >>> raise invalid("overlap", 300, "less than length=256")
@@ -64,7 +64,7 @@ def invalid(
     return error(f"{name} is {quote(value)}. Expected {expected}.")
 
 
-# Maps argument names in other packages to names in this package.
+# {argument name in other packages: name in this package}
 OTHER_NAMES = {
     "num_labels": "num_classes",
     "max_length": "sequence_length",
@@ -94,7 +94,7 @@ OTHER_NAMES = {
     "qrels": "relevant",
     "warmup_steps": "warmup",
 }
-# Maps argument names in other packages to the reason why this package does not need them.
+# {argument name in other packages: reason why this package does not need it}
 NOT_NEEDED = {
     "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
     "show_progress_bar": "no progress is displayed, except by fit, evaluate and predict (verbose=)",
@@ -107,7 +107,7 @@ NOT_NEEDED = {
 }
 
 
-# Maps argument names for `fit` in other packages to the call to use in this package.
+# {argument name of `fit` in other packages: call in this package}
 COMPILED = {
     **{name: f"compile({name}=...)" for name in ("optimizer", "loss", "metrics", "weight_decay")},
     **{name: f"compile({name}=...)" for name in ("learning_rate", "layer_decay", "jit_compile")},
@@ -145,11 +145,11 @@ def describe_unknown_argument(function: str, name: str, known: Iterable[str]) ->
 def find_close_names(
     name: str, known: Iterable[str], max_names: int = 1, cutoff: float = 0.6
 ) -> list[str]:
-    """Find similar names for an unknown name, starting with the best match.
+    """Find the names that are most similar to an unknown name, starting with the best match.
 
-    The number of comparisons is limited, because comparing names is slow. If `name` has more than
-    200 characters, no names will be returned. If `known` contains more than 1,000 names, only names
-    with the same first two characters will be compared.
+    Comparing names is slow, so the number of comparisons is limited. If `name` has more than 200
+    characters, no names are returned. If `known` contains more than 1,000 names, only names with
+    the same first two characters are compared.
 
     Args:
         name: String. The unknown name.
@@ -171,7 +171,7 @@ def find_close_names(
 
 
 def suggest_names(names: Sequence[str]) -> str:
-    """Format similar names for error messages. Return "" if the list is empty.
+    """Create a sentence that suggests similar names, or return "" if there are none.
 
     Example:
         >>> suggest_names(["epochs", "epoch"])
@@ -183,8 +183,7 @@ def suggest_names(names: Sequence[str]) -> str:
 def decode_text(content: bytes, name: object) -> str:
     r"""Decode a UTF-8 text file and convert its line endings to "\n".
 
-    A single "\r" will not be converted, because vocabularies can contain "\r" in tokens. This is
-    consistent with the `tokenizers` library.
+    A single "\r" is kept, because it can be part of a token, as in the `tokenizers` library.
 
     Raises:
         ValueError: If `content` is not valid UTF-8, or starts with a byte order mark.
@@ -215,7 +214,7 @@ def decode_exactly(content: bytes, name: object) -> str:
 
 
 def describe_mismatch(said: Mapping[str, object]) -> str:
-    """Create the end of an error message for files with conflicting values.
+    """Create the end of an error message about files with conflicting values.
 
     Args:
         said: Dict mapping file names to values. None stands for a missing value.
@@ -229,13 +228,13 @@ def describe_mismatch(said: Mapping[str, object]) -> str:
 
 
 class ForeignName:
-    """Attribute to raise an error for a name from another library, and suggest a replacement.
+    """Attribute that raises an error for a name from another library, and suggests a replacement.
 
     Reading or setting the attribute raises an AttributeError, so `hasattr` returns False. By
     default, Python would not raise an error for setting an unknown attribute.
 
     Args:
-        meant: String. The code to use instead, for example "from_preset(source)".
+        meant: String. The code to suggest, for example "from_preset(source)".
 
     Example:
         >>> class Model:

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCORE_WEIGHTS = (1.0, 0.3, 1.0)  # score weights in BGE-M3
-# Arguments of `from_preset` for all three tasks. All other arguments are only used by
-# `TextEmbedder`.
+# Arguments of `from_preset` for all three tasks. Other arguments only apply to `TextEmbedder`.
 SHARED_ARGUMENTS = (
     "max_length",
     "sequence_length",
@@ -203,7 +202,7 @@ class HybridEmbedder(Searchable[HybridIndex]):
 
     @property
     def backbone(self):
-        """Backbone that the three tasks share."""
+        """The backbone that the three tasks share."""
         return self.dense.backbone
 
     def __repr__(self) -> str:

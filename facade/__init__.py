@@ -1,8 +1,8 @@
 """encoder_zoo: encoder-only transformers for Keras 3, from raw text to predictions.
 
-All public names are listed in `__init__.pyi` and will be imported on first use, so `import
-encoder_zoo` does not import Keras or TensorFlow. Classes are registered with Keras, so `.keras`
-files can be loaded.
+All public names are listed in `__init__.pyi` and imported on first use, so `import encoder_zoo`
+does not import Keras or TensorFlow. Classes are registered with Keras, so `.keras` files can be
+loaded.
 
 Example:
     >>> import encoder_zoo as ez

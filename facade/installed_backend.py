@@ -21,7 +21,7 @@ def choose_installed_backend() -> None:
     writes the default backend to keras.json on first import.
 
     Raises:
-        ImportError: If there are no installed backends, or if the selected backend is missing.
+        ImportError: If no backend is installed, or if the selected backend is missing.
     """
     if "keras" in sys.modules or not _is_installed("keras"):
         return  # `open_export` can be used without Keras

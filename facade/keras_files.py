@@ -1,4 +1,4 @@
-"""Register public classes with Keras to load `.keras` files. The classes are not imported.
+"""Register public classes with Keras without importing them, so that `.keras` files can be loaded.
 
 For each class, a `StandIn` is registered first. The class itself is registered when the module is
 imported.
@@ -11,10 +11,10 @@ from encoder_zoo.common.serializable import call_after_keras
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
-    """Register all public classes with Keras. If needed, this waits until Keras is imported.
+    """Register all public classes with Keras as soon as Keras is imported.
 
-    Private classes will be registered when they are imported by a public class. Module names in a
-    Keras file are ignored.
+    Private classes are registered when a public class imports them. Module names in a Keras file
+    are ignored.
 
     Args:
         homes: Dict mapping public names to modules.
@@ -31,7 +31,7 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
 
 class StandIn:
-    """Placeholder for a class in the Keras registry, to import the class on first use.
+    """Placeholder in the Keras registry for a class that is imported on first use.
 
     Raises:
         TypeError: If the object is not a class for Keras files.

@@ -1,6 +1,6 @@
 """scikit-learn estimators for text classification, regression and embeddings.
 
-The estimators will be imported on first use, because scikit-learn is an optional dependency.
+The estimators are imported on first use, because scikit-learn is an optional dependency.
 
 Example:
     >>> from encoder_zoo.sklearn import TextClassifier

@@ -1,4 +1,4 @@
-"""Types for the dicts returned by prediction methods, to use in type annotations.
+"""Types of the dicts that prediction methods return, for type annotations.
 
 Example:
     >>> import encoder_zoo as ez

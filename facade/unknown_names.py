@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from encoder_zoo.common.wording import find_close_names, suggest_names
 
-# Maps names in transformers, sentence-transformers, KerasHub or spaCy to the code to use instead.
+# {name in transformers, sentence-transformers, KerasHub or spaCy: code in this package}
 ELSEWHERE = {
     "pipeline": "a task: SequenceClassifier.from_preset(...).classify(texts), "
     "TokenClassifier.from_preset(...).extract_entities(texts), "
@@ -33,7 +33,7 @@ ELSEWHERE = {
     "DocBin": "read_annotations(path)",
     "TextClassifier": "SequenceClassifier.from_preset(source)",
 }
-# Maps the suffix of a class name to the class for all families in this package.
+# {suffix of a class name: class for all families in this package}
 ENDINGS = {
     "ForSequenceClassification": "SequenceClassifier",
     "ForTokenClassification": "TokenClassifier",
@@ -47,7 +47,7 @@ ENDINGS = {
     "MaskedLM": "MaskedLM",
     "Classifier": "SequenceClassifier",
 }
-# Maps the suffix of a class name to the suffix in this package.
+# {suffix of a class name in other packages: suffix in this package}
 RENAMED = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
 
 
@@ -72,7 +72,7 @@ def explain(name: str, public: Iterable[str]) -> str:
 
 
 def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
-    """Find at most two public names with similar spelling. Case is ignored.
+    """Find up to two similar public names, ignoring case.
 
     Example:
         >>> find_similar_names("bertbackbone", ["BertBackbone", "AlbertBackbone", "SpanQA"])
@@ -86,7 +86,7 @@ def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
 
 
 def _find_general_class(name: str, public: list[str]) -> str | None:
-    """Return the class for all families instead of a class for one family, or None if unknown."""
+    """Return the class for all families that replaces a class for one family, or None."""
     for end, here in RENAMED.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:
             return name.removesuffix(end) + here

@@ -1,1 +1,1 @@
-"""Read annotations from files and rows created by annotation tools or datasets."""
+"""Read annotations from the files and rows of annotation tools and datasets."""

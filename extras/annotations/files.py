@@ -78,9 +78,9 @@ names are read from the features of the dataset. |
     Args:
         source: The path to a file or folder, list of rows, or dataset.
         kind: Optional string. "spans", "tags" (for words) or "labels" (for texts). If None, the
-            kind will be inferred from the rows.
-        text_key: Optional string. Key of the text in every row. If None, common names such as
-            "text" will be tried.
+            kind is inferred from the rows.
+        text_key: Optional string. Key of the text in each row. If None, common keys such as "text"
+            are tried.
 
     Returns:
         A tuple `(x, y)`, which can also be passed to `fit`, `evaluate` and `validation_data` as a
@@ -262,7 +262,7 @@ def _read_ann(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
     return spans, others
 
 
-# Valid contents for tab-separated cells. UTF-8 cannot encode lone surrogates.
+# Valid content of a tab-separated cell. UTF-8 cannot encode lone surrogates.
 CELL = re.compile(r"(?! )[^\t\r\n\ud800-\udfff]+(?<! )")
 TAG = re.compile(r"[BIESLUM][-_]\S+")
 DOCUMENT_START = "-DOCSTART-"
@@ -355,7 +355,7 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
     Args:
         path: The path to write to.
         words: List of sentences. Each sentence is a list of words.
-        tags: List of lists of strings with one tag per word.
+        tags: List of lists of strings. The tag of each word.
 
     Raises:
         ValueError: If a sentence does not have one tag per word, or if a word or tag cannot be
@@ -432,7 +432,7 @@ def _is_numbered(words: list[str]) -> bool:
 def _has_tabs(lines: list[str]) -> bool:
     """Return whether all lines with words contain tabs, which then separate the columns.
 
-    Otherwise, "#" at the line start can be a word, as in "# NN O".
+    Otherwise, "#" at the start of a line can be a word, as in "# NN O".
 
     Example:
         >>> _has_tabs(["# newpar", "Rome\\tO"]), _has_tabs(["# NN O", "Rome\\tO", "is O"])

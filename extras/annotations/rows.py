@@ -1,6 +1,6 @@
 """Convert rows from annotation tools and datasets to texts with spans, tags or labels.
 
-The row keys identify the tool. Rows without annotations raise an error, because a missing
+The keys of a row identify the tool. Rows without annotations raise an error, because a missing
 annotation is different from an empty annotation.
 """
 
@@ -38,15 +38,15 @@ ANNOTATION_KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
 
 TEXT_KEYS = ("text", "data", "sentence", "content")
 WORD_KEYS = ("tokens", "words")
-TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # uses the first key that fits the words
+TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # the first key that fits the words is used
 SPANS = ("spans", "entities", "label", "labels", "annotations", "ner")
 LABEL_KEYS = ("label", "labels", "accept", "cats", "category", "categories")
 # Field names in spans.
 START_KEYS, END_KEYS = ("start", "start_offset", "begin"), ("end", "end_offset")
 LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
-# Prodigy answers of rows to drop.
+# Answers in Prodigy for which a row is dropped.
 LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
-# Prodigy interfaces that omit "spans" for texts without spans.
+# Interfaces of Prodigy that omit "spans" for texts without spans.
 SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
 
 EXPECTED_ROWS = (
@@ -60,7 +60,7 @@ NO_TEXT = " If one of them contains the text, pass it: read_annotations(..., tex
 
 
 class Annotations(NamedTuple):
-    """Texts and annotations in the form that `fit`, `evaluate` and `validation_data` accept.
+    """Texts and annotations, which can be passed to `fit`, `evaluate` and `validation_data`.
 
     Attributes:
         x: List of texts, or list of lists of words for tags.
@@ -73,7 +73,7 @@ class Annotations(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Text and annotations from a row. Missing values are None.
+    """The text and the annotations of a row. Missing values are None.
 
     Attributes:
         text: Optional string.
@@ -95,10 +95,10 @@ class Row(NamedTuple):
 
 
 class NotAnnotated(NamedTuple):
-    """Row to drop, for example because an annotator skipped the text.
+    """A row that is dropped, for example because an annotator skipped the text.
 
     Attributes:
-        why: String. Reason to log, such as "skipped".
+        why: String. The reason for the log message, such as "skipped".
     """
 
     why: str
@@ -128,7 +128,7 @@ def _is_pair(row: object) -> bool:
 def read_rows(
     x: object, kinds: Sequence[Kind], classes: Sequence[str] | None, several: bool | None = None
 ) -> Annotations | None:
-    """Extract annotations if `x` contains annotated rows. Otherwise, return None."""
+    """Extract the annotations if `x` contains annotated rows. Otherwise, return None."""
     return extract_annotations(x, kinds, classes, several) if is_annotated(x) else None
 
 
@@ -139,17 +139,17 @@ def extract_annotations(
     several: bool | None = None,
     text_key: str | None = None,
 ) -> Annotations:
-    """Extract annotations from rows.
+    """Extract the annotations from rows.
 
     Args:
         rows: List of rows, or dataset. See `read_annotations`.
-        kinds: Tuple of strings. The annotation kinds to look for. Defaults to all kinds.
+        kinds: Tuple of strings. The kinds of annotations to look for. Defaults to all kinds.
         classes: Optional list of strings. The class names of the task. If a dataset has different
             names but the same number of classes, the class ids are used.
         several: Optional boolean. Whether to return a list of labels for each text. If None, lists
             will be returned unless all texts have exactly one label.
-        text_key: Optional string. The text key in every row. If None, common names such as "text"
-            will be tried.
+        text_key: Optional string. Key of the text in each row. If None, common keys such as "text"
+            are tried.
 
     Raises:
         ValueError: If annotations are missing or invalid. See `read_annotations`.
@@ -208,7 +208,7 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
 
 
 def _get_task_id(row: object) -> tuple | None:
-    """Return the text identifier in a row, or None. Several rows can have the same text."""
+    """Return the identifier of the text in a row, or None. Several rows can have the same text."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -267,7 +267,7 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
 
 
 def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
-    """Infer the annotation kind from all rows."""
+    """Infer the kind of the annotations from all rows."""
     found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
     # An empty list can contain spans or labels. Rows with annotations decide.
     filled = [k for k in found if any(len(getattr(row, k)) for _, row in read)]
@@ -414,7 +414,7 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
         row: Dict. The row with words.
         count: Integer. The number of words.
         number: Integer. The row index for error messages.
-        only: Boolean. Whether other annotation kinds are impossible in this row.
+        only: Boolean. Whether the row can only contain tags.
     """
     known = [key for key in TAGS if _is_list_of_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORD_KEYS and _is_list_of_tags(v, count)]
@@ -444,7 +444,7 @@ def _is_list_of_tags(values: object, count: int | None) -> bool:
 
 
 def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
-    """Find the spans in a doccano, Prodigy, spaCy 2 or JSON-MIN row. Return (key, spans)."""
+    """Find the spans in a row of doccano, Prodigy, spaCy 2 or JSON-MIN. Return (key, spans)."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
@@ -475,14 +475,14 @@ def _has_label(span: object) -> bool:
 
 
 def _find_controls(row: dict) -> list[str]:
-    """List all keys in a JSON-MIN row that could be Label Studio control names."""
+    """List the keys in a JSON-MIN row that could be names of controls in Label Studio."""
     given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
     is_min = "lead_time" in row or "annotation_id" in row
     return [key for key in row if is_min and key not in (*given, *TEXT_KEYS)]
 
 
 def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
-    """Find the text labels in a row. Return (key, labels), or None for rows without labels."""
+    """Find the labels of the text in a row. Return (key, labels), or None if there are none."""
     keys = [k for k in LABEL_KEYS if k in row]
     if not keys:
         keys = _find_controls(row)
@@ -529,7 +529,7 @@ def _read_document(document, number: int) -> Row:
 
 
 def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Extract the annotation from a Label Studio task in JSON format.
+    """Extract the annotation from a task of Label Studio in JSON format.
 
     If a task has several annotations, the ground truth is used. Without ground truth, all
     annotations must be equal. Predictions are ignored.
@@ -589,7 +589,7 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _get_task_text(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Find the text in a Label Studio task, which can have any key."""
+    """Find the text in a task of Label Studio, where it can have any key."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:
@@ -697,7 +697,7 @@ def _is_same_text(text: str | None, quoted: str) -> bool:
 
 
 def _suggest_offsets(text: str, start: int, end: int, quoted: str | None) -> str:
-    """Create a sentence that suggests how to convert invalid span offsets."""
+    """Create a sentence that suggests how to convert invalid offsets."""
     for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
         encoded = text.encode(encoding)
         part = encoded[max(start, 0) * unit : max(end, 0) * unit].decode(encoding, "replace")

@@ -64,7 +64,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
 def _read_list(
     path: str | os.PathLike[str], holder: object, key: str, at: str
 ) -> list[tuple[str, object]]:
-    """Return (location, item) for all list items. Error messages contain the location."""
+    """Return (location, item) for each item of a list. Error messages contain the location."""
     items = _read_field(path, holder, key, list, at)
     place = f"{at}.{key}".lstrip(".")
     return [(f"{place}[{i}]", item) for i, item in enumerate(items)]

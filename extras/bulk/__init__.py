@@ -1,1 +1,1 @@
-"""Compute predictions for more texts than fit into memory, from files or batch by batch."""
+"""Compute predictions for texts that do not fit into memory, from files or batch by batch."""

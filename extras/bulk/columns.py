@@ -1,4 +1,4 @@
-"""Convert predictions to Apache Arrow columns, with the same types for all batches.
+"""Convert predictions to Apache Arrow columns that have the same types in all batches.
 
 Comments use these letters for shapes: N predictions, D width.
 """
@@ -33,10 +33,10 @@ def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Ta
     Args:
         answers: Predictions for at least one text: array (N, ...), sparse matrix (N, D), list of
             dicts, or list of arrays or lists.
-        method: String. The method name, which determines the column name for predictions that are
-            not dicts.
-        kind: Optional TypedDict for predictions that are lists of dicts. The column type for a
-            batch in which all lists are empty.
+        method: String. Name of the method, which determines the name of the column for predictions
+            that are not dicts.
+        kind: Optional TypedDict for predictions that are lists of dicts. Type of the column if all
+            lists in a batch are empty.
 
     Example:
         >>> import pytest
@@ -70,7 +70,7 @@ def check_installed() -> None:
 
 
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
-    """Insert null rows into a table, at all positions with the flag False.
+    """Insert null rows into a table wherever a flag is False.
 
     Example:
         >>> import pytest
@@ -112,6 +112,6 @@ def _convert_sparse_rows(matrix) -> pa.Array:
 
 
 def _make_list_type(kind: type) -> pa.DataType:
-    """Create the Arrow type for lists of TypedDict elements."""
+    """Create the Arrow type for lists of the dicts that a TypedDict describes."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     return pa.list_(pa.struct([(k, types[t]) for k, t in get_type_hints(kind).items()]))

@@ -36,8 +36,8 @@ SHARD_ROWS = 100_000
 # Size limits for chunks, to bound the memory. The first limit that is reached ends a chunk.
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
-FOOTER_KEY = b"encoder_zoo"  # footer key for the run and the row range
-LOCATION_COLUMNS = ("file", "row")  # in every output file
+FOOTER_KEY = b"encoder_zoo"  # key in the footer for the run and the range of rows
+LOCATION_COLUMNS = ("file", "row")  # columns in every output file
 
 
 def _list_names(keep: str | Sequence[str]) -> list[str]:
@@ -56,7 +56,7 @@ Kept = Annotated[
 
 
 class FileRow(NamedTuple):
-    """Row of an input file, with the values in the text columns and in the columns to copy."""
+    """Row of an input file, with the values of the text columns and of the copied columns."""
 
     file: str
     number: int
@@ -100,9 +100,9 @@ def answer_files(
             optionally compressed (`.csv.gz`), and `.parquet`.
         folder: Path. The output folder, which should not contain other files. File names such as
             "answers.parquet" raise an error.
-        columns: String, list or dict. Text column name, list of names for text pairs, or dict
-            {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
-            to "text".
+        columns: String, list or dict. Name of the text column, list of names for pairs of texts, or
+            dict {argument of the method: column name}, such as `{"question": "q", "context":
+            "page"}`. Defaults to "text".
         method: Optional string. The task method to call, such as "predict_proba". If None, the
             default prediction method will be used.
         keep: String or list of strings. Columns to copy, such as "id". Defaults to ().
@@ -193,7 +193,7 @@ class AnswerShard(NamedTuple):
         return f"{self.run.sha256} rows {self.first} to {self.first + self.count}".encode()
 
     def is_finished(self) -> bool:
-        """Return whether the file contains all rows of this shard and belongs to this run."""
+        """Return whether the file belongs to this run and contains all rows of the shard."""
         if self.path.is_symlink() or not self.path.is_file():
             return False
         try:
@@ -328,9 +328,9 @@ class BatchAnswers:
     Args:
         task: Task, or function without arguments that loads a task. The function is called once in
             the process that computes the predictions.
-        columns: String, list or dict. Text column name, list of names for text pairs, or dict
-            {method argument: column name}, such as `{"question": "q", "context": "page"}`. Defaults
-            to "text".
+        columns: String, list or dict. Name of the text column, list of names for pairs of texts, or
+            dict {argument of the method: column name}, such as `{"question": "q", "context":
+            "page"}`. Defaults to "text".
         method: Optional string. The task method to call, such as "classify". If None, the default
             prediction method will be used.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
@@ -367,7 +367,7 @@ class BatchAnswers:
         **options: Any,
     ):
         self._task_method = TaskMethod(task, columns, method, options)
-        self._schema = None  # prediction schema, known after the first batch with text
+        self._schema = None  # schema of the predictions, known after the first batch with text
 
     def __call__(self, batch) -> pyarrow.Table:
         table, names = _convert_to_table(batch), self._task_method.names
@@ -396,7 +396,7 @@ class BatchAnswers:
 
 
 def join_tables(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
-    """Combine the columns of two tables, which must have different names."""
+    """Combine the columns of two tables. The names of all columns must be different."""
     for name in answers.column_names:
         table = table.append_column(name, answers[name])
     return table

@@ -63,7 +63,7 @@ def _find_matching_files(pattern: str) -> list[str]:
 
 
 def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
-    """Yield the column values for all rows in a file.
+    """Yield the values of the requested columns for each row of a file.
 
     Args:
         path: The path to a `.txt` file (one row per line, in a column named "text"), a `.csv` file
@@ -89,12 +89,12 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Return whether a file is a Parquet file, whose columns have types."""
+    """Return whether a file is a Parquet file, in which columns have types."""
     return path.suffix.lower() == ".parquet"
 
 
 def _get_kind(path: pathlib.Path) -> str:
-    """Return the file suffix without .gz."""
+    """Return the suffix of a file name without .gz."""
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
@@ -109,7 +109,7 @@ def _get_reader(path: pathlib.Path) -> Callable:
 
 
 def _read_lines(path: pathlib.Path) -> Iterator[str]:
-    """Yield all lines in a UTF-8 text file, including line ends."""
+    """Yield all lines of a UTF-8 text file, including line endings."""
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     number = 0
     with opener(path, "rb") as file:
@@ -196,7 +196,7 @@ FILE_READERS = {
 
 
 def _find_positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
-    """Find the requested columns in a file header. Return the positions."""
+    """Return the positions of the requested columns in the header of a file."""
     for name in names:
         if name not in header:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Describe runs, so that an interrupted run is only continued if nothing has changed."""
+"""Describe runs. An interrupted run is only continued if nothing has changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
 class Scan(NamedTuple):
-    """Information from scanning all input files before the first prediction.
+    """What reading all input files before the first prediction has shown.
 
     Attributes:
         rows: List of integers. The number of rows per file.
@@ -56,7 +56,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 
     Args:
         paths: Sequence of file paths.
-        names: Sequence of strings. The text column names.
+        names: Sequence of strings. Names of the text columns.
         keep: Sequence of strings. The names of the columns to copy.
 
     Raises:
@@ -111,7 +111,7 @@ def _check_plain(value, name: str, location: str) -> None:
 
 
 def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) -> None:
-    """Raise a ValueError if an integer is too large for the output column type."""
+    """Raise a ValueError if an integer is too large for the type of the output column."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
             f"{location}: {name!r} is {value}, which cannot be stored in a column of type "
@@ -147,17 +147,17 @@ PLAIN_VALUES = (str, int, float, bool, type(None))
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Run that computes predictions for several files with one model.
+    """A run that computes predictions for several files with one model.
 
     Attributes:
         folder: Path. The output folder.
         task_method: The `TaskMethod` that computes the predictions.
-        files: An `InputFiles`.
+        files: `InputFiles`. The input files.
         keep: List of strings. The names of the columns to copy.
         shard_rows: Integer. The number of rows per shard.
         rows: Integer. The total number of rows.
         schema: Arrow schema of the output.
-        sha256: String. The checksum over everything that determines the predictions.
+        sha256: String. Checksum over everything that determines the predictions.
     """
 
     folder: pathlib.Path
@@ -239,7 +239,7 @@ def _make_plain(value):
 
 
 def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
-    """Return the number of rows per file, and a serialized prediction schema."""
+    """Return the number of rows per file, and the serialized schema of the predictions."""
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(
@@ -262,7 +262,7 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
 
 
 def _read(folder: pathlib.Path) -> dict:
-    """Read the run description in a folder. Return {} for a missing or empty folder."""
+    """Read the description of a run from a folder. Return {} for a missing or empty folder."""
     path = folder / BULK_NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
@@ -284,7 +284,7 @@ def _read(folder: pathlib.Path) -> dict:
 
 
 def _check_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
-    """Validate the row counts in a run description, and return the schema."""
+    """Validate the numbers of rows in the description of a run, and return the schema."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files
     try:

@@ -33,11 +33,11 @@ MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier
 
 
 class TaskMethod:
-    """Task method to call for text columns, with additional arguments.
+    """Method of a task that is called for text columns, with further arguments.
 
     Args:
         task, columns, method: See `BatchAnswers`.
-        options: Dict. Additional method arguments.
+        options: Dict. Further arguments of the method.
 
     Raises:
         ValueError: If `task` has no method with this name, or if the method does not support
@@ -108,7 +108,7 @@ class TaskMethod:
         )
 
     def _make_arguments(self, values: Sequence) -> tuple[tuple, dict]:
-        """Create positional and keyword arguments for the method."""
+        """Create the positional and keyword arguments for the method."""
         if isinstance(self.columns, str):
             return (values[0],), {}
         if isinstance(self.columns, Mapping):
@@ -116,7 +116,7 @@ class TaskMethod:
         return (tuple(values),), {}
 
     def _check_call(self) -> None:
-        """Raise a ValueError for invalid method arguments."""
+        """Raise a ValueError if the method cannot be called with the arguments."""
         signature = inspect.signature(self._function)
         if "verbose" in signature.parameters:
             self.options.setdefault("verbose", 0)
@@ -139,8 +139,8 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
 
     Args:
         row: A sequence with one value per column.
-        names: Sequence of strings. The column names for error messages.
-        location: String. The row location for error messages.
+        names: Sequence of strings. Names of the columns, for error messages.
+        location: String. Location of the row, for error messages.
 
     Raises:
         ValueError: If a value is neither a string nor a list of strings.

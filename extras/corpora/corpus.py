@@ -1,4 +1,4 @@
-"""Pretraining corpora on disk, stored as token ids in files with checksums."""
+"""Store pretraining corpora on disk, as token ids in files with checksums."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class PretrainingCorpus:
 
     Documents are tokenized once. During training, the tokens for each batch are read from disk, so
     a corpus can be larger than memory. Pass the corpus to `MaskedLM`, `ReplacedTokenDetection` or
-    `Pretraining` instead of texts. The task preprocessor creates examples from the corpus. The
-    files only contain numbers and have checksums.
+    `Pretraining` instead of texts. The preprocessor of the task creates examples from the corpus.
+    The files only contain numbers, and have checksums.
 
     Args:
         folder: Path. Folder written by `from_files` or `from_documents`.
@@ -45,8 +45,8 @@ class PretrainingCorpus:
     Attributes:
         num_tokens, num_sentences, num_documents: The number of tokens, sentences and documents.
         num_shards: The number of corpus files.
-        vocabulary_size: Tokenizer vocabulary size.
-        sha256: The checksum over all contents.
+        vocabulary_size: Integer. Number of tokens in the vocabulary of the tokenizer.
+        sha256: String. Checksum over all contents.
         manifest: Dict with the contents of `corpus.json`.
 
     Raises:
@@ -82,7 +82,7 @@ class PretrainingCorpus:
         self.num_shards = len(shards)
         self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
         self.sha256 = self.manifest["sha256"]
-        self._compared: set[int] = set()  # indices for files with verified checksums
+        self._compared: set[int] = set()  # indices of the files whose checksums are verified
 
     @classmethod
     @validation.validate_arguments
@@ -106,7 +106,7 @@ class PretrainingCorpus:
             folder: Path. The output folder, which should not contain other files.
             paths: List of paths. UTF-8 text files, which can be compressed with gzip. Documents
                 with more than 16 million characters will be split.
-            tokenizer: Tokenizer for the model to pretrain.
+            tokenizer: The tokenizer of the model to pretrain.
             shard_tokens: Integer. The approximate number of tokens per corpus file. During
                 training, examples from several files are shuffled together, and only the example
                 positions are kept in memory. Defaults to 2**23.
@@ -161,7 +161,7 @@ class PretrainingCorpus:
         parts: Sequence[str | os.PathLike[str]],
         verbose: validation.Verbosity = "auto",
     ) -> PretrainingCorpus:
-        """Combine parts from several processes into one corpus.
+        """Combine the parts that several processes have created into one corpus.
 
         The result is identical to a corpus from a single process. After a crash, call this method
         again to continue. The parts can be deleted afterwards.
@@ -173,8 +173,8 @@ class PretrainingCorpus:
                 speed.
 
         Raises:
-            ValueError: If parts are missing, duplicate, damaged or changed, or if they belong to
-                different corpora.
+            ValueError: If a part is missing, occurs twice, is damaged or was changed, or if parts
+                belong to different corpora.
 
         Example:
             >>> import tempfile
@@ -211,7 +211,7 @@ class PretrainingCorpus:
                     raise writing.make_damage_error(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Check that this corpus was created with the given tokenizer.
+        """Check that this corpus was created with a certain tokenizer.
 
         Raises:
             ValueError: If the corpus was created with another tokenizer.
@@ -256,7 +256,7 @@ SHARED_FIELDS = ("tokenizer", "source", "shard_tokens")
 
 
 class Parts:
-    """`CorpusSource` that joins the tokenized documents from all parts.
+    """`CorpusSource` that joins the tokenized documents of all parts.
 
     Args:
         corpora: Sequence of `PretrainingCorpus` objects. All parts, in any order.
@@ -316,7 +316,7 @@ def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> No
 
 
 def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
-    """Raise a ValueError if a part is missing or duplicate."""
+    """Raise a ValueError if a part is missing or occurs twice."""
     found = [tuple(corpus.manifest[writing.PART]) for corpus in corpora]
     count = found[0][1]
     if found != [(i, count) for i in range(count)]:

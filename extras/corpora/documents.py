@@ -35,7 +35,7 @@ class Document(NamedTuple):
 
 
 class TextFiles:
-    """Documents in text files with one sentence per line and blank lines between documents.
+    """The documents of text files with one sentence per line and a blank line between documents.
 
     A document also ends at the end of a file. Files with the suffix `.gz` are decompressed.
 
@@ -69,12 +69,12 @@ class TextFiles:
         self.start, self._end = (self._find_border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
-        """Return file names and sizes. To continue a corpus, they must be the same."""
+        """Return the file names and sizes, which must be the same to continue a corpus."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     @property
     def modified(self) -> list[int]:
-        """Modification times of all files. To continue a corpus, they must be the same."""
+        """Modification times of all files, which must be the same to continue a corpus."""
         return self._files.modified
 
     def check_unchanged(self) -> None:
@@ -104,7 +104,7 @@ class TextFiles:
             offset = 0
 
     def _check_place(self, position: Sequence[int]) -> None:
-        """Raise a ValueError for a position outside of all files."""
+        """Raise a ValueError if no file contains a position."""
         right = len(position) == 2 and all(type(number) is int for number in position)
         if right and position[0] < len(self.paths):
             number, byte = position
@@ -118,7 +118,7 @@ class TextFiles:
             )
 
     def _find_border(self, byte: int) -> tuple[int, int]:
-        """Find the first start of a part, from a byte position on. Return (file index, offset)."""
+        """Find the first position (file index, offset) after a byte where a part can start."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]
@@ -136,7 +136,7 @@ class TextFiles:
 
 
 class CorpusDocuments:
-    """Documents from an iterable, such as a generator or a `tf.data.Dataset`.
+    """The documents of an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
         documents: Iterable of documents. Each document is a string with one sentence per line,
@@ -203,7 +203,7 @@ def split_sentences(document: object, number: int = 0) -> list[str]:
 
     Args:
         document: See `CorpusDocuments`.
-        number: Integer. The document index for error messages.
+        number: Integer. Index of the document, for error messages.
 
     Example:
         >>> split_sentences("One. \\n\\nTwo.")
@@ -247,7 +247,7 @@ def _open_text(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContext
 
 
 def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
-    """Yield lines. Raise a ValueError if a compressed file is damaged or truncated."""
+    """Yield all lines. Raise a ValueError if a compressed file is damaged or truncated."""
     try:
         yield from text
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -257,7 +257,7 @@ def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
 def _read_lines(
     path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
 ) -> Iterator[tuple[list[str], int]]:
-    """Yield (sentences, end offset) for each document up to a byte position."""
+    """Yield (sentences, end offset) of each document up to a byte position."""
     sentences, size = [], 0
     for line in _complete_lines(path, text):
         offset += len(line)

@@ -26,16 +26,16 @@ OTHER_DOCUMENT_RATE = 0.5  # probability that the second segment does not follow
 
 @dataclasses.dataclass(frozen=True)
 class ShardExamples:
-    """Planned examples in a shard, without tokens.
+    """The examples that were planned for a shard, without their tokens.
 
     Attributes:
-        spans: Int64 array of shape (P, 2). The start and end positions of all spans.
-        example_splits: Array of shape (R + 1,). The first span index of each example, followed by
-            P.
+        spans: Int64 array of shape (P, 2). Start and end of each span.
+        example_splits: Array of shape (R + 1,). Index of the first span of each example, followed
+            by P.
         labels: Optional int32 array of shape (R,) for segment pairs. 1 if the second segment does
             not follow the first segment, 0 otherwise.
-        slot_splits: Array of shape (K + 1,). The first example index of each slot, followed by R. A
-            slot is one row in a batch, and can contain several short examples.
+        slot_splits: Array of shape (K + 1,). Index of the first example of each slot, followed by
+            R. A slot is one row of a batch, and can contain several short examples.
     """
 
     spans: np.ndarray
@@ -63,7 +63,7 @@ class ShardExamples:
 def make_planner(
     preprocessor: MaskedLMPreprocessor,
 ) -> Callable[[Shard, random.Random], ShardExamples]:
-    """Create a function that plans the examples for a preprocessor.
+    """Create a function that plans examples for a preprocessor.
 
     Args:
         preprocessor: The `MaskedLMPreprocessor` for single texts or segment pairs.
@@ -85,7 +85,7 @@ def fill_with_sentences(shard: Shard, length: int) -> ShardExamples:
 
     Args:
         shard: The `Shard` with documents.
-        length: Integer. Example length, including start and end tokens.
+        length: Integer. Length of an example, including start and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
 
@@ -109,8 +109,8 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
         shard, length: See `fill_with_sentences`.
         rng: `random.Random`. Random generator for combining short examples.
 
-    Source: Liu et al. 2019, section 4.2, DOC-SENTENCES. Examples are combined like in
-    `pack_examples`.
+    Source: Liu et al. 2019, section 4.2, DOC-SENTENCES. Examples are combined as in
+        `pack_examples`.
 
     Example:
         >>> shard = Shard.create([[[1, 2], [3]], [[4, 5], [6, 7, 8]]])
@@ -131,9 +131,9 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
 def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
     """Divide sentences into examples of up to `room` tokens, plus a first and a last token."""
     starts, ends, documents = _split_into_units(shard, room)
-    # Token count up to each unit end, including end tokens between documents.
+    # Number of tokens up to the end of each unit, including end tokens between documents.
     reached = (ends + documents).tolist()
-    # First unit per document.
+    # First unit of each document.
     first = np.searchsorted(documents, np.arange(documents[-1] + 2)).tolist()
     starts, ends, documents = starts.tolist(), ends.tolist(), documents.tolist()
     spans, sizes, unit = [], [], 0
@@ -149,7 +149,7 @@ def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
 
 
 def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split long sentences into units. Return start, end and document index per unit, (U,)."""
+    """Split long sentences into units. Return the start, end and document of each unit, (U,)."""
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
@@ -173,10 +173,10 @@ def make_segment_pairs(
 
     Args:
         shard: The `Shard` with documents.
-        length: Integer. Example length, including three special tokens.
+        length: Integer. Length of an example, including three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
-        short_share: Float between 0 and 1. The fraction of examples with a random shorter length of
-            at least two tokens.
+        short_share: Float between 0 and 1. Fraction of examples that get a random, shorter length
+            of at least two tokens.
         rng: `random.Random`. Random generator.
 
     Source: Devlin et al. 2019, appendix A.2, and the released code, `create_pretraining_data.py`,
@@ -263,6 +263,6 @@ def _truncate_pair(first: tuple, second: tuple, room: int, rng: random.Random) -
     spans = []
     for (start, _), length, left in zip((first, second), lengths, kept, strict=True):
         cut = length - left
-        start += rng.getrandbits(cut).bit_count() if cut else 0  # start or end for each token
+        start += rng.getrandbits(cut).bit_count() if cut else 0  # from the start or the end
         spans.append((start, start + left))
     return spans

@@ -39,15 +39,15 @@ CORPUS_BATCHES_AHEAD = 4  # number of batches to preprocess in advance
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Read slots from a corpus, in order or shuffled.
+    """Read the slots of a corpus, in order or shuffled.
 
     Args:
         corpus: The `PretrainingCorpus` to read.
         plan: A function that takes a shard and a random generator, and plans the examples in the
             shard.
         seed: Integer. The seed for planning and shuffling.
-        windows: List of integers. The number of slots in each previous window. The list is extended
-            during reading, so that previous windows can be skipped later. Defaults to [].
+        windows: List of integers. Number of slots in each window that was read. Reading extends the
+            list, so that these windows can be skipped later. Defaults to [].
     """
 
     corpus: PretrainingCorpus
@@ -97,7 +97,7 @@ class Reader:
         return sum(self._plan_shard(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _plan_window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
-        """Plan the examples in a window. Return shards, and random (shard, slot) pairs, (K, 2)."""
+        """Plan the examples of a window. Return its shards, and shuffled (shard, slot) pairs."""
         per_pass = -(-self.corpus.num_shards // WINDOW_FILES)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)

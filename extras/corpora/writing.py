@@ -1,7 +1,7 @@
 """Tokenize documents and write corpus files. An interrupted corpus can be continued.
 
-A file ends with the document that exceeds the size limit. This does not depend on parts, so joined
-parts result in the same files as a single process.
+A file ends with the document that exceeds the size limit. Parts do not affect these limits, so
+joined parts give the same files as a single process.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Documents in a corpus file.
+    """The documents of a corpus file.
 
     Attributes:
         tokens: Array of unsigned integers of shape (T,). Token ids, which are read from disk when
             they are used.
         sentences: Int64 array of shape (S + 1,). Sentence offsets in `tokens`.
-        documents: Int64 array of shape (D + 1,). The document offsets in `sentences`.
+        documents: Int64 array of shape (D + 1,). Document offsets in `sentences`.
 
     Example:
         >>> shard = Shard.create([[[5, 6], [7]], [[8]]])
@@ -51,7 +51,7 @@ class Shard:
 
     @classmethod
     def create(cls, documents: list[list[list[int]]]) -> Shard:
-        """Create a shard from documents, given as lists of sentences with token ids."""
+        """Create a shard from documents, which are lists of sentences of token ids."""
         sentences = [sentence for document in documents for sentence in document]
         return cls(
             np.array([token for sentence in sentences for token in sentence], "uint32"),
@@ -108,7 +108,7 @@ class Shard:
 
 
 def choose_id_type(vocabulary_size: int) -> str:
-    """Return the smallest unsigned integer type for token ids.
+    """Return the smallest unsigned integer type for the token ids of a vocabulary.
 
     Example:
         >>> choose_id_type(30_522), choose_id_type(2**16 + 1)
@@ -118,7 +118,7 @@ def choose_id_type(vocabulary_size: int) -> str:
 
 
 def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Convert lengths of consecutive parts to start offsets, followed by the end offset.
+    """Convert the lengths of consecutive parts to their start offsets and the end offset.
 
     Example:
         >>> compute_splits([2, 1]).tolist()
@@ -145,7 +145,7 @@ MODIFIED = "modified"  # modification times of text files, or None for documents
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Describe a tokenizer by class, vocabulary size, and a checksum over all settings.
+    """Describe a tokenizer by its class, its vocabulary size, and a checksum over all settings.
 
     Raises:
         ValueError: If the tokenizer has a `post_processor`. Examples in a corpus only have a start
@@ -189,13 +189,13 @@ def load_manifest(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Return whether all required manifest fields have valid values."""
+    """Return whether all required fields of a manifest have valid values."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
         numbers = [size, *(shard[name] for shard in shards for name in ("bytes", *COUNTS))]
         texts = [shard[name] for shard in shards for name in ("file", "sha256")]
-        places = [] if whole else [shard["position"] for shard in shards]  # to continue
+        places = [] if whole else [shard["position"] for shard in shards]  # needed to continue
         return (
             type(whole) is bool
             and all(type(number) is int and number > 0 for number in numbers)
@@ -219,11 +219,11 @@ def make_damage_error(path: str | pathlib.Path) -> ValueError:
     )
 
 
-BLOCK_CHARACTERS = 2**22  # maximum number of characters to tokenize at a time
+BLOCK_CHARACTERS = 2**22  # maximum number of characters per call of the tokenizer
 
 
 class Block(NamedTuple):
-    """Tokenized documents together with source positions.
+    """Tokenized documents, and their positions in the source.
 
     Attributes:
         shard: The `Shard` with the documents.
@@ -244,8 +244,8 @@ class CorpusSource(Protocol):
         tokenizer: Dict that describes the tokenizer.
         description: Dict that describes the documents. To continue a corpus, the description must
             be the same.
-        modified: Optional list of integers. File modification times, which must also be the same.
-            None for documents that are not in files.
+        modified: Optional list of integers. Modification times of files, which must also be the
+            same. None for documents that are not in files.
         part: Optional tuple (i, n) for part i of n.
     """
 
@@ -373,7 +373,7 @@ def _make_shards(
     for shard, positions, share in blocks:
         if progress:
             progress.add(shard, share)
-        ends = shard.sentences[shard.documents[1:]]  # number of tokens up to each document's end
+        ends = shard.sentences[shard.documents[1:]]  # in tokens
         first, before = 0, 0
         while first < len(ends):
             behind = int(np.searchsorted(ends, before + shard_tokens - size)) + 1
@@ -389,7 +389,7 @@ def _make_shards(
 
 
 def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
-    """Yield lists of documents with approximately this total number of characters."""
+    """Yield lists of documents that contain about a certain number of characters in total."""
     block, size = [], 0
     for document in documents:
         block.append(document)
@@ -404,7 +404,7 @@ def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[lis
 def _tokenize_documents(
     documents: list[list[str]], tokenizer: Tokenizer
 ) -> tuple[Shard, list[int]]:
-    """Tokenize documents. Return a shard with all non-empty documents, and their indices."""
+    """Tokenize documents. Return a shard of all non-empty documents, and their indices."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
@@ -429,7 +429,7 @@ class CorpusProgress(Progress):
     """Print the number of processed tokens and documents.
 
     Args:
-        shards: List of dicts. Manifest entries of finished shards.
+        shards: List of dicts. Entries of the finished shards in the manifest.
     """
 
     def __init__(self, shards: list[dict]):

@@ -32,7 +32,7 @@ plt = LazyModule(
     "Charts require matplotlib, which is not installed: `pip install matplotlib`.",
 )
 GREY, BLUE, ORANGE = "#9aa5b1", "#1f6feb", "#d9730d"
-PLOTS_PER_ROW = 2  # more plots would be too small on a page
+PLOTS_PER_ROW = 2  # with more plots, each plot would be too small
 
 
 def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> np.ndarray:
@@ -97,7 +97,7 @@ def thresholds(
     y: object,
     labels: Sequence[str] | Mapping[str, str] | None = None,
 ) -> np.ndarray:
-    """Plot precision and recall per label for all thresholds.
+    """Plot the precision and recall of each label for all thresholds.
 
     A grey line shows the current threshold. A dotted line shows the threshold with the best F1
     score, which `tune_thresholds` would choose for these examples.
@@ -166,7 +166,7 @@ def _compute_precision_and_recall(
 
 
 def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
-    """Plot the accuracy and the fraction of answered texts for all values of `abstain_below`.
+    """Plot accuracy and fraction of answered texts for all values of `abstain_below`.
 
     A grey line shows the current value of `abstain_below`.
 
@@ -305,7 +305,7 @@ def confusion_matrix(
     return axes
 
 
-SUMS = {"true": 1, "predicted": 0, "all": None}  # axes over which the counts are summed
+SUMS = {"true": 1, "predicted": 0, "all": None}  # axis over which the counts are summed
 
 
 NO_ANSWER = "no answer"  # label for rows without a prediction
@@ -342,7 +342,7 @@ def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
 
 
 def _count_pairs(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
-    """Count label pairs. Return counts of shape (C, C), true labels first, and the labels."""
+    """Count pairs of labels. Return the counts (C, C), with true labels in rows, and the labels."""
     if len(true) != len(predicted):
         raise ValueError(
             f"`true` has {len(true)} labels, but `predicted` has {len(predicted)}. Expected the "
@@ -393,7 +393,7 @@ def errors(
         top_k: Integer. The maximum number of texts to show. Defaults to 10.
 
     Raises:
-        ValueError: If the model does not predict one label per text.
+        ValueError: If `classifier` does not predict one label per text.
 
     Example:
         >>> import encoder_zoo as ez

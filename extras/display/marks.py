@@ -34,13 +34,13 @@ SMALL = '<small style="font-size:.7em;font-weight:600;margin-left:.4em;opacity:.
 
 @dataclass(frozen=True)
 class Mark:
-    """Mark for the characters from `start` to `end`.
+    """A mark on the characters from `start` to `end`.
 
     Attributes:
         start, end: Integers. The character offsets.
         style: String. CSS style.
-        caption: String. Caption to show after the characters. Defaults to "".
-        sign: String. The prefix for the caption in terminals. Defaults to "".
+        caption: String. Caption after the characters. Defaults to "".
+        sign: String. Prefix of the caption in terminals. Defaults to "".
     """
 
     start: int
@@ -65,8 +65,8 @@ def entities(
             before the types.
 
     Raises:
-        ValueError: If the numbers of texts and results differ, if an entity is outside of the text,
-            or if entities overlap.
+        ValueError: If `texts` and `found` differ in length, if an entity is outside of its text, or
+            if entities overlap.
         TypeError: If a model is passed instead of texts.
 
     Example:
@@ -108,7 +108,7 @@ def answer(
     question: str | None = None,
     true: Sequence[Mapping[str, Any]] | None = None,
 ) -> Picture:
-    """Show an answer in the context.
+    """Show an answer in its context.
 
     Args:
         context: String. The context, as passed to `SpanQA.answer`.
@@ -120,7 +120,7 @@ def answer(
             separate line.
 
     Raises:
-        ValueError: If an answer is outside of the context.
+        ValueError: If an answer is outside of `context`.
 
     Example:
         >>> best = {"text": "Anna", "start": 0, "end": 4, "score": 0.7}
@@ -206,13 +206,13 @@ def _make_entity_marks(
 
 
 def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
-    """Return whether some span is inside another span."""
+    """Return whether a span is inside another span."""
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     return any(b[1] <= a[1] for a, b in itertools.pairwise(ordered))
 
 
 def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
-    """Return whether a span can be drawn next to a mark or nested with a mark."""
+    """Return whether a span can be drawn next to a mark, inside a mark or around a mark."""
     if end <= mark.start or mark.end <= start:
         return True
     around = start <= mark.start and mark.end <= end
@@ -223,7 +223,7 @@ def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
 def _make_answer_marks(
     length: int, answers: list[Mapping], right: list[tuple[int, int]]
 ) -> list[Mark]:
-    """Create marks for answers by dividing the context at all start and end positions."""
+    """Divide the context at the starts and ends of all answers, and create a mark for each part."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
     cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})
@@ -254,14 +254,14 @@ def mark_text(text: str, marks: list[Mark]) -> Picture:
             come first.
 
     Raises:
-        ValueError: If marks overlap.
+        ValueError: If `marks` overlap.
     """
     html, plain = _mark_characters(text, 0, len(text), marks)
     return Picture(PARAGRAPH.format(html), plain)
 
 
 def _mark_characters(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
-    """Mark a part of the text. Return the part as HTML, and as plain text for terminals."""
+    """Mark a part of the text. Return it as HTML, and as plain text for terminals."""
     tagged, plain = [], []
     for i, mark in enumerate(marks):
         if mark.start < offset:  # inside the previous mark
@@ -436,11 +436,11 @@ def attention(
 
     Args:
         model: Task with a preprocessor. Fine-tuning is not required.
-        first: String. The text to show.
-        second: Optional string. Second text of a pair.
-        layer: Integer. The layer index, starting from 0. Defaults to -1, the last layer.
-        head: Optional integer. The head index, starting from 0. If None, all heads will be shown
-            separately. Defaults to 0.
+        first: String. The text.
+        second: Optional string. The second text of a pair.
+        layer: Integer. Index of the layer, starting from 0. Defaults to -1, the last layer.
+        head: Optional integer. Index of the attention head, starting from 0. If None, all heads are
+            shown separately. Defaults to 0.
 
     Returns:
         A picture with two columns of tokens. Each token on the left is connected to the
@@ -448,8 +448,8 @@ def attention(
         two texts. In terminals, only the most attended token is printed for each token.
 
     Raises:
-        ValueError: If the layer or head does not exist, or if the model has no preprocessor.
-        TypeError: If a backbone is passed, because backbones have no tokenizer.
+        ValueError: If `layer` or `head` does not exist, or if `model` has no preprocessor.
+        TypeError: If `model` is a backbone, which has no tokenizer.
 
     Example:
         >>> import encoder_zoo as ez
@@ -498,7 +498,7 @@ def _check_layer(model: Task, layer: int, head: int | None) -> int:
 
 
 def _make_inputs(model: Task, first: str, second: str | None) -> tuple[dict, int]:
-    """Return model inputs, (1, L), and the number of tokens in the first text."""
+    """Return the model inputs, (1, L), and the number of tokens of the first text."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
     examples = preprocessor.encode([first] if second is None else ([first], [second]))
@@ -509,10 +509,10 @@ def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: 
     """Create an SVG drawing with two columns of tokens, and lines that connect them.
 
     Args:
-        title: String. Drawing title.
+        title: String. Title of the drawing.
         tokens: List of L tokens.
-        weights: Array of shape (L, L). The sum of each row is 1.
-        middle: Integer. The index at which the second text starts.
+        weights: Array of shape (L, L). Attention weights. Each row sums to 1.
+        middle: Integer. Index of the token at which the second text starts.
     """
     heights = [ROW_HEIGHT * (index + 0.75) for index in range(len(tokens))]
     lines = [
@@ -537,7 +537,7 @@ def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: 
 
 
 def _format_attention(title: str, tokens: list[str], weights: np.ndarray) -> str:
-    """Return each token and the token it attends to most, for terminals."""
+    """Format each token and the token that it attends to most, for terminals."""
     width = max(map(len, tokens))
     lines = [
         f"{token:>{width}} → {tokens[row.argmax()]} ({row.max():.2f})"

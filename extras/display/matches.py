@@ -1,4 +1,4 @@
-"""Show the matching document word for each query token of a late interaction model."""
+"""Show which word of a document matches each query token in a late interaction model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from encoder_zoo.extras.display.picture import Picture
 BAR_WIDTH = 12  # characters in a terminal
 # Separate adjacent boxes. Line breaks create two boxes.
 BOX = "margin:0 1px;-webkit-box-decoration-break:clone;box-decoration-break:clone;"
-# Letters, except for scripts without spaces, whose tokens are shown separately.
+# Letters, except those of scripts without spaces, whose tokens are shown separately.
 WORD_PATTERN = re.compile(
     "[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff]+"
@@ -40,14 +40,14 @@ REST = '<p style="margin:.4em 0;font-size:.85em">{}</p>'
 
 
 class Match(NamedTuple):
-    """Query token and the most similar document token.
+    """A query token and the most similar document token.
 
     Attributes:
-        token: Tuple (start, end). The character range for the query token.
-        word: Tuple (start, end). The character range for the query word that contains the token.
-        found: Optional tuple (start, end). The character range for the document word, or None for
+        token: Tuple (start, end). Character range of the query token.
+        word: Tuple (start, end). Character range of the query word that contains the token.
+        found: Optional tuple (start, end). Character range of the document word, or None for
             special tokens.
-        score: Float. The dot product.
+        score: Float. Dot product of the two token vectors.
     """
 
     token: tuple[int, int]
@@ -58,11 +58,11 @@ class Match(NamedTuple):
 
 @lock_weights
 def matches(model: Any, query: str, document: str) -> Picture:
-    """Show the matching document word for each query token.
+    """Show which word of a document matches each token of a query.
 
-    Each query word has a color. Matched document words have the color of the most similar query
-    word, and are followed by all matching query words in small letters. A table contains the query
-    tokens and the dot products. The score is the sum over all matches, including special and
+    Each query word has a color. A matched document word has the color of the most similar query
+    word, and is followed by all query words that match it, in small letters. A table contains the
+    query tokens and the dot products. The score is the sum over all matches, including special and
     expansion tokens, which are summarized below the table.
 
     Args:
@@ -128,7 +128,7 @@ def _find_matches(model, query: str, document: str) -> tuple[list[Match], float,
 
 
 def _find_word(text: str, begin: int, end: int) -> tuple[int, int]:
-    """Find the word that contains a token. Return the character range.
+    """Return the character range of the word that contains a token.
 
     Example:
         >>> _find_word("He resets it.", 3, 6), _find_word("Rom, 東京", 5, 6)

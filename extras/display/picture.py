@@ -1,4 +1,4 @@
-"""Pictures for notebooks and terminals."""
+"""Display pictures in notebooks and terminals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Picture:
     Notebooks display pictures on the last line of a cell. Use `+` to combine pictures.
 
     Args:
-        html: String. Picture as HTML, with styles and escaped texts.
+        html: String. The picture as HTML, with styles and escaped texts.
         text: String. The picture as text.
 
     Example:
@@ -69,11 +69,11 @@ class Picture:
         """Write the picture to an HTML page.
 
         Args:
-            path: File path, such as "entities.html".
+            path: Path of the file, such as "entities.html".
             title: String. The title above the picture. Defaults to "".
 
         Raises:
-            ValueError: If the file exists and was not written by this method.
+            ValueError: If `path` exists and was not written by this method.
         """
         title = escape_html(title)
         heading = f"<h1>{title}</h1>" if title else ""
@@ -83,6 +83,6 @@ class Picture:
 
 
 def _is_page(path: pathlib.Path) -> bool:
-    """Check whether a file was written by `Picture.save`."""
+    """Return whether a file was written by `Picture.save`."""
     with open(path, "rb") as file:
         return b'<meta name="generator" content="encoder_zoo">' in file.read(500)

@@ -1,4 +1,4 @@
-"""Explain answers by words in the question and the context.
+"""Explain answers by the words in the question and the context.
 
 Comments use these letters for shapes: L sequence.
 """
@@ -72,7 +72,7 @@ def explain_answers(
 
 
 class Columns(NamedTuple):
-    """Start positions (W,) of question and context in all windows, and "no answer" positions."""
+    """Positions (W,) at which question, context and "no answer" start in each window."""
 
     question: np.ndarray
     context: np.ndarray
@@ -80,14 +80,15 @@ class Columns(NamedTuple):
 
 
 class SpanPositions(NamedTuple):
-    """Possible answer in a window, given by start and end positions.
+    """A possible answer in a window, given by its start and end positions.
 
     Attributes:
-        score: Float. Sum of the outputs at these positions, or the "no answer" output for beam
-            heads.
-        weights: Array of shape (1, ...). 1 for the outputs at these positions, 0 for all others.
+        score: Float. The sum of the outputs at these positions, or the "no answer" output of a beam
+            head.
+        weights: Array of shape (1, ...). 1 for the outputs at these positions, and 0 for all
+            others.
         inputs: Dict {name: (1, L)}. Model inputs for the window.
-        question: Integer. The start position of the question.
+        question: Integer. Start position of the question.
         context: Tuple of integers (start position of the context, index of the first token in the
             context, number of tokens).
     """
@@ -108,7 +109,7 @@ def _find_spans(
     columns: Columns,
     answer: Answer,
 ) -> list[SpanPositions]:
-    """Find all token spans in a window that match the answer characters exactly.
+    """Find all token spans in a window that cover exactly the characters of an answer.
 
     Several spans can match, because tokens can share characters. `offsets` contains the start and
     end offsets of all context tokens.
@@ -138,9 +139,9 @@ def _find_spans(
 def _list_bounds(
     starts: np.ndarray, ends: np.ndarray, answer: Answer, column: int
 ) -> list[tuple[int, int]]:
-    """List pairs of start and end positions in a window that match an answer.
+    """List the pairs of start and end positions in a window that match an answer.
 
-    `starts` and `ends` are token offsets in the window.
+    `starts` and `ends` are character offsets of the tokens in the window.
     """
     real = starts < ends
     first = np.flatnonzero(real & (starts == answer["start"])) + column

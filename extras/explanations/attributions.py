@@ -1,4 +1,4 @@
-"""Compute word attributions, which measure the contribution of each word to an output.
+"""Compute attributions, which measure how much each word contributes to an output.
 
 Comments use these letters for shapes: L sequence, T tokens of a text.
 """
@@ -27,12 +27,12 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class Part(NamedTuple):
-    """Tokens from a text or a text window in an example.
+    """The tokens of a text, or of a window of a text, in an example.
 
     Attributes:
-        text: String. Complete text.
-        column: Integer. The position of the first token in the example.
-        words: Integer array of shape (T,). The word index of each token.
+        text: String. The complete text.
+        column: Integer. Position of the first token in the example.
+        words: Integer array of shape (T,). Index of the word that contains each token.
         starts: Integer array. Start offset of each word in the text.
         ends: Integer array. End offset of each word, or 0 for words without characters.
     """
@@ -47,11 +47,11 @@ class Part(NamedTuple):
 COMPLETENESS_TOLERANCE = 1e-3  # relative to the sum of all attributions
 # Minimum fraction of the tolerance for short intervals, because of rounding errors.
 MIN_TOLERANCE_SHARE = 0.01
-MAX_POINTS = 1000  # more points do not help, because outputs are not accurate enough
+MAX_POINTS = 1000  # the outputs are not accurate enough for more points
 
 
 class Attribution(NamedTuple):
-    """Contribution of each token to an output.
+    """The contribution of each token to an output.
 
     Attributes:
         tokens: Float64 array of shape (L,). Attribution of each token.
@@ -85,7 +85,7 @@ NODES, LOBATTO_WEIGHTS = compute_lobatto_nodes(7)
 
 
 def integrate_gradients(along: Callable) -> Attribution:
-    """Compute integrated gradients, which sum to the difference of output and baseline.
+    """Compute integrated gradients, which sum to the output minus the baseline.
 
     Args:
         along: A function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
@@ -122,7 +122,7 @@ def integrate_gradients(along: Callable) -> Attribution:
 
 
 def multiply_gradient(along: Callable) -> Attribution:
-    """Compute attributions with a single gradient. This is faster, but the sum is not exact.
+    """Compute attributions from a single gradient, which is faster, but the sum is not exact.
 
     Args:
         along: See `integrate_gradients`.
@@ -139,7 +139,7 @@ def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
 
     Args:
         tokens: The `TokenizedTexts` with all texts.
-        row: Integer. The text index.
+        row: Integer. Index of the text.
     """
     first, last, words = (
         field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
@@ -153,19 +153,19 @@ def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
 
 
 def select_window(text: Part, column: int, begin: int, count: int) -> Part:
-    """Select the text tokens in a window.
+    """Select the tokens of a text that are in a window.
 
     Args:
         text: The `Part` with the whole text, as returned by `select_tokens`.
-        column: Integer. The position of the first window token in the example.
-        begin: Integer. The index of the first window token in the text.
+        column: Integer. Position of the first token of the window in the example.
+        begin: Integer. Index of the first token of the window in the text.
         count: Integer. The number of tokens in the window.
     """
     return text._replace(column=column, words=text.words[begin : begin + count])
 
 
 def make_example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
-    """Create the model inputs for an encoded example, {name: (1, L)}."""
+    """Create the model inputs of an encoded example, {name: (1, L)}."""
     example = take_examples(examples, [index])
     inputs = keras.utils.unpack_x_y_sample_weight(task.batch_maker.collate()(example))[0]
     return {name: values.numpy() for name, values in inputs.items()}
@@ -184,7 +184,7 @@ def compute_attributions(
     Args:
         task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the example.
-        parts: Sequence of `Part` objects. Texts in the example.
+        parts: Sequence of `Part` objects. The texts in the example.
         weights: Array of shape (1, ...). Weights of the outputs in the sum.
         method: String. Key in `ATTRIBUTION_METHODS`.
         batch_size: Optional integer. The number of points per batch. If None, the default will be
@@ -206,7 +206,7 @@ def compute_attributions(
 
 
 def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
-    """Sum token attributions for each word in a text."""
+    """Sum the attributions of the tokens of each word in a text."""
     found, unseen = [], 0.0
     for word in dict.fromkeys(part.words.tolist()):
         tokens = np.flatnonzero(part.words == word)
@@ -249,7 +249,7 @@ def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) ->
 
 
 def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
-    """Log a warning if the attributions do not sum to the logit change."""
+    """Log a warning if attributions do not sum to the change of the logit."""
     if method != "integrated_gradients":
         return
     gaps = [
@@ -269,13 +269,13 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
 
 
 def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
-    """Compute a weighted sum of outputs for one text with several different embeddings.
+    """Compute a weighted sum of the outputs for several embeddings of one text.
 
     Args:
         task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the text.
         weights: Array of shape (1, ...). Weights of the outputs in the sum.
-        vectors: Array of shape (n, L, D). Embeddings that replace the text embeddings.
+        vectors: Array of shape (n, L, D). Embeddings that replace the embeddings of the text.
 
     Returns:
         A float32 array of shape (n,).
@@ -294,11 +294,10 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
 def compute_values_and_gradients(
     function: Callable, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute function values (n,) and gradients (n, ...) for all rows in `x`.
+    """Compute the values (n,) and the gradients (n, ...) of a function for all rows in `x`.
 
     Args:
-        function: A function that maps (n, ...) to (n,). Each value must only depend on the same
-            row.
+        function: A function that maps (n, ...) to (n,). Each value must only depend on its own row.
         x: Float32 array of shape (n, ...).
 
     Example:
@@ -340,8 +339,9 @@ def make_line(
         batch_size: Integer. The number of points per batch.
 
     Returns:
-        A function that maps points (n,) to outputs (n,) and slopes (n, L). The slope of a token
-        is the output change due to this token embedding, along the line between both texts.
+        A function that maps points (n,) to outputs (n,) and slopes (n, L). The slope of a token is
+        the derivative of the output with respect to the embedding of the token, along the line
+        between the two texts.
     """
     start, end = (
         ops.convert_to_numpy(

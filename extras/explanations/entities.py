@@ -74,13 +74,13 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
 
 
 def _find_members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
-    """Find all tokens that overlap an entity. Token starts and ends must be sorted."""
+    """Find all tokens that overlap an entity. The starts and ends of tokens must be sorted."""
     first = np.searchsorted(ends, entity["start"], side="right")
     return np.arange(first, np.searchsorted(starts, entity["end"]))
 
 
 def _make_weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """Create weights (1, L, C) to average the best tag logits over tokens."""
+    """Create weights (1, L, C) that average the best tag logits over tokens."""
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)
     weights[0, columns, best] = 1 / len(columns)

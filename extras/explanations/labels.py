@@ -89,7 +89,7 @@ def _make_parts(
     examples: dict,
     number: int,
 ) -> list[Part]:
-    """Return the part of every text (one or two) that window `number` contains."""
+    """Return the part of each text that window `number` contains."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
     columns = tokenizer.first_column, second + tokenizer.template.num_second
     found = []
@@ -100,7 +100,7 @@ def _make_parts(
 
 
 def _compute_shares(logits: np.ndarray, pooling: str) -> np.ndarray:
-    """Compute the weight of each window for each logit, (W, C)."""
+    """Compute the weight of each window in each logit, (W, C)."""
     if pooling == "max":
         return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
     return np.full_like(logits, 1 / len(logits))
@@ -116,7 +116,7 @@ def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
 
 
 def _get_score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
-    """Compute a class probability, or the predicted value for regression."""
+    """Compute the probability of a class, or the predicted value of a regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])
     return float(classifier._class_answers.compute_probabilities(logits)[index])

@@ -42,13 +42,13 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 
 def list_files() -> set[str]:
-    """List all file names in KerasHub presets."""
+    """List the names of all files in KerasHub presets."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
     return {CONFIG, MANIFEST, *list_tokenizer_file_names(), *weights, *_OTHERS}
 
 
 def list_tokenizer_file_names() -> set[str]:
-    """List all tokenizer file names in KerasHub presets."""
+    """List the names of all tokenizer files in KerasHub presets."""
     named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
 
@@ -70,11 +70,11 @@ def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None
 
 
 class KerasHubCheckpoint(Checkpoint):
-    """Checkpoint in a KerasHub preset, for example from Kaggle.
+    """The checkpoint in a KerasHub preset, for example from Kaggle.
 
-    The model computes the same outputs as in KerasHub. For this reason, hard-coded KerasHub values
-    are used, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head. Token ids can
-    differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
+    The model computes the same outputs as in KerasHub. For this reason, it uses the values that
+    KerasHub hard-codes, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head.
+    Token ids can differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
 
     Args:
         files: `FolderFiles` to read a folder with `config.json` and `model.weights.h5`.
@@ -184,7 +184,7 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Find the family for the tokenizer in a KerasHub preset. Return None for other folders.
+    """Find the family of the tokenizer in a KerasHub preset. Return None for other folders.
 
     Args:
         files: `FolderFiles` to read a preset. Only the tokenizer files are required.
@@ -201,7 +201,7 @@ def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
 
 
 def _find_family(files: FolderFiles, name: object) -> Family:
-    """Find the family for a backbone class name in config.json."""
+    """Find the family by the class name of the backbone in config.json."""
     families = {names.backbone: family for family, names in KERAS_HUB.items()}
     return get_family(_look_up(families, name, files.path / CONFIG))
 
@@ -210,7 +210,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
     """Read the tokenizer in a KerasHub preset. Return None for presets without a tokenizer.
 
     Raises:
-        ValueError: If the family requires a different tokenizer class.
+        ValueError: If `family` requires another tokenizer class.
     """
     path, names = files.path / _TOKENIZER, KERAS_HUB[family.name]
     if _TOKENIZER not in files:
@@ -238,7 +238,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
 
 
 def _read_head(settings: Mapping, path: pathlib.Path) -> dict:
-    """Get the head settings from the manifest."""
+    """Get the settings of the head from the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0
     names = labels is None or (

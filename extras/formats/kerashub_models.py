@@ -65,7 +65,7 @@ def save_for_keras_hub(
     Args:
         model: Backbone or task to save.
         tokenizer: Optional tokenizer to save with a backbone.
-        dtype: Optional string. The weight dtype. If None, the model dtype will be used.
+        dtype: Optional string. Dtype of the weights. If None, the dtype of the model is used.
         folder: Path. Folder to write or replace.
         settings: Dict. The fields to write to the manifest.
         about: The `Description` for the model card.
@@ -93,11 +93,11 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
 
     Args:
         backbone: The `Backbone` to convert.
-        dtype: Optional string. The new model dtype. If None, the backbone dtype policy will be
+        dtype: Optional string. Dtype of the new model. If None, the dtype policy of the backbone is
             used.
 
     Raises:
-        ValueError: If KerasHub does not support the family or a backbone setting.
+        ValueError: If KerasHub does not support the family or a setting of the backbone.
     """
     names = _get_names(backbone)
     _check_built_in(names.backbone, names.built_in, backbone)
@@ -169,7 +169,7 @@ def make_keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Mod
 
     Args:
         task: `SequenceClassifier` or `MaskedLM` to convert.
-        dtype: Optional string. The new model dtype. If None, the backbone dtype policy will be
+        dtype: Optional string. Dtype of the new model. If None, the dtype policy of the backbone is
             used.
 
     Raises:
@@ -217,7 +217,7 @@ def _get_class(name: str) -> type:
 
 
 def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) -> None:
-    """Compare settings with the hard-coded values in KerasHub."""
+    """Compare settings with the values that KerasHub hard-codes."""
     for name, value in built_in.items():
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
@@ -285,7 +285,7 @@ def _find_layer(model: keras.Model, group: str) -> keras.layers.Layer:
 
 
 def _convert_to_snake_case(name: str) -> str:
-    """Convert a class name to snake case, like Keras for default layer names.
+    """Convert a class name to snake case, as Keras does for default layer names.
 
     Example:
         >>> _convert_to_snake_case("MaskedLMHead")

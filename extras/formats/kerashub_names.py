@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubHead:
-    """KerasHub names for a task and the head layers.
+    """The names of a task and of the layers of its head in KerasHub.
 
     Attributes:
-        task: String. The task class name.
+        task: String. Class name of the task.
         groups: Dict that maps attribute paths in the task to group names in weight files.
         built_in: Dict that maps task arguments to hard-coded values in KerasHub.
     """
@@ -23,14 +23,14 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """KerasHub names and hard-coded values for an encoder family.
+    """The names and hard-coded values of an encoder family in KerasHub.
 
     Attributes:
-        backbone: String. Backbone class name.
+        backbone: String. Class name of the backbone.
         built_in: Dict that maps backbone arguments to hard-coded values in KerasHub.
         groups: Dict that maps attribute paths in the backbone to group names in weight files.
         heads: Dict that maps head names (see `Family.heads`) to `KerasHubHead`.
-        tokenizer: String. The tokenizer class name.
+        tokenizer: String. Class name of the tokenizer.
         tokenizer_file_names: Dict that maps file names in Hugging Face folders to file names in
             KerasHub.
         tokenizer_settings: Dict that maps settings in tokenizer_config.json to tuples (name in
@@ -39,8 +39,8 @@ class KerasHubNames:
             in this package.
         tokenizer_built_in: Dict that maps tokenizer attributes in this package to hard-coded values
             in KerasHub.
-        arguments: Dict that maps backbone arguments to different names in KerasHub. Several
-            arguments can be mapped to the same name.
+        arguments: Dict that maps backbone arguments to their names in KerasHub, if the names
+            differ. Several arguments can be mapped to the same name.
         blocks: Dict that maps backbone attributes with lists of blocks to prefixes of group names.
     """
 

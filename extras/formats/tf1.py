@@ -30,10 +30,10 @@ WEIGHTS = None  # repositories always contain the other files too
 
 @dataclasses.dataclass(frozen=True)
 class Tf1Names:
-    """Names in TensorFlow 1 checkpoints for an encoder family.
+    """The names in TensorFlow 1 checkpoints of an encoder family.
 
     Attributes:
-        config_file: String. The configuration file name.
+        config_file: String. File name of the configuration.
         parts: Tuple of pairs (regular expression, replacement), which are applied to variable names
             in order.
     """
@@ -106,7 +106,7 @@ def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict
 
 
 class Tf1Checkpoint(Checkpoint):
-    """TensorFlow 1 checkpoint in a folder. The checkpoint contains no code.
+    """A TensorFlow 1 checkpoint in a folder. It contains no code.
 
     TensorFlow can only read files by path, and they could be replaced after they were checked. For
     this reason, checked files are copied and the copies are read.

@@ -29,7 +29,7 @@ logger = logging.getLogger("encoder_zoo")
 
 JSON_TYPE = "application/json"
 CLIENT_LEFT = 499  # status code in metrics and logs, as in nginx
-MAX_INLINE_ANSWERS = 4  # maximum number of answers to serialize in the event loop
+MAX_INLINE_ANSWERS = 4  # longer lists of answers are not serialized in the event loop
 # Many clients do not read the response before the end of the request. If a request is too large,
 # read at most this multiple of the maximum size before sending the error.
 DISCARDED_RATIO = 16
@@ -60,13 +60,13 @@ class Service:
                 for name, task in named.items()
                 if route.supports_model(task)
             ]
-            if route.method == "rank":  # use a Reranker by default, if available
+            if route.method == "rank":  # a Reranker is the default, if there is one
                 found.sort(key=lambda model: not hasattr(model.task, "activation"))
             if found:
                 self.served[route.method] = {model.name: model for model in found}
 
     async def warm_up(self) -> None:
-        """Compute example requests for all models. After this, the service is ready."""
+        """Compute example requests for all models, after which the service is ready."""
         for route in ROUTES:
             for model in self.served.get(route.method, {}).values():
                 try:
@@ -96,7 +96,7 @@ class Service:
             )
 
     def choose_model(self, route: Route, fields: Fields) -> ServedModel:
-        """Return the model for a request. By default, the first model will be used."""
+        """Return the model that a request names. The default is the first model."""
         served = self.served[route.method]
         name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))
         if name not in served:
@@ -109,7 +109,7 @@ class Service:
         return served[name]
 
     async def answer(self, route: Route, request: Request) -> Response:
-        """Compute the response for a request."""
+        """Compute the response to a request."""
         fields = Fields(read_json(await read_body(request, self.limits)), self.limits.max_texts)
         question = route.read(self.choose_model(route, fields), fields)
         fields.refuse_others()
@@ -128,7 +128,7 @@ class Service:
         return Response(content, media_type=JSON_TYPE)
 
     def make_endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Create a function to handle requests for a route."""
+        """Create a function that handles the requests to a route."""
 
         async def respond(request: Request) -> Response:
             start = time.perf_counter()
@@ -153,23 +153,23 @@ class Service:
         return respond
 
     async def report_health(self, request: Request) -> Response:
-        """Handle a request for `/health`. If the service is ready, the status code is 200."""
+        """Handle a request to `/health`. The status code is 200 if the service is ready."""
         return make_response({"status": self.status}, 200 if self.status == "ready" else 503)
 
     async def report_metrics(self, request: Request) -> Response:
-        """Handle a request for `/metrics`."""
+        """Handle a request to `/metrics`."""
         content_type = prometheus_client.CONTENT_TYPE_LATEST
         return Response(self.metrics.format_text(), headers={"Content-Type": content_type})
 
     async def list_models(self, request: Request) -> Response:
-        """Handle a request for `/v1/models`. The response names all models and indexes."""
+        """Handle a request to `/v1/models`. The response names all models and indexes."""
         names = dict.fromkeys(name for served in self.served.values() for name in served)
         data = [{"id": name, "object": "model", "owned_by": "encoder_zoo"} for name in names]
         return make_response({"object": "list", "data": data})
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Start the queue and the warm-up. During shutdown, wait for accepted requests."""
+        """Start the queue and the warm-up. At shutdown, finish the accepted requests."""
         self.batcher.start()
         warm_up = asyncio.create_task(self.warm_up())
         yield
@@ -192,9 +192,9 @@ def create_app(
     options. A single thread computes all batches.
 
     Args:
-        models: Dict mapping model names to tasks or opened exports. The field `model` can be used
-            to choose a model for a request. By default, the first model with the required method
-            will be used. Exports should be opened with `ez.open_export(folder, spinning=False)`.
+        models: Dict mapping model names to tasks or opened exports. The field `model` of a request
+            chooses a model. By default, the first model with the required method is used. Exports
+            should be opened with `ez.open_export(folder, spinning=False)`.
         indexes: Optional dict mapping index names to indexes, for the route `/search`.
         limits: `Limits` for requests and batches. Defaults to `Limits()`.
 
@@ -259,7 +259,7 @@ async def wait_for_answers(request: Request, asked: Coroutine[Any, Any, list]) -
     """Wait for the answers. If the client disconnects, cancel the job.
 
     Raises:
-        ClientDisconnect: If the client disconnects.
+        ClientDisconnect: If the client disconnects before the answers are ready.
     """
 
     async def leave() -> None:
@@ -306,7 +306,7 @@ def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
 
 
 def refuse_for_now(status: int, message: str) -> Response:
-    """Create a response to ask the client to try again later."""
+    """Create a response that asks the client to try again later."""
     return make_response(Refusal(status, message).make_body(), status, {"Retry-After": "1"})
 
 
@@ -322,7 +322,7 @@ async def refuse_path(request: Request, error: Exception) -> Response:
 def make_response(
     body: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Create a JSON response in ASCII, so that a message can contain any string of a request."""
+    """Create a JSON response in ASCII, because messages can contain any string of a request."""
     return Response(write_json(body), status, headers, JSON_TYPE)
 
 

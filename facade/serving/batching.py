@@ -31,14 +31,14 @@ class Stopping(Exception):
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """The rows of a request. For each row, one answer will be computed.
+    """The rows of a request, with one answer per row.
 
     Args:
         key: Hashable value. All jobs with the same key can be batched together.
-        run: Function to compute a list of answers for a list of rows. The list can contain rows of
+        run: A function that maps a list of rows to a list of answers. The list can contain rows of
             other jobs with the same key.
         rows: List of rows, for example texts.
-        count: Function to count the tokens of each row in a list of rows.
+        count: A function that counts the tokens of each row in a list.
         is_short: Boolean. Whether to count tokens in the event loop instead of a thread. This is
             faster for short texts. On a busy machine with two cores and 32 clients, the throughput
             without the model increased from 88 and 83 to 125 and 160 sentences per second. Defaults
@@ -63,7 +63,7 @@ class WaitingJob:
     Attributes:
         pending: Deque of row indices without an answer, sorted by length in descending order.
         answers: Dict mapping row indices to answers.
-        arrived: Float. The time of adding the job to the queue.
+        arrived: Float. Time at which the job was added to the queue.
     """
 
     def __init__(self, job: Job, future: asyncio.Future):
@@ -88,12 +88,12 @@ Batch = list[tuple[WaitingJob, list[int]]]
 
 
 class Batcher:
-    """Queue for jobs, with a thread to compute batches.
+    """Queue of jobs, with a thread that computes batches.
 
     Args:
         limits: `Limits` for the queue and for batches.
-        on_batch: Function to call after each batch, with the number of texts, the number of tokens
-            and the time in seconds.
+        on_batch: A function that is called after each batch with the number of texts, the number of
+            tokens and the time in seconds.
     """
 
     def __init__(self, limits: Limits, on_batch: Callable[[int, int, float], None]):
@@ -107,11 +107,11 @@ class Batcher:
         self.waiting = 0  # number of rows in the queue
 
     def start(self) -> None:
-        """Start to compute jobs in the running event loop."""
+        """Start computing jobs in the running event loop."""
         self._runner = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Wait for all accepted jobs, and then stop all threads."""
+        """Finish all accepted jobs, and then stop all threads."""
         self._is_closing = True
         self._changed.set()
         if self._runner is not None:
@@ -217,7 +217,7 @@ class Batcher:
         return batch
 
     async def _compute(self, batch: Batch) -> None:
-        """Compute a batch. If an error is raised, compute each job separately."""
+        """Compute a batch. After an error, compute each job separately."""
         rows = [waiting.job.rows[i] for waiting, indices in batch for i in indices]
         costs = [waiting.job.costs[i] for waiting, indices in batch for i in indices]
         start = time.perf_counter()
@@ -264,13 +264,13 @@ class Batcher:
 
 
 def call_safely(function: Callable[[Rows], Any], rows: Rows) -> Any:
-    """Call a function. Errors that would stop the event loop are converted to a RuntimeError.
+    """Call a function, and convert errors that would stop the event loop to a RuntimeError.
 
-    This is needed for `SystemExit` and panics in Rust libraries, because they do not inherit from
-    `Exception`. It is also needed for `StopIteration`, which is not supported by futures.
+    `SystemExit` and panics of Rust libraries are converted, because they do not inherit from
+    `Exception`. `StopIteration` is converted, because futures do not support it.
 
     Raises:
-        RuntimeError: If the function raises an error of this kind.
+        RuntimeError: If `function` raises such an error.
     """
     try:
         return function(rows)

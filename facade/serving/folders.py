@@ -18,12 +18,12 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
 
     Args:
         sources: List of strings. Folders to open, as written by `save_to_preset`, `export` or the
-            `save` method of an index. To call `Reranker.from_preset(SOURCE)`, use
-            `"Reranker=SOURCE"`. The folder name will be used as the name of the model or index.
+            `save` method of an index. `"Reranker=SOURCE"` calls `Reranker.from_preset(SOURCE)`. The
+            name of a folder is the name of its model or index.
 
     Returns:
-        Tuple of a dict of models and a dict of indexes. For each index, the first matching embedder
-        will be used.
+        Tuple of a dict of models and a dict of indexes. Each index uses the first model that
+        matches its embedder.
 
     Raises:
         FileNotFoundError: If a folder does not exist.
@@ -72,7 +72,7 @@ def split_class(source: str) -> tuple[str | None, str]:
 
 
 def read_kind(folder: str | os.PathLike[str]) -> str:
-    """Read the manifest of a folder to find the name of the task or index.
+    """Read the name of the task or index from the manifest of a folder.
 
     Raises:
         FileNotFoundError: If the folder or its manifest does not exist.

@@ -13,10 +13,10 @@ TOKENS_BUCKETS = (16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """Metrics for the service. Labels never contain values from clients, for safety.
+    """Metrics of the service. For safety, labels never contain values from clients.
 
     Args:
-        count_waiting: Function to count the texts in the queue.
+        count_waiting: A function that counts the texts in the queue.
     """
 
     def __init__(self, count_waiting: Callable[[], float]):

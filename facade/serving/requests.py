@@ -10,11 +10,11 @@ from encoder_zoo.common.wording import find_close_names, invalid, suggest_names
 
 
 class Refusal(Exception):
-    """Exception to reject a request with an error response.
+    """Exception that rejects a request with an error response.
 
     Args:
-        status: Integer. HTTP status code to return.
-        message: String. Error message to send to the client.
+        status: Integer. HTTP status code of the response.
+        message: String. Error message for the client.
         field: Optional string. Name of the invalid field.
         code: Optional string. Error code in the OpenAI API, such as "model_not_found".
     """
@@ -58,11 +58,11 @@ def read_json(content: bytes) -> dict[str, Any]:
 
 
 class Fields:
-    """Fields of a request. Call `refuse_others` after reading all supported fields.
+    """The fields of a request. Call `refuse_others` after reading all supported fields.
 
     Args:
         given: Dict mapping field names to values. None is the same as a missing field.
-        max_texts: Integer. Maximum number of texts to accept per field.
+        max_texts: Integer. Maximum number of texts per field.
 
     Example:
         >>> fields = Fields({"texts": "Hello.", "top_k": 2}, max_texts=8)
@@ -90,9 +90,9 @@ class Fields:
         """Return the value of an optional field.
 
         Args:
-            name: String. Name of the field to read.
-            holds: Function to validate the value. Should return True for valid values.
-            expected: String. Description of valid values for the error message.
+            name: String. Name of the field.
+            holds: A function that returns whether a value is valid.
+            expected: String. The valid values, for the error message.
             default: Value to return if the field is missing. Defaults to None.
 
         Raises:
@@ -113,7 +113,7 @@ class Fields:
         """Return the value of a required field as a list of texts.
 
         Args:
-            name: String. Name of the field to read.
+            name: String. Name of the field.
             pairs: Boolean. Whether to accept pairs of texts. Defaults to False.
 
         Raises:
@@ -134,11 +134,11 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Return a dict of method options. The values will be validated by the model.
+        """Return the options of the method, whose values the model validates.
 
         Raises:
-            Refusal: If a value contains a lone surrogate or is nested too deeply, which a model
-                does not check.
+            Refusal: If a value contains a lone surrogate or is nested too deeply. Models do not
+                check this.
         """
         self.known += names
         options = {name: self._given[name] for name in names if name in self._given}

@@ -1,4 +1,4 @@
-"""Routes of the service, with functions to parse requests and to create responses."""
+"""Routes of the service, with functions that parse requests and create responses."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from encoder_zoo.serving.requests import Fields, Refusal, is_text
 from encoder_zoo.tasks.base.classes import compute_sigmoid
 
 MAX_SHORT_CHARACTERS = 2000  # maximum number of characters for short requests
-BYTES_PER_TOKEN = 4  # an estimate, used for models without a tokenizer
+BYTES_PER_TOKEN = 4  # an estimate for models without a tokenizer
 
 
 class Question(NamedTuple):
-    """A job, with a function to create the response.
+    """A job, with a function that creates the response.
 
     Attributes:
         job: The `Job` to compute.
-        write: Function to convert the list of answers to the response body.
+        write: A function that converts the list of answers to the response body.
     """
 
     job: Job
@@ -34,14 +34,14 @@ class Question(NamedTuple):
 
 
 class ServedModel(NamedTuple):
-    """A model or index to use for requests.
+    """A model or index that answers requests.
 
     Attributes:
         name: String. Name of the model in requests and responses.
         task: A task, an opened export or an index.
         limits: `Limits` for requests and batches.
-        on_truncated: Function to call after batches with truncated texts, with the name of the
-            model, the number of truncated texts and the log message.
+        on_truncated: A function that is called after batches with truncated texts. It takes the
+            name of the model, the number of truncated texts and the log message.
     """
 
     name: str
@@ -52,17 +52,17 @@ class ServedModel(NamedTuple):
     def ask(
         self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
     ) -> Job:
-        """Create a job to be batched with other jobs for the same method and options."""
+        """Create a job that is batched with other jobs for the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
         is_short = sum(map(len, find_texts(rows))) <= MAX_SHORT_CHARACTERS
         return Job(key, self.count_truncated(run), rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
-        """Create a job with a single row, to be computed in a separate batch."""
+        """Create a job with a single row that is computed in a separate batch."""
         return Job(object(), self.count_truncated(run), [row], self.count_tokens)
 
     def count_truncated(self, run: Callable[[Rows], Sequence]) -> Callable[[Rows], Sequence]:
-        """Wrap a function to count truncated texts instead of logging a message per batch."""
+        """Wrap a function so that truncated texts are counted instead of logged for each batch."""
 
         def run_and_count(rows: Rows) -> Sequence:
             counts: dict[tuple[int, str], tuple[int, int]] = {}
@@ -309,7 +309,7 @@ def read_search(model: ServedModel, fields: Fields) -> Question:
 
 
 def write_answers(model: ServedModel, kind: str = "model") -> Callable[[list], dict]:
-    """Return a function to convert a list of answers to the response body."""
+    """Return a function that converts a list of answers to the response body."""
     return lambda answers: {kind: model.name, "answers": answers}
 
 
@@ -322,7 +322,7 @@ class Route(NamedTuple):
     Attributes:
         paths: Tuple of strings. URL paths of the route.
         method: String. Name of the model method to call.
-        read: Function to create a `Question` for a model and the fields of a request.
+        read: A function that creates a `Question` from a model and the fields of a request.
         texts: String. Name of the field with texts.
         example: Dict. Additional fields for warm-up requests.
     """
@@ -364,7 +364,7 @@ ROUTES = (
 
 
 def make_examples(route: Route, model: ServedModel) -> Iterator[Question]:
-    """Create requests for warming up: a short text, a batch of short texts and a long text."""
+    """Create requests for the warm-up: a short text, a batch of short texts and a long text."""
     short = EXAMPLE + "[MASK] <mask>" if route.method == "fill_mask" else EXAMPLE
     takes_labels = "labels" in inspect.signature(getattr(model.task, route.method)).parameters
     batch = min(model.limits.max_batch_texts, model.limits.max_queue_texts)

@@ -27,7 +27,7 @@ Checks = Iterator[tuple[str, Callable[[], None]]]
 
 
 def check_family(family: Family) -> None:
-    """Run all checks for a family. The family should be registered.
+    """Run all checks for a registered family.
 
     Args:
         family: The `Family` to check, for example `MyBackbone.family`.
@@ -40,12 +40,12 @@ def check_family(family: Family) -> None:
 
 
 def check_task(task: type[Task], families: Iterable[Family] | None = None) -> None:
-    """Run all checks for a task. The task should be registered.
+    """Run all checks for a registered task.
 
     Args:
         task: The task class to check.
         families: Optional iterable of families to use for backbones. If None, the first registered
-            family supported by the task will be used.
+            family that the task supports is used.
 
     Raises:
         AssertionError: If a check fails. The message contains the names of the task, the family and
@@ -69,8 +69,8 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
 
     Args:
         task: Task class.
-        families: Iterable of families to use for backbones. If None, this uses the first registered
-            family supported by this task.
+        families: Optional iterable of families to use for backbones. If None, the first registered
+            family that the task supports is used.
     """
     if families is None:
         families = [next(family for family in list_families() if task.supports(family))]

@@ -74,7 +74,7 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
 
 @contextlib.contextmanager
 def assert_refused(words: str) -> Iterator[None]:
-    """Assert that a ValueError or TypeError is raised, with these words in the message."""
+    """Assert that a ValueError or TypeError is raised whose message contains certain words."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -101,7 +101,7 @@ def assert_no_warnings() -> Iterator[None]:
 
 
 def make_other_value(default: object) -> object:
-    """Return a different value than the default. If no other value is known, return the default."""
+    """Return a value other than the default. If no other value is known, return the default."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

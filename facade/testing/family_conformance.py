@@ -52,7 +52,7 @@ def the_heads_have_known_activations(family: Family) -> None:
 
 
 def make_changed_arguments(family: Family) -> dict[str, object]:
-    """Return arguments for a small backbone, using other values than the defaults."""
+    """Return arguments for a small backbone with values other than the defaults."""
     rules = get_argument_rules(family.backbone)
     changed = {
         name: comparing.make_other_value(v)

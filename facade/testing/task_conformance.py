@@ -154,7 +154,7 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
 
 
 def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
-    """Check that the preprocessor of another task is not accepted. The error names the class."""
+    """Check that the preprocessor of another task raises an error that names the expected class."""
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.get_family_head(family).pooled)

@@ -182,7 +182,7 @@ def backbone(family: Family, **arguments: object) -> Backbone:
 
     Args:
         family: The `Family` of the backbone.
-        **arguments: Keyword arguments for the backbone, to use instead of the defaults.
+        **arguments: Arguments for the backbone that replace the defaults.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -194,12 +194,12 @@ def backbone(family: Family, **arguments: object) -> Backbone:
 
 
 def task(family: Family, cls: type[Task], **arguments: object) -> Task:
-    """Create a small task. The backbone includes a pooler if needed for the head.
+    """Create a small task. The backbone has a pooler if the head needs it.
 
     Args:
         family: The `Family` of the backbone.
         cls: The task class.
-        **arguments: Keyword arguments for the backbone, to use instead of the defaults.
+        **arguments: Arguments for the backbone that replace the defaults.
     """
     arguments = {"pooler": cls.get_family_head(family).pooled, **arguments}
     preprocessor = cls.record.preprocessor_class(tokenizer(family))
@@ -210,7 +210,7 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
 def randomize_weights(model: M) -> M:
     """Add random values to all trainable weights of a model. The standard deviation is 0.3.
 
-    This is needed for weights initialized to zeros or ones, which would not change the outputs.
+    Weights that are initialized to zeros or ones would not change the outputs.
     """
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
