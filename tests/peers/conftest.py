@@ -13,7 +13,7 @@ def pytest_ignore_collect(config):
     return True if "not peers" in config.option.markexpr else None
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def by_the_graph():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer, "LIBRARY_BYTES", -1)
