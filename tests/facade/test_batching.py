@@ -230,7 +230,7 @@ def test_no_error_stops_the_queue(error, part, is_short):
         assert len(await good) == 2
         assert await ask(batcher, double, [3]) == [6]
 
-    run(scenario)
+    run(scenario, max_wait=0.02)  # one wait per batch and 24 cases
 
 
 def test_too_few_answers_are_an_error():

@@ -60,10 +60,16 @@ def test_every_batch_is_answered(name):
 
 
 @pytest.mark.slow(except_for="SparseEncoder")
-@pytest.mark.parametrize("name", ["TextEmbedder", "LateInteraction", "SparseEncoder"])
-@pytest.mark.parametrize("similarity", ["euclidean", "manhattan"])
-def test_an_index_answers_every_batch(name, similarity, tmp_path):
-    options = {"similarity_function": similarity} if name == "TextEmbedder" else {}
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("TextEmbedder", {"similarity_function": "euclidean"}),
+        ("TextEmbedder", {"similarity_function": "manhattan"}),
+        ("LateInteraction", {}),
+        ("SparseEncoder", {}),
+    ],
+)
+def test_an_index_answers_every_batch(name, options, tmp_path):
     task = getattr(ez, name).from_preset("bert_nano_en_uncased", **options)
     texts = ["A cat sleeps.", "Tax law.", "\u200b"]
     index = task.index(texts)
