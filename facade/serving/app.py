@@ -163,9 +163,23 @@ class Service:
 
     async def list_models(self, request: Request) -> Response:
         """Handle a request to `/v1/models`. The response names all models and indexes."""
-        names = dict.fromkeys(name for served in self.served.values() for name in served)
-        data = [{"id": name, "object": "model", "owned_by": "encoder_zoo"} for name in names]
+        data = [describe_model(name) for name in self.list_names()]
         return make_response({"object": "list", "data": data})
+
+    async def show_model(self, request: Request) -> Response:
+        """Handle a request to `/v1/models/NAME`. For an unknown name, the status code is 404."""
+        name, names = request.path_params["name"], self.list_names()
+        if not name:  # `/v1/models/`
+            return await self.list_models(request)
+        if name in names:
+            return make_response(describe_model(name))
+        message = f"The model {name[:100]!r} does not exist. Expected {' or '.join(names)}."
+        refusal = Refusal(404, message, "model", "model_not_found")
+        return make_response(refusal.make_body(), refusal.status)
+
+    def list_names(self) -> list[str]:
+        """Return the names of all models and indexes."""
+        return [*dict.fromkeys(name for served in self.served.values() for name in served)]
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -187,9 +201,9 @@ def create_app(
     The routes depend on the methods of the models: `/v1/embeddings` for `embed`, `/rerank` for
     `rank`, `/classify`, `/entities` for `extract_entities`, `/answer`, `/fill_mask`, and `/search`
     for indexes. The following routes are always available: `/health` returns status 200 after the
-    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` returns the names of
-    models and indexes. Concurrent requests are batched together if they use the same model and
-    options. A single thread computes all batches.
+    warm-up, `/metrics` returns metrics for Prometheus, `/v1/models` returns the names of models and
+    indexes, and `/v1/models/NAME` returns the entry for a name. Concurrent requests are batched
+    together if they use the same model and options. A single thread computes all batches.
 
     Args:
         models: Dict mapping model names to tasks or opened exports. The field `model` of a request
@@ -206,7 +220,7 @@ def create_app(
         >>> reviews = ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
         >>> app = create_app({"reviews": reviews})
         >>> [route.path for route in app.routes]
-        ['/health', '/metrics', '/v1/models', '/classify']
+        ['/health', '/metrics', '/v1/models', '/v1/models/{name:path}', '/classify']
     """
     service = Service(models, indexes or {}, limits or Limits())
     if not service.served:
@@ -218,6 +232,7 @@ def create_app(
         Path("/health", service.report_health),
         Path("/metrics", service.report_metrics),
         Path("/v1/models", service.list_models),
+        Path("/v1/models/{name:path}", service.show_model),
     ]
     for route in ROUTES:
         if route.method in service.served:
@@ -225,6 +240,11 @@ def create_app(
             paths += [Path(path, endpoint, methods=["POST"]) for path in route.paths]
     handlers = {HTTPException: refuse_path}
     return Starlette(routes=paths, lifespan=service.lifespan, exception_handlers=handlers)
+
+
+def describe_model(name: str) -> dict[str, str]:
+    """Return the entry of a model or index in `/v1/models`, in the OpenAI API format."""
+    return {"id": name, "object": "model", "owned_by": "encoder_zoo"}
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:

@@ -272,9 +272,8 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
 
     def run(rows: Rows) -> Sequence:
         queries, texts = transpose_rows(rows)
-        batch_size, predict = model.limits.max_batch_texts, model.task.predict
-        quiet = {"verbose": 0} if "verbose" in inspect.signature(predict).parameters else {}
-        return predict((queries, texts), batch_size, **quiet)[:, 0]
+        batch_size = model.limits.max_batch_texts
+        return model.task.predict((queries, texts), batch_size, verbose=0)[:, 0]
 
     return Question(model.ask("rank", [(query, text) for text in texts], run, {}), write)
 

@@ -21,6 +21,7 @@ from encoder_zoo.common.validation import (
     FLAG,
     PositiveInt,
     Rule,
+    Verbosity,
     check_argument,
     get_rules,
     one_of,
@@ -178,13 +179,17 @@ class OpenedExport:
         )
 
     @validate_arguments
-    def predict(self, x: object, batch_size: PositiveInt | None = None) -> Any:
+    def predict(
+        self, x: object, batch_size: PositiveInt | None = None, *, verbose: Verbosity = "auto"
+    ) -> Any:
         """Compute the outputs for raw or preprocessed inputs. See `Task.predict`.
 
         Args:
             x: Texts, as for `predict` of the task, or a dict of preprocessed inputs.
             batch_size: Optional positive integer. Maximum number of examples per batch. Texts of
                 different lengths are computed in smaller batches. If None, 32 is used.
+            verbose: 0, 1, 2 or "auto", as for `predict` of the task. This argument has no effect,
+                because engines do not display progress.
 
         Returns:
             Array of outputs in the input order.

@@ -327,6 +327,19 @@ class TestRefusals:
     def test_names_of_models(self, client, models):
         names = [row["id"] for row in client.get("/v1/models").json()["data"]]
         assert sorted(names) == sorted([*models, "laws"])
+        assert client.get("/v1/models/").json() == client.get("/v1/models").json()
+        for name in names:
+            assert client.get(f"/v1/models/{name}").json()["id"] == name
+
+    def test_unknown_names_of_models(self, client):
+        for name in ("nothing", "org/nothing"):
+            answer = client.get(f"/v1/models/{name}")
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "model_not_found"
+
+    def test_names_of_models_with_slashes(self):
+        with serve(create_app({"org/reviews": Model()})) as client:
+            assert client.get("/v1/models/org/reviews").json()["id"] == "org/reviews"
 
 
 # -- faults ----------------------------------------------------------------------------------------

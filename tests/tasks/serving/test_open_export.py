@@ -99,7 +99,7 @@ def test_every_task_answers_as_before_or_is_refused_by_name(name, format, tmp_pa
         with pytest.raises(ValueError, match=r"^x is.*preprocessed"):
             opened.predict(x)
     else:
-        assert_same(opened.predict(x), task.predict(x, verbose=0))
+        assert_same(opened.predict(x, verbose=0), task.predict(x, verbose=0))
 
 
 def test_the_page_lists_what_every_engine_answers():
