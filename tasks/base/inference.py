@@ -136,6 +136,9 @@ class KerasRunner:
         sources.check_preprocessor(task, x)
         with use_numpy():  # TensorFlow would convert the texts to tensors
             texts = tuple(task.preprocessor.read_texts(x))
+        if steps := self._options["steps"]:
+            # The longest texts come first, so the first batches must be selected before.
+            texts = tuple(column[: steps * batch_size] for column in texts)
         if self._is_single_batch(len(texts[0]), batch_size):
             return self._predict_few(texts, task.preprocessor.encode)
         examples = task.preprocess(texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import logging
 import math
 import operator
@@ -37,6 +38,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.inference import KerasRunner
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.callbacks import Callbacks
@@ -339,10 +341,11 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 return runner.predict(given.x, batch_size)
             answers = dataclasses.replace(self._get_answers(x), runner=runner)
             if not given.is_read_in_batches:
-                return answers.predict_texts(given.x, batch_size)
+                outputs = answers.predict_texts(given.x, batch_size)
+                return outputs[: steps * (batch_size or BATCH_SIZE)] if steps else outputs
             if not answers.returns_lists:
                 return runner.predict(given.x, batch_size)
-            batches = runner.read_batches(given, batch_size)
+            batches = itertools.islice(runner.read_batches(given, batch_size), steps)
             return [row for batch in batches for row in answers.predict_texts(batch, batch_size)]
 
     def _get_answers(self, x, answers: str = "_answers") -> Any:

@@ -342,8 +342,13 @@ class Source:
         raise NotImplementedError
 
     def read_one_pass(self) -> tf.data.Dataset:
-        """Return the batches of one pass over the data. They are used to count the labels."""
-        return self.make_batches(0).take(self.steps).map(batch_shapes.drop_padding_rows)
+        """Return the batches of one pass over the data. They are used to count the labels.
+
+        With `steps_per_epoch`, the size of the data can be unknown. In this case, return the
+        batches of all epochs, because those of a single epoch can be a small part of the data.
+        """
+        count = self.total_steps if self.plan.steps_per_epoch else self.steps
+        return self.make_batches(0).take(count).map(batch_shapes.drop_padding_rows)
 
     def read_in_order(self):
         """Return the batches of one pass in the order of the data, for `keras.Model.evaluate`."""

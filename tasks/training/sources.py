@@ -20,7 +20,11 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops, tf, use_numpy
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
-from encoder_zoo.tasks.preprocessing.batch_shapes import fill_batch, take_examples
+from encoder_zoo.tasks.preprocessing.batch_shapes import (
+    drop_padding_rows,
+    fill_batch,
+    take_examples,
+)
 from encoder_zoo.tasks.preprocessing.batching import (
     NOT_RANDOM,
     LengthGroupedBatcher,
@@ -145,12 +149,17 @@ class Examples(Source):
     def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         return self._training[1](seed, start)
 
+    def read_one_pass(self) -> tf.data.Dataset:
+        batcher = self._make_batcher(True)
+        batches = batcher.make_ordered_batches(self.examples, self.plan.batch_size).dataset
+        return batches.map(drop_padding_rows)
+
     def read_in_order(self) -> tf.data.Dataset:
-        return (
-            self._make_batcher(True)
-            .make_ordered_batches(self.examples, self.plan.batch_size)
-            .dataset
-        )
+        examples, plan = self.examples, self.plan
+        if plan.steps_per_epoch:
+            # The longest examples come first, so the first batches must be selected before.
+            examples = take_first(examples, plan.steps_per_epoch * plan.batch_size)
+        return self._make_batcher(True).make_ordered_batches(examples, plan.batch_size).dataset
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
@@ -216,6 +225,11 @@ class DatasetBatches(Source):
             megabatches = megabatches.repeat(passes)
             raw = group_batches(megabatches, plan.batch_size, seed)
         return self._preprocess_batches(raw, seed, start)
+
+    def read_one_pass(self) -> tf.data.Dataset:
+        if self._batched.cardinality() < 0:  # unknown or infinite
+            return super().read_one_pass()
+        return self.read_in_order().map(drop_padding_rows)
 
     def read_in_order(self) -> tf.data.Dataset:
         return self._preprocess_batches(self._batched, NOT_RANDOM)
@@ -674,6 +688,11 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
         first = count_training_examples(examples["token_ids"].shape[0], share)
     parts = (lambda values: values[:first]), (lambda values: values[first:])
     return tuple(array_ops.nest.map_structure(part, examples) for part in parts)
+
+
+def take_first(examples: dict, count: int) -> dict:
+    """Return the first `count` examples, or all examples if there are fewer."""
+    return array_ops.nest.map_structure(lambda values: values[:count], examples)
 
 
 def count_training_examples(count: int, share: float) -> int:

@@ -18,6 +18,7 @@ from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training import distribution
 from encoder_zoo.tasks.training.sources import Given, make_source
+from encoder_zoo.tasks.training.streams import make_stream
 from encoder_zoo.testing import tiny
 
 pytestmark = pytest.mark.eager
@@ -149,6 +150,73 @@ def test_endless_sources_without_steps_are_refused(task, source, monkeypatch):
     monkeypatch.setattr(distribution, "MAX_COUNTING", 0.05)
     with pytest.raises(ValueError, match="steps_per_epoch"):
         task.fit(ENDLESS[source](), verbose=0)
+
+
+SHORT_FIRST = ["cat", "a", "dog", "a dog", "the cat sat on the mat", "the film was very bad indeed"]
+
+
+def cross_entropy(logits, y):
+    logits = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return -logits[np.arange(len(y)), y].mean()
+
+
+@pytest.mark.parametrize("form", ["texts", "arrays"])
+def test_steps_of_data_in_memory_are_its_first_batches(task, form):
+    """The longest texts are computed first, and are not in these batches."""
+    y = [0, 1, 0, 1, 1, 0]
+    logits = task.predict(SHORT_FIRST, verbose=0)
+    x = SHORT_FIRST if form == "texts" else task.preprocessor(SHORT_FIRST)
+    expected = pytest.approx(cross_entropy(logits[:4], y[:4]), rel=1e-4)
+    found = task.evaluate(x, y, batch_size=2, steps=2, verbose=0, return_dict=True)
+    assert found["loss"] == expected
+    np.testing.assert_allclose(
+        task.predict(x, batch_size=2, steps=2, verbose=0), logits[:4], rtol=1e-4, atol=1e-5
+    )
+    history = task.fit(
+        x, y, validation_data=(x, y), validation_batch_size=2, validation_steps=2, verbose=0
+    ).history
+    logits = task.predict(SHORT_FIRST[:4], verbose=0)
+    assert history["val_loss"] == [pytest.approx(cross_entropy(logits, y[:4]), rel=1e-4)]
+
+
+SORTED = ["a", "dog", "cat", "the cat", "the dog", "bad"], [0, 0, 0, 0, 1, 1]
+SORTED_SOURCES = {
+    "lists": lambda: SORTED,
+    "batches": lambda: (tf.data.Dataset.from_tensor_slices(SORTED).batch(2),),
+    "rows": lambda: (tf.data.Dataset.from_tensor_slices(SORTED),),
+    "unknown size": lambda: (
+        tf.data.Dataset.from_tensor_slices(SORTED).batch(2).filter(lambda *_: True),
+    ),
+    "endless": lambda: (tf.data.Dataset.from_tensor_slices(SORTED).batch(2).repeat(),),
+    "PyDataset": lambda: (
+        Elements(*((SORTED[0][i : i + 2], SORTED[1][i : i + 2]) for i in (0, 2, 4))),
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", [None, 1])
+@pytest.mark.parametrize("source", SORTED_SOURCES)
+def test_balanced_weights_count_all_labels(task, source, steps):
+    """An epoch of one batch only has one of the classes."""
+    if source == "endless" and steps is None:
+        return
+    x, *y = SORTED_SOURCES[source]()
+    maker = task.batch_maker
+    given = Given.of(make_stream(x, maker), *y)
+    data = make_source(given, plan=Plan(2, range(3), False, steps), maker=maker)
+    weights = task.objective.weigh_classes(data, "balanced", None).class_weights
+    # As in scikit-learn. The third class of the task has no example.
+    np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
+
+
+def test_steps_of_tasks_that_return_lists():
+    tagger = tiny.task(get_family("bert"), ez.TokenClassifier)
+    whole = tagger.predict(SHORT_FIRST, verbose=0)
+    found = tagger.predict(SHORT_FIRST, batch_size=2, steps=2, verbose=0)
+    endless = tf.data.Dataset.from_tensor_slices(SHORT_FIRST).batch(2).repeat()
+    for rows in (found, tagger.predict(endless, steps=2, verbose=0)):
+        for row, expected in zip(rows, whole[:4], strict=True):
+            np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
