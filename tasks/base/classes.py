@@ -103,6 +103,22 @@ def numbers_are_names(labels: list[str] | None) -> bool:
     return any(re.fullmatch(r"-?\d+", label) for label in labels or [])
 
 
+def find_boolean_indices(labels: Sequence[str] | None) -> tuple[int, int] | None:
+    """Return the indices of the classes "False" and "True", or None if there are no such classes.
+
+    The case of the names is ignored. If only one of the classes exists, the other index is -1.
+    Without such classes, False and True are the class indices 0 and 1.
+
+    Example:
+        >>> find_boolean_indices(["True", "False"]), find_boolean_indices(["true", "unsure"])
+        ((1, 0), (-1, 0))
+        >>> find_boolean_indices(["down", "up"])
+    """
+    names = [label.casefold() for label in labels or []]
+    found = tuple(names.index(name) if name in names else -1 for name in ("false", "true"))
+    return None if found == (-1, -1) else found
+
+
 def find_label_indices(
     given: array_ops.Tensor | Sequence, labels: Sequence[str] | None
 ) -> array_ops.Tensor:
@@ -114,15 +130,18 @@ def find_label_indices(
 
     Returns:
         Int32 tensor of shape (P,). A name is converted to its index in `labels`. An integer is
-        returned unchanged, unless integers are class names (see `numbers_are_names`). Any other
-        value is converted to -1.
+        returned unchanged, unless integers are class names (see `numbers_are_names`). For booleans,
+        see `find_boolean_indices`. Any other value is converted to -1.
 
     Example:
         >>> find_label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
         [1, 0, -1, -1]
     """
-    as_names = numbers_are_names(labels)
+    as_names, booleans = numbers_are_names(labels), find_boolean_indices(labels)
     if array_ops.is_tensor(given):
+        if booleans and array_ops.as_dtype(given.dtype).is_bool:
+            of_false, of_true = (array_ops.constant(i, array_ops.int32) for i in booleans)
+            return array_ops.where(given, of_true, of_false)
         given = (
             array_ops.strings.as_string(given)
             if as_names and array_ops.as_dtype(given.dtype).is_integer
@@ -139,8 +158,9 @@ def find_label_indices(
     known = {name: i for i, name in enumerate(labels or [])}
 
     def index(label) -> int:
-        named = as_names or isinstance(label, str | bytes)
-        if named or get_class_name(label) in known:  # for example, "True" can be a class name
+        if booleans and isinstance(label, bool | np.bool_):
+            return booleans[int(label)]
+        if as_names or isinstance(label, str | bytes) or get_class_name(label) in known:
             return known.get(get_class_name(label), -1)
         if isinstance(label, float | np.floating) and float(label).is_integer():
             label = int(label)
@@ -220,9 +240,15 @@ def compute_class_weights(
         raise invalid(
             "class_weight", given, "a dict from class names or indices to weights, or 'balanced'"
         )
-    weights = np.ones(num_classes, "float32")
+    weights, keys = np.ones(num_classes, "float32"), {}
     for key, weight in given.items():
-        weights[_find_class(key, labels, num_classes)] = weight
+        index = _find_class(key, labels, num_classes)
+        if index in keys:
+            raise ValueError(
+                f"`class_weight` has the keys {quote(keys[index])} and {quote(key)}, which are the "
+                "same class. Expected one weight per class."
+            )
+        weights[index], keys[index] = weight, key
         if not (np.isfinite(weight) and weight >= 0):
             raise invalid(f"class_weight[{key!r}]", weight, "a number of 0 or more")
     return weights
@@ -243,6 +269,9 @@ def _find_class(key, labels: list[str] | None, num_classes: int) -> int:
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
+    booleans = find_boolean_indices(labels)
+    if booleans and isinstance(key, bool | np.bool_) and booleans[int(key)] >= 0:
+        return booleans[int(key)]
     is_number = isinstance(key, int | np.integer) and not isinstance(key, bool)
     if is_number and not numbers_are_names(labels) and 0 <= key < num_classes:
         return int(key)

@@ -11,7 +11,12 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.tasks.base.classes import count_and_names, find_label_indices, numbers_are_names
+from encoder_zoo.tasks.base.classes import (
+    count_and_names,
+    find_boolean_indices,
+    find_label_indices,
+    numbers_are_names,
+)
 from encoder_zoo.tasks.preprocessing import columns, given_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
 
@@ -82,7 +87,7 @@ def _learn_multi_label(y) -> list[str] | int:
     if len(counts) != 1 or counts == {0}:
         raise ValueError(
             f"y is {quote(y)}, so the number of labels is unknown. Expected a list of names or a "
-            "row of 0s and 1s for each text. To use lists of indices, pass labels=[...]."
+            "row of 0s and 1s for each text. Convert lists of indices to lists of names."
         )
     return counts.pop()
 
@@ -233,6 +238,8 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
             f"`y` has shape {tuple(y.shape)}. Expected one class index or name per text"
             f"{probabilities}."
         )
+    if find_boolean_indices(labels) and array_ops.as_dtype(y.dtype).is_bool:
+        return _number_names(y, labels)
     y = _convert_to_integers(y)
     if numbers_are_names(labels):
         return _number_names(array_ops.strings.as_string(y), labels)

@@ -5,11 +5,13 @@ import logging
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks import list_tasks
+from encoder_zoo.tasks.base.classes import compute_class_weights
 
 WORDS = "good fine nice bad poor awful the a film was it very".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -81,6 +83,50 @@ class TestNamesThatAreNumbers:
                 classifier(labels=wrong)
         with pytest.raises(ValueError, match="labels.*'1'"):
             classifier(labels=[1, "1"])
+
+
+class TestNamesThatAreBooleans:
+    """True is the class "True", wherever this class stands."""
+
+    @pytest.mark.parametrize("labels", [["True", "False"], ["False", "True"], ["true", "false"]])
+    @pytest.mark.parametrize(
+        "container",
+        [list, np.array, tf.constant, pd.Series, functools.partial(np.array, dtype=object)],
+    )
+    def test_booleans_are_the_names(self, labels, container):
+        first = labels[0].lower() == "true"
+        expected = [0, 1, 1] if first else [1, 0, 0]
+        assert encoded(classifier(labels=labels), container([True, False, False])) == expected
+
+    def test_among_other_names(self):
+        assert encoded(classifier(labels=["True", "unsure", "False"]), [True, "unsure", False]) == [
+            0,
+            1,
+            2,
+        ]
+
+    def test_also_in_a_dataset(self):
+        dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], [True, False])).batch(2)
+        prepare = classifier(labels=["True", "False"]).preprocessor
+        assert [y.numpy().tolist() for _, y in dataset.map(prepare)] == [[0, 1]]
+
+    @pytest.mark.parametrize("container", [list, np.array])
+    def test_a_missing_class_is_unknown(self, container):
+        with pytest.raises(ValueError, match="Row 1.*False"):
+            encoded(classifier(labels=["True", "unsure"]), container([True, False]))
+
+    def test_other_names_leave_them_class_indices(self):
+        assert encoded(classifier(labels=["down", "up"]), [True, False]) == [1, 0]
+
+    @pytest.mark.parametrize("kind", [bool, np.bool_])
+    def test_keys_of_class_weight(self, kind):
+        given = {kind(True): 3.0}
+        assert compute_class_weights(given, ["True", "False"], 2, None).tolist() == [3.0, 1.0]
+
+
+def test_a_class_has_one_weight():
+    with pytest.raises(ValueError, match="'up' and 1.*same class"):
+        compute_class_weights({"up": 2.0, 1: 5.0}, ["down", "up"], 2, None)
 
 
 def softmax(logits):
