@@ -343,16 +343,16 @@ class SpanQA(Task):
             y: Answers, as for `fit`. The predicted answer is compared to all answers for a
                 question, and the best match will be used.
             max_answer_length: Positive integer. Maximum answer length, in tokens. Defaults to 30.
-            null_threshold: Optional float. See `answer`. If None, the stored threshold will be used
-                for data with unanswerable questions. If no threshold is stored, 0 will be used, and
-                the threshold with the best F1 will be stored for `answer`, exports and the preset,
-                until the next call to `fit`.
+            null_threshold: Optional float. See `answer`. If None, the stored threshold will be
+                used, as in `answer`. If no threshold is stored and the data has unanswerable
+                questions, 0 will be used, and the threshold with the best F1 will be stored for
+                `answer`, exports and the preset, until the next call to `fit`.
             batch_size: Optional positive integer. Batch size, in windows. If None, 32 will be used.
 
         Returns:
-            `{"exact_match", "f1", "total"}` if all questions have an answer (v1.1). Otherwise, the
-            metrics from `compute_squad_v2_scores`. The `best_..._thresh` values can be used for
-            `null_threshold`.
+            `{"exact_match", "f1", "total"}` if all questions have an answer and no threshold is
+            used (v1.1). Otherwise, the metrics from `compute_squad_v2_scores`. The
+            `best_..._thresh` values can be used for `null_threshold`.
 
         Raises:
             ValueError: If `x` contains no questions, or if answers are missing.
@@ -373,12 +373,12 @@ class SpanQA(Task):
         best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
         guesses = [text[start:end] for text, start, end in best]
         differences = (found.null - found.score[:, 0]).numpy().tolist()
-        if all(right) and null_threshold is None:
+        used = self.null_threshold if null_threshold is None else null_threshold
+        if all(right) and used is None:
             return compute_squad_scores(guesses, right)
-        kept = self.null_threshold
-        threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
+        threshold = 0.0 if used is None else used
         scores = compute_squad_v2_scores(guesses, right, differences, threshold)
-        if null_threshold is None and kept is None:
+        if used is None:
             found = scores["best_f1_thresh"]
             holds = (
                 compute_squad_v2_scores(guesses, right, differences, found)["f1"]

@@ -233,6 +233,23 @@ class TestSearch:
         nothing = model.answer("Who?", "Anna", null_threshold=-1e6)
         assert (nothing["text"], nothing["start"], nothing["end"]) == ("", 0, 0)
 
+    def test_a_stored_threshold_is_part_of_the_evaluation(self, model):
+        """All questions have an answer, and the model does not answer any or every question."""
+        found = model.answer(QUESTIONS[:8], CONTEXTS[:8])
+        rows = [
+            {**example, "answers": [{"text": answer["text"], "answer_start": answer["start"]}]}
+            for example, answer in zip(EXAMPLES, found, strict=False)
+        ]
+        assert model.evaluate_answers(rows) == {"exact_match": 100.0, "f1": 100.0, "total": 8}
+        try:
+            for model.null_threshold, right in ((-1e6, 0.0), (1e6, 100.0)):
+                texts = [answer["text"] for answer in model.answer(QUESTIONS[:8], CONTEXTS[:8])]
+                assert (texts == [""] * 8) == (right == 0.0)
+                scores = model.evaluate_answers(rows)
+                assert (scores["exact_match"], scores["f1"]) == (right, right)
+        finally:
+            model.null_threshold = None
+
     @pytest.mark.slow
     def test_the_best_of_several_passages(self, model):
         passages = ["Anna lives in Rome.", "José lives in Oslo.", "Carl is there."]
