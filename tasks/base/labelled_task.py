@@ -205,8 +205,9 @@ class LabelledTask(Task):
         """Set the threshold of each label to the score with the highest F1 on held-out texts.
 
         All later predictions use the thresholds, unless a `threshold` is passed. The thresholds are
-        saved with the preset, and the next `fit` removes them. To also calibrate the scores, call
-        `calibrate` first.
+        saved with the preset, and the next `fit` removes them. `evaluate_classes` and
+        `evaluate_entities` also use them, but the metrics in `evaluate` do not. To also calibrate
+        the scores, call `calibrate` first.
 
         Args:
             x, y: Examples in memory with labels, as for `fit`. They should not be part of the
