@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import Rule, check_argument, get_rules
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class ConfigFromSignature:

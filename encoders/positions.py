@@ -94,9 +94,8 @@ def compute_text_lengths(
         return ops.sum(real, axis=1, keepdims=True)
     batch, length = ops.shape(real)
     offsets = ops.arange(batch, dtype="int32")[:, None] * length
-    texts = ops.reshape(
-        compute_text_indices(text_starts, length) + offsets, (-1,)
-    )  # in the whole batch
+    # In the whole batch.
+    texts = ops.reshape(compute_text_indices(text_starts, length) + offsets, (-1,))
     counts = ops.segment_sum(ops.reshape(real, (-1,)), texts, num_segments=batch * length)
     return ops.reshape(ops.take(counts, texts), (batch, length))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 import keras
 import numpy as np
@@ -38,8 +38,6 @@ from encoder_zoo.tasks.retrieval.terms import convert_to_sparse_rows, sparse
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from scipy.sparse import csr_array
 
 SCORE_WEIGHTS = (1.0, 0.3, 1.0)  # score weights in BGE-M3
@@ -52,9 +50,8 @@ SHARED_ARGUMENTS = (
     "added_tokens",
     "dtype",
 )
-CACHED_INPUTS = (
-    2  # number of cached inputs: the current texts and the texts that identify embedders
-)
+# Number of cached inputs: the current texts and the texts that identify embedders.
+CACHED_INPUTS = 2
 
 
 class HybridVectors(NamedTuple):

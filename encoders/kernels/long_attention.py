@@ -37,9 +37,8 @@ from encoder_zoo.encoders.positions import take_positions
 if TYPE_CHECKING:
     from encoder_zoo.encoders.attention_masks import AttentionMask
 
-SHORT_LENGTH = (
-    512  # tokens. Up to this length, it is fastest to compute all pairs at once (measured).
-)
+# Tokens. Up to this length, it is fastest to compute all pairs at once (measured).
+SHORT_LENGTH = 512
 SMALLEST_BLOCK = 32  # queries. Smaller matrix products are slow.
 CHUNK_NUMBERS = 2**24  # maximum number of probabilities to store. Smaller values are slower.
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries

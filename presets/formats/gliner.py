@@ -268,9 +268,8 @@ class GlinerFolder(FolderFormat):
         marker, index = config["ent_token"], config.get("class_token_index", -1)
         if marker not in set(tokenizer.get_vocabulary()):
             raise invalid(f"{path}: ent_token", marker, "a token of the tokenizer")
-        if index == -1 and isinstance(
-            preset, GlinerCheckpoint
-        ):  # the second to last token, as in gliner
+        # The second to last token, as in gliner.
+        if index == -1 and isinstance(preset, GlinerCheckpoint):
             index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
         if index not in (-1, tokenizer.token_to_id(marker)):
             raise invalid(

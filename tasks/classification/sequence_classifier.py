@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, overload
+from typing import Annotated, Any, Literal, Self, Unpack, overload
 
 import keras
 import numpy as np
@@ -57,9 +57,6 @@ from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.metrics import ClassAccuracy, ClassScore
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import Given
-
-if TYPE_CHECKING:
-    from typing import Self
 
 logger = logging.getLogger("encoder_zoo")
 

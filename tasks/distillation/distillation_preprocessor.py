@@ -112,9 +112,8 @@ def align_tokens(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.
     )
     row_starts = array_ops.gather(starts.row_starts(), ids.value_rowids())
     none_before = found < row_starts
-    all_ends = array_ops.concat(
-        [compute_sort_keys(ends), [0]], 0
-    )  # one extra value, because there may be no tokens
+    # One extra value, because there may be no tokens.
+    all_ends = array_ops.concat([compute_sort_keys(ends), [0]], 0)
     holds = array_ops.gather(all_ends, array_ops.maximum(found, 0)) > last
     number = array_ops.where(
         none_before | ~holds, array_ops.cast(NO_TOKEN, array_ops.int64), found - row_starts

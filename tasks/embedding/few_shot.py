@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, Unpack, overload
 
 import keras
 import numpy as np
@@ -63,8 +63,6 @@ from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.metrics import ClassScore
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 logger = logging.getLogger("encoder_zoo")

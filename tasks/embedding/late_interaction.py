@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import Self, Unpack
 
 import keras
 from keras import ops
@@ -33,9 +33,6 @@ from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity
-
-if TYPE_CHECKING:
-    from typing import Self
 
 DIM = 128  # default dimension for a new projection
 MEAN_SCALE = 50.0  # scale for mean scores, as in the training of BGE-M3 (temperature 0.02)

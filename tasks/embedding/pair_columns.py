@@ -133,9 +133,8 @@ class SeparateTexts(Preprocessor):
             x |= self._pad_candidates(examples, bucketed)
         labels = examples.get("labels")
         if labels is None and TEXT_IDS in examples:
-            labels = _enumerate_values(
-                examples[TEXT_IDS]
-            )  # small numbers, which are exact in float32
+            # Small numbers, which are exact in float32.
+            labels = _enumerate_values(examples[TEXT_IDS])
         return pack_batch(x, labels, examples.get("sample_weight"))
 
     def _pad_candidates(self, examples: dict, bucketed: Bucketed) -> dict:

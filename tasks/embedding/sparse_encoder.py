@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 import keras
 import numpy as np
@@ -46,8 +46,6 @@ from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 

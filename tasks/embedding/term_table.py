@@ -5,7 +5,7 @@ Comments use these letters for shapes: B batch, L sequence, N texts, V vocabular
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 import keras
 import numpy as np
@@ -25,8 +25,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_tru
 from encoder_zoo.tasks.retrieval.terms import sparse
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from scipy.sparse import csr_array
 
 

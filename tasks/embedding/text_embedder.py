@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import Literal, Self, Unpack
 
 import keras
 import numpy as np
@@ -57,9 +57,6 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity
 from encoder_zoo.tasks.training.sources import check_preprocessor
-
-if TYPE_CHECKING:
-    from typing import Self
 
 DEFAULT_LOSSES = {PAIRS: losses.InfoNCE, SCORES: losses.CoSENT, VECTORS: losses.VectorDistillation}
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -26,8 +26,6 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import compute_segments, pack, pad
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.preset_task import FolderFormat

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 import keras
 from keras import ops
@@ -34,8 +34,6 @@ from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 

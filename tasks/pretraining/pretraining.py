@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 import keras
 import numpy as np
@@ -31,8 +31,6 @@ from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from encoder_zoo.tasks.base.task import Task
 
 SHORT_SHARE = 0.1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Unpack
+from typing import Self, Unpack
 
 import keras
 from keras import ops
@@ -38,9 +38,6 @@ from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
 )
 from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 import keras
 from keras import ops
@@ -45,9 +45,6 @@ from encoder_zoo.tasks.question_answering.question_answers import QuestionAnswer
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.squad import compute_squad_scores, compute_squad_v2_scores
 from encoder_zoo.tasks.training.objective import Objective
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class SpanQAPresetArguments(TaskPresetArguments, total=False):
@@ -232,9 +229,8 @@ class SpanQA(Task):
         """Return half of the mean cross-entropy of "no answer", as in the code of XLNet."""
         mean = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True))
         logits = y_pred[:, 2, :1]
-        last = find_last_positions(
-            add_padding_mask(x)["padding_mask"]
-        )  # (B, 1), of the start token
+        # (B, 1), of the start token
+        last = find_last_positions(add_padding_mask(x)["padding_mask"])
         none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
         return 0.5 * mean(none, logits, sample_weight)[0]
 

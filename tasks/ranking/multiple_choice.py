@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import Self, Unpack
 
 import keras
 from keras import ops
@@ -34,9 +34,6 @@ from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
 )
 from encoder_zoo.tasks.training.metrics import ClassAccuracy
 from encoder_zoo.tasks.training.objective import Objective
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class MultipleChoicePresetArguments(TaskPresetArguments, total=False):

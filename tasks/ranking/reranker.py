@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import Self, Unpack
 
 import keras
 import numpy as np
@@ -44,9 +44,6 @@ from encoder_zoo.tasks.retrieval.evaluation import compute_ranking_metrics
 from encoder_zoo.tasks.training.objective import Objective, find_loss
 from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import check_preprocessor
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -870,9 +870,8 @@ def _convert_scalar(value: Any):
     8601 format, which can be sorted by time.
     """
     if isinstance(value, np.datetime64):
-        value = value.astype(
-            "datetime64[us]"
-        ).item()  # datetime64 in nanoseconds would become an integer
+        # A datetime64 in nanoseconds would become an integer.
+        value = value.astype("datetime64[us]").item()
     elif isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
         value = value.item()
     if isinstance(value, datetime.date):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from encoder_zoo.tasks.retrieval.vectors import (
 )
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from encoder_zoo.tasks.retrieval.similarity import Similarity
 
 

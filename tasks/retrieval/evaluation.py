@@ -327,9 +327,8 @@ def _compute_ranks(
         return ranks
     gains = np.array([grades.get(document, 0.0) for document in places])
     scores = np.asarray(scores)[[*places.values()]]
-    group = np.concatenate(
-        [[0], np.cumsum(scores[1:] != scores[:-1])]
-    )  # (R,) ranks with equal scores
+    # (R,) ranks with equal scores.
+    group = np.concatenate([[0], np.cumsum(scores[1:] != scores[:-1])])
     count, hits = np.bincount(group), np.bincount(group, gains > 0)
     gain = np.bincount(group, gains) / count
     inside = np.arange(len(group)) - (count.cumsum() - count)[group]

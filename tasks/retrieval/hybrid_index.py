@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Self, Unpack
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from encoder_zoo.tasks.retrieval.index_kinds import (
 )
 from encoder_zoo.tasks.retrieval.options import OpenOptions
 from encoder_zoo.tasks.retrieval.ranking import Hit
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 def _has_weights(value: object) -> bool:
@@ -349,9 +346,8 @@ def read_hybrid_manifest(folder: str | os.PathLike, verify: bool) -> dict:
         FileNotFoundError: If `folder` does not exist.
         ValueError: If `folder` does not contain a HybridIndex, or if a field is invalid.
     """
-    with OpenFolder(
-        folder, [MANIFEST_NAME]
-    ) as files:  # only files in the manifest belong to the index
+    # Only files in the manifest belong to the index.
+    with OpenFolder(folder, [MANIFEST_NAME]) as files:
         manifest = check_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}

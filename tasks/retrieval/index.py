@@ -11,7 +11,7 @@ import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypedDict, Unpack, overload
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from encoder_zoo.tasks.retrieval.documents import Documents, Where
 from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
 from encoder_zoo.tasks.retrieval.ranking import Hit, check_texts, rerank, rerank_texts
-
-if TYPE_CHECKING:
-    from typing import Self
 
 RERANKED = 50  # number of documents that a reranker scores
 GROUPED = 4  # number of documents to search per group, and its growth if there are too few groups

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 MAX_BYTES = 2**31 - 1  # maximum size of the vectors
-SPARE_VECTORS = (
-    16  # additional vectors beyond `k`, whose distances are computed again, with higher precision
-)
+# Additional vectors beyond `k`, whose distances are computed again, with higher precision.
+SPARE_VECTORS = 16
 
 
 def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
@@ -162,9 +161,8 @@ def _make_token_search(store: TokenVectors, function: str) -> tuple[list[tf.Vari
     _check_size(4 * len(store.store) * store.width, "vectors in float32", "larger pool_factor")
     corpus = _make_variable(store.store.rows(slice(None)), "vectors")
     counts = np.diff(store.ends, prepend=0)
-    owners = _make_variable(
-        np.repeat(np.arange(len(store), dtype="int32"), counts), "documents"
-    )  # (T,)
+    # (T,)
+    owners = _make_variable(np.repeat(np.arange(len(store), dtype="int32"), counts), "documents")
 
     def max_sim(query):
         """Compute the MaxSim scores (N,) for a query (L, D)."""

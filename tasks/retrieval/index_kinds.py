@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Unpack, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, Unpack, get_type_hints
 
 import numpy as np
 
@@ -49,8 +49,6 @@ from encoder_zoo.tasks.retrieval.token_vectors import (
 from encoder_zoo.tasks.retrieval.vectors import VECTOR_STORES, Float32Vectors, check_shape
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from scipy.sparse import csr_array
 
 

@@ -14,9 +14,8 @@ import numpy as np
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 TokenSimilarity = Literal["maxsim", "meanmaxsim"]
 SIMILARITY_BLOCK = 2**20  # number of products in memory at a time, 4 MB
-LARGEST_VALUE = (
-    1e17  # in float32, the sum of several thousand squares of this value does not overflow
-)
+# In float32, the sum of several thousand squares of this value does not overflow.
+LARGEST_VALUE = 1e17
 
 
 def compute_similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
@@ -85,9 +84,8 @@ def compute_ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: 
     if function == "manhattan":
         return np.stack([-np.abs(query - vectors).sum(axis=1) for query in queries])
     products = queries @ vectors.T
-    if (
-        function == "euclidean"
-    ):  # half of the negative squared distance, without the norm of the query
+    # Half of the negative squared distance, without the norm of the query.
+    if function == "euclidean":
         products -= 0.5 * np.einsum("nd,nd->n", vectors, vectors)
     return products
 

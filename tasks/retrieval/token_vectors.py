@@ -20,7 +20,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from encoder_zoo.tasks.retrieval.options import Precision
 from encoder_zoo.tasks.retrieval.similarity import check_finite, compute_group_means
 from encoder_zoo.tasks.retrieval.vectors import VECTOR_BLOCK, BestPairs, Float32Vectors
 
-if TYPE_CHECKING:
-    from typing import Self
-
 hierarchy = LazyModule(
     "scipy.cluster.hierarchy",
     "`pool_factor` requires the package scipy: `pip install scipy`. Or remove this argument.",
@@ -41,9 +38,8 @@ MAX_CENTROIDS = 2**16  # the index of a centroid takes two bytes
 TOKENS_PER_CENTROID = 16  # number of training vectors per centroid
 ROUNDS = 4  # number of iterations of k-means
 MIN_SCALE = 1e-6  # minimum scale of a residual in half precision
-OVERSAMPLED_TOKENS = (
-    16  # documents per result that are scored with complete vectors, after a search by centroids
-)
+# Documents per result that are scored with complete vectors, after a search by centroids.
+OVERSAMPLED_TOKENS = 16
 MIN_TOKEN_CANDIDATES = 512
 TOKEN_QUERIES_AT_ONCE = 2  # number of queries that are compared with a block at a time
 CACHED = 2**18  # number of dot products that are computed at a time, 1 MB

@@ -16,7 +16,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -28,10 +28,6 @@ from encoder_zoo.tasks.retrieval.similarity import (
     compute_paired_similarities,
 )
 
-if TYPE_CHECKING:
-    from typing import Self
-
-
 VECTOR_BLOCK = 2**20  # number of scores or vector values that are computed at a time, 4 MB
 THRESHOLD_SAMPLE = 4096  # number of vectors from which the minimum score is estimated
 # Maximum rounding error of a float32 score, relative to the largest product in it.
@@ -40,9 +36,8 @@ QUERY_BLOCK = 1024  # number of queries that are searched at a time
 TIES = 1000  # number of vectors beyond `k` to keep if their scores are nearly equal
 OVERSAMPLED = 20  # candidates per result in a search by signs
 MIN_CANDIDATES = 200
-QUERIES_AT_ONCE = (
-    32  # number of queries whose signs are compared at a time, so that blocks contain many vectors
-)
+# Number of queries whose signs are compared at a time, so that blocks contain many vectors.
+QUERIES_AT_ONCE = 32
 
 
 class BestPairs:

@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -67,9 +67,6 @@ from encoder_zoo.tasks.training.sources import (
     check_no_stream,
     check_not_empty,
 )
-
-if TYPE_CHECKING:
-    from typing import Self
 
 logger = logging.getLogger("encoder_zoo")
 

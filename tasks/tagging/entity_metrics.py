@@ -170,13 +170,11 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
         length = ops.shape(tags)[1]
         breaks = begins | (prefix == OUTSIDE)
-        positions = ops.sort(
-            ops.where(breaks, ops.arange(length), length), axis=1
-        )  # positions of the breaks
+        # Positions of the breaks.
+        positions = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)
         positions = ops.pad(positions, [[0, 0], [0, 1]], constant_values=length)
-        number = ops.cumsum(
-            ops.cast(breaks, "int32"), axis=1
-        )  # number of breaks up to this position
+        # Number of breaks up to this position.
+        number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)
         return begins, kind, ops.take_along_axis(positions, number, axis=1)  # the next break
 
     def _count(self, found, kind, weight):

@@ -133,9 +133,8 @@ def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> Scor
         begin, stop = array_ops.gather(start, chosen), array_ops.gather(end, chosen)
         words = begin[:, None] + array_ops.range(widest)  # (S, widest)
         inside = words <= stop[:, None]
-        if (
-            nested
-        ):  # the last words of spans that begin at it, and the first of spans that end at it
+        # The last words of spans that begin at it, and the first of spans that end at it.
+        if nested:
             later = array_ops.gather(a, words) > stop[:, None]
             earlier = array_ops.gather(b, words) < begin[:, None]
             later &= inside & (words > begin[:, None])

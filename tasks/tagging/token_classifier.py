@@ -10,7 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import keras
 import numpy as np
@@ -62,9 +62,6 @@ from encoder_zoo.tasks.tagging.tags import (
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import Given
-
-if TYPE_CHECKING:
-    from typing import Self
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -76,9 +76,8 @@ from encoder_zoo.tasks.training.recipe import (
 )
 from encoder_zoo.tasks.training.streams import suppress_end_warning
 
-FROZEN_HERE = (
-    "frozen_here"  # key of the frozen layers in the compile config, see `FrozenLayers.get_state`
-)
+# Key of the frozen layers in the compile config, see `FrozenLayers.get_state`.
+FROZEN_HERE = "frozen_here"
 
 
 @add_layer_states
@@ -104,9 +103,8 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     _counted = types.SimpleNamespace(steps=None, done=0)
     compiled_with = CompiledMetrics()
     _held_out: object = None  # validation data for the running `fit`
-    _evaluation: tuple[Mapping[str, float], int] | None = (
-        None  # results and weight checksum of the last evaluation
-    )
+    # Results and weight checksum of the last evaluation.
+    _evaluation: tuple[Mapping[str, float], int] | None = None
 
     @property
     def recurrent_layer(self) -> str | None:
