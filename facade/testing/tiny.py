@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
+import pathlib
 from typing import TypeVar
 
 import keras
@@ -38,109 +40,11 @@ SIZES = {
     "intermediate_dim": 16,
     "max_sequence_length": 16,
 }
-# Tokenizer files with 30 tokens, for each tokenizer class.
-PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
-BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
-MODERN_TOKENS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *BPE_TOKENS[5:]]
-GEMMA_TOKENS = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *PIECES, "q", "r", "s"]
-GEMMA_MODEL = {
-    "type": "BPE",
-    "unk_token": "<unk>",
-    "fuse_unk": True,
-    "vocab": {token: i for i, token in enumerate(GEMMA_TOKENS)},
-    "merges": [["▁", "a"], ["▁", "b"], ["▁", "c"], ["a", "b"], ["c", "d"]],
-}
-GEMMA_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-LLAMA_WORDS = [
-    {
-        "type": "Split",
-        "pattern": {
-            "Regex": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-        },
-        "behavior": "Isolated",
-        "invert": False,
-    },
-    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-]
-LLAMA_MODEL = {
-    "type": "BPE",
-    "unk_token": "<|end_of_text|>",
-    "ignore_merges": True,
-    "vocab": {
-        token: i
-        for i, token in enumerate(
-            ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "u", "v", *BPE_TOKENS[5:]]
-        )
-    },
-    "merges": [["a", "b"], ["Ġ", "c"]],
-}
-TOKENIZER_FILES = {
-    "GemmaTokenizer": {
-        "tokenizer.json": {
-            "normalizer": GEMMA_SPACES,
-            "post_processor": {"type": "BertProcessing", "cls": ["<bos>", 2], "sep": ["<eos>", 1]},
-            "model": GEMMA_MODEL,
-        }
-    },
-    "BertTokenizer": {
-        "vocab.txt": "\n".join(
-            ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
-        )
-    },
-    "EuroBertTokenizer": {
-        "tokenizer.json": {
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": LLAMA_WORDS},
-            "post_processor": {
-                "type": "BertProcessing",
-                "cls": ["<|begin_of_text|>", 0],
-                "sep": ["<|end_of_text|>", 1],
-            },
-            "model": LLAMA_MODEL,
-        }
-    },
-    "MPNetTokenizer": {
-        "vocab.txt": "\n".join(
-            ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", *"abcdefghijklmnop", "##a", "##b", "ab"]
-        )
-    },
-    "RobertaTokenizer": {
-        "vocab.json": {token: i for i, token in enumerate(BPE_TOKENS)},
-        "merges.txt": "#version: 0.2\na b\nĠ c\n",
-    },
-    "ModernBertTokenizer": {
-        "vocab.json": {token: i for i, token in enumerate(MODERN_TOKENS)},
-        "merges.txt": "#version: 0.2\na b\nĠ c\n",
-    },
-    "XLMRobertaTokenizer": {
-        "sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], [*PIECES, "ef", "gh", "ij"])
-    },
-    "DebertaV2Tokenizer": {
-        "spm.model": (["[PAD]", "[CLS]", "[SEP]", "[UNK]"], [*PIECES, "ef", "gh", "ij"])
-    },
-    "XLNetTokenizer": {
-        "spiece.model": (
-            ["<unk>", "<cls>", "<sep>", "<pad>", "<mask>"],
-            [*PIECES, "ef", "gh", "ij"],
-        )
-    },
-    "EsmTokenizer": {
-        "vocab.txt": "\n".join(
-            ["<cls>", "<pad>", "<eos>", "<unk>", *"abcdefghijklmnopqrstuvwx", "-", "<mask>"]
-        )
-    },
-    "CamembertTokenizer": {"sentencepiece.bpe.model": (["<unk>", "<s>", "</s>"], PIECES)},
-    "BertweetTokenizer": {
-        "vocab.txt": "".join(f"{token} 1\n" for token in [*"abcdefghijklmnop", "a@@", "ab"]),
-        "bpe.codes": "a b</w> 1\n",
-    },
-    "AlbertTokenizer": {
-        "spiece.model": (
-            ["<unk>", "<pad>", "[CLS]", "[SEP]", "[MASK]"],
-            [*PIECES, "ef", "gh", "ij"],
-        )
-    },
-}
+# Tokenizer files with 30 tokens, for each tokenizer class. A SentencePiece model is stored as two
+# lists, special tokens and other pieces.
+TOKENIZER_FILES = json.loads(
+    pathlib.Path(__file__).with_name("tiny_tokenizers.json").read_text(encoding="utf-8")
+)
 
 
 @functools.cache
