@@ -1,7 +1,7 @@
 """Import modules on first use.
 
 Use `keras` for Keras and `tf` for TensorFlow. To support NumPy arrays as well, use the operations
-in `array_ops`.
+in `xp`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def use_numpy() -> contextlib.AbstractContextManager[None]:
 
     Example:
         >>> with use_numpy():
-        ...     type(array_ops.constant([1])).__name__
+        ...     type(xp.constant([1])).__name__
         'Array'
     """
     return use_context(engine="numpy")
@@ -102,7 +102,7 @@ def use_tensorflow() -> contextlib.AbstractContextManager[None]:
     Example:
         >>> import tensorflow
         >>> with use_tensorflow():
-        ...     array_ops.is_tensor is tensorflow.is_tensor
+        ...     xp.is_tensor is tensorflow.is_tensor
         True
     """
     return use_context(engine="tensorflow")
@@ -136,13 +136,13 @@ class ArrayOperations(types.ModuleType):
 
 if TYPE_CHECKING:
     import keras
-    import tensorflow as array_ops
     import tensorflow as tf
+    import tensorflow as xp
     from keras import ops
 else:
     keras, ops = LazyModule("keras"), LazyModule("keras.ops")
     tf = LazyModule("tensorflow", NO_TENSORFLOW)
-    array_ops = ArrayOperations("array_ops")
+    xp = ArrayOperations("xp")
 
 
 _user: int | None = None  # id of the first process that used the backend

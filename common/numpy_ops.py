@@ -1,7 +1,7 @@
 """NumPy implementation of TensorFlow operations for preprocessing.
 
 All names are the same as in TensorFlow, so the same code can be used for all backends. On JAX and
-PyTorch, `common.lazy.array_ops` uses this module. Arrays have the type `Array`, ragged tensors have
+PyTorch, `common.lazy.xp` uses this module. Arrays have the type `Array`, ragged tensors have
 the type `RaggedArray`, and strings are encoded to UTF-8 in object arrays.
 
 See TensorFlow for the documentation. Only differences are documented here.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import keras
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 
 # Keras adds a number to the names of models and random generators, e.g. "bert_backbone_1".
 _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
@@ -46,7 +46,7 @@ def name_variables_alike() -> Iterator[None]:
 
 
 def _create_named_alike(next_creator: Callable, **kwargs) -> tf.Variable:
-    if not array_ops.executing_eagerly():  # in a graph, the same name refers to the same variable
+    if not xp.executing_eagerly():  # in a graph, the same name refers to the same variable
         return next_creator(**kwargs)
     with tf.name_scope(kwargs.get("name") or "Variable") as path:
         name = _COUNTED.sub(r"\1", path)  # names with a slash at the end are not changed

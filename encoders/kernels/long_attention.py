@@ -30,7 +30,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.context import get_context
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.positions import take_positions
 
@@ -206,10 +206,10 @@ def _map_chunks(attend_chunk: Callable) -> Callable:
 
     @gradients.add_gradient
     def operation(queries, key, value):
-        count = array_ops.shape(queries)[0]
+        count = xp.shape(queries)[0]
         mixed = tf.map_fn(
             lambda i: attend_chunk(queries[i], key, value, i),
-            array_ops.range(count),
+            xp.range(count),
             parallel_iterations=1,
             fn_output_signature=tf.TensorSpec(queries.shape[1:], queries.dtype),
         )
@@ -221,16 +221,16 @@ def _map_chunks(attend_chunk: Callable) -> Callable:
                     tape.watch(factors)
                     y = attend_chunk(*factors, i)
                 dquery, *others = tape.gradient(y, factors, dy[i])
-                others = (array_ops.cast(d, array_ops.float32) for d in others)
+                others = (xp.cast(d, xp.float32) for d in others)
                 sums = (a + b for a, b in zip(sums, others, strict=True))
                 return i + 1, dqueries.write(i, dquery), *sums
 
-            zeros = array_ops.zeros_like(key, array_ops.float32)  # float32, as it is a long sum
-            dqueries = array_ops.TensorArray(queries.dtype, count, element_shape=queries.shape[1:])
-            _, dqueries, *sums = array_ops.while_loop(
+            zeros = xp.zeros_like(key, xp.float32)  # float32, as it is a long sum
+            dqueries = xp.TensorArray(queries.dtype, count, element_shape=queries.shape[1:])
+            _, dqueries, *sums = xp.while_loop(
                 lambda i, *_: i < count, step, (0, dqueries, zeros, zeros), parallel_iterations=1
             )
-            return dqueries.stack(), *(array_ops.cast(d, key.dtype) for d in sums)
+            return dqueries.stack(), *(xp.cast(d, key.dtype) for d in sums)
 
         return mixed, gradient
 
@@ -239,8 +239,8 @@ def _map_chunks(attend_chunk: Callable) -> Callable:
 
 def _minimum(a, b):
     """Return the smaller of two values, which can be tensors."""
-    return array_ops.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
+    return xp.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
 
 
 def _maximum(a, b):
-    return array_ops.maximum(a, b) if keras.config.backend() == "tensorflow" else max(a, b)
+    return xp.maximum(a, b) if keras.config.backend() == "tensorflow" else max(a, b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.byte_bpe import make_bpe_model
@@ -74,8 +74,8 @@ class BertweetTokenizer(Tokenizer):
         """Return whether a token is the last one in a word."""
         return not token.endswith(CONTINUED)
 
-    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
-        return array_ops.strings.strip(texts)
+    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
+        return xp.strings.strip(texts)
 
     def _list_symbols(self) -> list[str]:
         """Return all symbols in merges, and all characters with and without a word end."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.encoders.tokenizers.files.special_tokens import Template
@@ -132,13 +132,13 @@ class FileTokenizer(ConfigFromSignature):
         Returns:
             Integer RaggedTensor of shape (N, None).
         """
-        if array_ops.is_symbolic_tensor(texts):
+        if xp.is_symbolic_tensor(texts):
             ids = self.graph.texts_to_ids(texts)[:, :first]
             if self.keeps_unknown or self.unknown_id is None:
                 return ids
-            return array_ops.ragged.boolean_mask(ids, ids != self.unknown_id)
+            return xp.ragged.boolean_mask(ids, ids != self.unknown_id)
         ids, lengths, _ = self.compute_ids(list_texts(texts), first)
-        return array_ops.RaggedTensor.from_row_lengths(array_ops.constant(ids), lengths)
+        return xp.RaggedTensor.from_row_lengths(xp.constant(ids), lengths)
 
     @functools.cached_property
     def graph(self) -> TokenizerGraph:
@@ -163,7 +163,7 @@ class FileTokenizer(ConfigFromSignature):
         flat = np.array(list(itertools.chain.from_iterable(rows)), np.int32).reshape(-1, 3)
         lengths = [len(row) for row in rows]
         return tuple(
-            array_ops.RaggedTensor.from_row_lengths(array_ops.constant(column), lengths)
+            xp.RaggedTensor.from_row_lengths(xp.constant(column), lengths)
             for column in np.ascontiguousarray(flat.T)
         )
 

@@ -14,7 +14,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePiec
 from encoder_zoo.encoders.tokenizers.steps import KEPT_WORDS, REPLACED_SPACE, SPACE
 
 if TYPE_CHECKING:
-    from encoder_zoo.common.lazy import array_ops
+    from encoder_zoo.common.lazy import xp
 
 
 @serializable
@@ -80,7 +80,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         byte_fallback = bool(files.get_part("model").get("byte_fallback"))
         return cls(tokens, merges, byte_fallback, **options)
 
-    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
+    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
         return texts
 
     def _list_normalizers(self) -> list[dict]:

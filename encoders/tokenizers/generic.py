@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from encoder_zoo.common.configuration import get_argument_defaults
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
@@ -136,8 +136,8 @@ class GenericTokenizer(Tokenizer):
             return self.graph is not None
         return False
 
-    def _runs_in_graph(self, texts: array_ops.Tensor) -> bool:
-        needs_graph = array_ops.is_symbolic_tensor(texts)
+    def _runs_in_graph(self, texts: xp.Tensor) -> bool:
+        needs_graph = xp.is_symbolic_tensor(texts)
         return super()._runs_in_graph(texts) and (needs_graph or self._has_graph)
 
     def _make_steps(self) -> dict:
@@ -196,10 +196,10 @@ class GenericTokenizer(Tokenizer):
         """Return whether a token starts a word."""
         return self._get_text(token).startswith(b" ")
 
-    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
+    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
         types = [step["type"] for step in self._decoders]
         if "Fuse" not in types:
-            return array_ops.strings.strip(texts)
+            return xp.strings.strip(texts)
         for step in self._decoders[types.index("Fuse") + 1 :]:
             if step["type"] == "Strip":
                 content = re.escape(step["content"])
@@ -207,5 +207,5 @@ class GenericTokenizer(Tokenizer):
                     f"^({content}){{0,{step['start']}}}",
                     f"({content}){{0,{step['stop']}}}$",
                 ):
-                    texts = array_ops.strings.regex_replace(texts, end, "")
+                    texts = xp.strings.regex_replace(texts, end, "")
         return texts

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import LazyModule, array_ops
+from encoder_zoo.common.lazy import LazyModule, xp
 from encoder_zoo.common.reading import convert_read_errors, parse_json, read_field
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.steps import flatten_steps
@@ -45,11 +45,11 @@ class LibraryTokenizer:
         self._steps = steps
         self._texts, self._ids = make_library(steps, model)
 
-    def texts_to_ids(self, texts: array_ops.Tensor) -> array_ops.RaggedTensor:
+    def texts_to_ids(self, texts: xp.Tensor) -> xp.RaggedTensor:
         """Return token ids for texts with shape (B,)."""
         return self._collect_ids(encode(self._texts, decode_texts(texts)))
 
-    def texts_to_tokens(self, texts: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
+    def texts_to_tokens(self, texts: xp.Tensor) -> tuple[xp.RaggedTensor, ...]:
         """Return token ids, starts and ends for texts with shape (B,)."""
         found = encode(self._texts, decode_texts(texts), with_offsets=True)
         ids, spans = self._collect_ids(found), [encoding.offsets for encoding in found]
@@ -61,9 +61,7 @@ class LibraryTokenizer:
                 starts = np.where(same, ends - len(token["content"]), starts)
         return ids, ids.with_values(starts), ids.with_values(ends)
 
-    def words_to_ids(
-        self, words: array_ops.RaggedTensor
-    ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    def words_to_ids(self, words: xp.RaggedTensor) -> tuple[xp.RaggedTensor, xp.RaggedTensor]:
         """Return token ids for words that each follow a space, and a word index for each token."""
         texts = decode_texts(words.values)
         if self._steps.keeps_spaces and not self._steps.inserts_space:
@@ -93,12 +91,12 @@ class LibraryTokenizer:
         made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(both)
         return made
 
-    def _collect_ids(self, encodings: list) -> array_ops.RaggedTensor:
+    def _collect_ids(self, encodings: list) -> xp.RaggedTensor:
         rows = [encoding.ids for encoding in encodings]
         lengths = [len(row) for row in rows]
         flat = itertools.chain.from_iterable(rows)
         ids = self._ids[np.fromiter(flat, np.int32, sum(lengths))]
-        return array_ops.RaggedTensor.from_row_lengths(ids, lengths)
+        return xp.RaggedTensor.from_row_lengths(ids, lengths)
 
 
 def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.ndarray]:
@@ -250,6 +248,6 @@ def _compute_growth(step: Mapping, lengths: Mapping[str, float]) -> dict[str, fl
     return {**lengths, **{k: max(v, lengths.get(k, lengths[""])) for k, v in share.items()}}
 
 
-def decode_texts(texts: array_ops.Tensor) -> list[str]:
+def decode_texts(texts: xp.Tensor) -> list[str]:
     """Decode UTF-8 texts to strings."""
     return [text.decode("utf-8", "replace") for text in np.asarray(texts).tolist()]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from encoder_zoo.common.configuration import get_argument_defaults
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.byte_bpe import make_bpe_model
@@ -125,8 +125,8 @@ class SentencePieceTokenizer(Tokenizer):
         """Return whether a token starts a word."""
         return token.startswith(SPACE)
 
-    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
-        return array_ops.strings.regex_replace(texts, "^ ", "")
+    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
+        return xp.strings.regex_replace(texts, "^ ", "")
 
     def list_spellings(self) -> list[bytes]:
         """Return the text for each id."""

@@ -19,7 +19,7 @@ from encoder_zoo.common.configuration import (
     get_argument_defaults,
     get_argument_names,
 )
-from encoder_zoo.common.lazy import LazyModule, array_ops, refuse_in_fork, tf, uses_tensorflow
+from encoder_zoo.common.lazy import LazyModule, refuse_in_fork, tf, uses_tensorflow, xp
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -405,11 +405,11 @@ class Tokenizer(TokenizerArguments):
         return self.get_vocabulary()
 
     @functools.cached_property
-    def _spelled(self) -> array_ops.Tensor:
+    def _spelled(self) -> xp.Tensor:
         """Text for each id, shape (V,)."""
         # The tensor is cached, so it must be created outside of graphs that call `detokenize`.
         with tf.init_scope() if uses_tensorflow() else contextlib.nullcontext():
-            return array_ops.constant(self.list_spellings(), array_ops.string)
+            return xp.constant(self.list_spellings(), xp.string)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
@@ -440,14 +440,12 @@ class Tokenizer(TokenizerArguments):
         """
         return cls(read_vocabulary(files, roles), **options)
 
-    def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
+    def __call__(self, texts: object, **options: Any) -> xp.RaggedTensor:
         """Tokenize texts. See `tokenize`."""
         return self.tokenize(texts, **options)
 
     @validate_arguments
-    def tokenize(
-        self, texts: object, first: NonNegativeInt | None = None
-    ) -> array_ops.RaggedTensor:
+    def tokenize(self, texts: object, first: NonNegativeInt | None = None) -> xp.RaggedTensor:
         """Convert texts to token ids, without adding special tokens.
 
         Args:
@@ -464,12 +462,12 @@ class Tokenizer(TokenizerArguments):
             ValueError: If a text is not a string.
         """
         texts = make_text_tensor(texts)
-        rows = array_ops.reshape(texts, [-1])
+        rows = xp.reshape(texts, [-1])
         if self._runs_in_graph(rows):
             whole = first is None or self.truncation_side == "left"
             whole = whole or not self.graph.words_are_independent
 
-            def function(rows: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
+            def function(rows: xp.Tensor) -> tuple[xp.RaggedTensor, ...]:
                 return (self.graph.texts_to_ids(rows if whole else truncate_texts(rows, first)),)
 
             [ids] = map_chunks(function, rows)
@@ -479,7 +477,7 @@ class Tokenizer(TokenizerArguments):
 
     def tokenize_with_offsets(
         self, texts: object
-    ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    ) -> tuple[xp.RaggedTensor, xp.RaggedTensor, xp.RaggedTensor]:
         """Convert texts to token ids and character offsets.
 
         Args:
@@ -491,24 +489,22 @@ class Tokenizer(TokenizerArguments):
             token only represents one byte in a character, the span includes the whole character.
         """
         texts = make_text_tensor(texts)
-        rows = array_ops.reshape(texts, [-1])
+        rows = xp.reshape(texts, [-1])
         if self._runs_in_graph(rows):
             parts = map_chunks(self.graph.texts_to_tokens, rows)
         else:
             parts = self.library.texts_to_tokens(rows)
         return parts if len(texts.shape) else tuple(part[0] for part in parts)
 
-    def _runs_in_graph(self, texts: array_ops.Tensor) -> bool:
+    def _runs_in_graph(self, texts: xp.Tensor) -> bool:
         """Return whether to tokenize texts (B,) with the graph instead of the library."""
         if not uses_tensorflow():
             return False
-        if array_ops.is_symbolic_tensor(texts):
+        if xp.is_symbolic_tensor(texts):
             return True
-        return int(array_ops.reduce_sum(array_ops.strings.length(texts))) > LIBRARY_BYTES
+        return int(xp.reduce_sum(xp.strings.length(texts))) > LIBRARY_BYTES
 
-    def tokenize_words(
-        self, words: object
-    ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    def tokenize_words(self, words: object) -> tuple[xp.RaggedTensor, xp.RaggedTensor]:
         """Convert texts that are already split into words to token ids and word indices.
 
         Args:
@@ -522,16 +518,14 @@ class Tokenizer(TokenizerArguments):
         Raises:
             ValueError: If a row in `words` is not a list of words.
         """
-        if not isinstance(words, array_ops.RaggedTensor):
+        if not isinstance(words, xp.RaggedTensor):
             for i, row in enumerate(words):
                 if isinstance(row, str | bytes) or np.ndim(row) == 0:
                     raise invalid(f"words[{i}]", row, "a list of words")
             flat = [make_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
-            values = array_ops.concat(flat, 0) if flat else array_ops.constant([], array_ops.string)
-            words = array_ops.RaggedTensor.from_row_lengths(
-                values, array_ops.constant(lengths, array_ops.int64)
-            )
+            values = xp.concat(flat, 0) if flat else xp.constant([], xp.string)
+            words = xp.RaggedTensor.from_row_lengths(values, xp.constant(lengths, xp.int64))
         if self._runs_in_graph(words.values):
             return map_chunks(self.graph.words_to_ids, words)
         return self.library.words_to_ids(words)
@@ -545,7 +539,7 @@ class Tokenizer(TokenizerArguments):
         return False
 
     @validate_arguments
-    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> array_ops.Tensor:
+    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> xp.Tensor:
         """Convert token ids to texts.
 
         The texts can differ from the original texts, because normalization cannot be undone.
@@ -577,7 +571,7 @@ class Tokenizer(TokenizerArguments):
         texts = self._clean_up(join_spelling(self._read_ids(ids), self._spelled, skipped))
         return texts[0] if single else texts
 
-    def _read_ids(self, ids: object) -> array_ops.RaggedTensor:
+    def _read_ids(self, ids: object) -> xp.RaggedTensor:
         """Convert ids (B, L), ragged or padded, to an int32 RaggedTensor.
 
         Ids are validated, except for the ids in symbolic tensors.
@@ -586,14 +580,14 @@ class Tokenizer(TokenizerArguments):
             ValueError: If an id is not an integer, or not in the vocabulary.
         """
         rows = convert_to_rows(ids)
-        if not array_ops.is_symbolic_tensor(rows.values):
+        if not xp.is_symbolic_tensor(rows.values):
             values = np.asarray(rows.values)
             wrong = values[(values < 0) | (values >= self.vocabulary_size)]
             if wrong.size:
                 raise invalid("ids", int(wrong[0]), f"ids from 0 to {self.vocabulary_size - 1}")
-        return array_ops.cast(rows, array_ops.int32)
+        return xp.cast(rows, xp.int32)
 
-    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
+    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
         """Remove additional white space from texts (B,) after joining tokens."""
         return texts
 
@@ -747,21 +741,21 @@ def format_json(content: object) -> str:
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
-def convert_to_rows(ids: object) -> array_ops.RaggedTensor:
+def convert_to_rows(ids: object) -> xp.RaggedTensor:
     """Convert integers of shape (B, L), ragged or padded, to a RaggedTensor."""
     if isinstance(ids, list | tuple):
         rows = [np.asarray(row).reshape(-1) for row in ids]
         for i, row in enumerate(rows):
             _check_integers(f"ids[{i}]", row)
         values = np.concatenate([row.astype(np.int64) for row in rows] or [np.zeros(0, np.int64)])
-        return array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+        return xp.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
     if hasattr(ids, "row_splits"):
-        return ids if array_ops.is_tensor(ids) else array_ops.convert_to_tensor(ids)
+        return ids if xp.is_tensor(ids) else xp.convert_to_tensor(ids)
     if not getattr(ids, "ndim", 0):
         raise invalid("ids", ids, "integers of shape (batch, length) or (length,)")
     if isinstance(ids, np.ndarray):
         _check_integers("ids", ids)
-    return array_ops.RaggedTensor.from_tensor(array_ops.convert_to_tensor(ids))
+    return xp.RaggedTensor.from_tensor(xp.convert_to_tensor(ids))
 
 
 def _check_integers(name: str, values: np.ndarray) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decode_text
@@ -91,8 +91,8 @@ class BertTokenizer(Tokenizer):
         """Return whether a token starts a word."""
         return not token.startswith("##")
 
-    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
-        return array_ops.strings.strip(texts)
+    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
+        return xp.strings.strip(texts)
 
     # -- files -------------------------------------------------------------------------------------
 

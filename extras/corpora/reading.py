@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.corpora.examples import ShardExamples, make_planner
 from encoder_zoo.extras.corpora.writing import Shard
@@ -180,10 +180,10 @@ class CorpusBatches(Source):
         labels = ("labels",) if isinstance(preprocessor, PretrainingPreprocessor) else ()
         signature = {
             **dict.fromkeys(
-                ("token_ids", "first_length", *labels), tf.TensorSpec([None], array_ops.int32)
+                ("token_ids", "first_length", *labels), tf.TensorSpec([None], xp.int32)
             ),
-            **dict.fromkeys(("sizes", "slot_sizes"), tf.TensorSpec([None], array_ops.int64)),
-            **dict.fromkeys(("seed", "span"), tf.TensorSpec([2], array_ops.int64)),
+            **dict.fromkeys(("sizes", "slot_sizes"), tf.TensorSpec([None], xp.int64)),
+            **dict.fromkeys(("seed", "span"), tf.TensorSpec([2], xp.int64)),
         }
         generate = functools.partial(self._read, slots, part, seed, done)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
@@ -246,16 +246,14 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
     seed, span = examples.pop("seed"), examples.pop("span")
-    examples["token_ids"] = ids = array_ops.RaggedTensor.from_row_lengths(
-        flat, sizes, validate=False
-    )
+    examples["token_ids"] = ids = xp.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
     if draws:
         # Drawn for the whole batch, so that masks do not depend on the number of workers.
-        drawn = array_ops.random.stateless_uniform([span[1], 3], seed)
-        end = span[0] + array_ops.size(flat, array_ops.int64)
+        drawn = xp.random.stateless_uniform([span[1], 3], seed)
+        end = span[0] + xp.size(flat, xp.int64)
         examples["draws"] = ids.with_values(drawn[span[0] : end])
     if packed:
-        group = array_ops.RaggedTensor.from_row_lengths
+        group = xp.RaggedTensor.from_row_lengths
         examples = {
             name: group(values, slot_sizes, validate=False) for name, values in examples.items()
         }

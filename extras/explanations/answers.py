@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.extras.explanations.attributions import (
     compute_attributions,
     make_example_inputs,
@@ -41,7 +41,7 @@ def explain_answers(
         "word_marks", lambda: mark_word_tokens(preprocessor.tokenizer)
     )
     asked, told = (
-        tokenize_texts(preprocessor.tokenizer, array_ops.constant(texts, array_ops.string), marks)
+        tokenize_texts(preprocessor.tokenizer, xp.constant(texts, xp.string), marks)
         for texts in ([question.strip() for question in questions], contexts)
     )
     encoded = preprocessor.tokenize_contexts(asked.texts, told.texts)

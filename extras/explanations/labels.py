@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.explanations.attributions import (
     Part,
@@ -77,7 +77,7 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
     else:
         longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
         kept = keep_tokens(ids, preprocessor.count_specials(len(ids) == 2), longest, side)
-        rows = array_ops.range(ids[0].nrows())
+        rows = xp.range(ids[0].nrows())
         windows = [Windows(rows, begin, count, None, None) for begin, count in kept]
     return tokens, windows, preprocessor.pack(ids)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, use_numpy
+from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -43,7 +43,7 @@ def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
 def _has_tensors(values: object) -> bool:
     """Return whether a value is a tensor, or a tuple that contains a tensor."""
     is_tuple = isinstance(values, tuple)
-    return any(map(_has_tensors, values)) if is_tuple else array_ops.is_tensor(values)
+    return any(map(_has_tensors, values)) if is_tuple else xp.is_tensor(values)
 
 
 def answered_by(method: F, answers: str = "_answers") -> F:

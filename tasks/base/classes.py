@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.tasks.preprocessing.given_labels import get_class_name
@@ -119,9 +119,7 @@ def find_boolean_indices(labels: Sequence[str] | None) -> tuple[int, int] | None
     return None if found == (-1, -1) else found
 
 
-def find_label_indices(
-    given: array_ops.Tensor | Sequence, labels: Sequence[str] | None
-) -> array_ops.Tensor:
+def find_label_indices(given: xp.Tensor | Sequence, labels: Sequence[str] | None) -> xp.Tensor:
     """Convert labels to class indices, in memory or inside a TensorFlow graph.
 
     Args:
@@ -138,23 +136,19 @@ def find_label_indices(
         [1, 0, -1, -1]
     """
     as_names, booleans = numbers_are_names(labels), find_boolean_indices(labels)
-    if array_ops.is_tensor(given):
-        if booleans and array_ops.as_dtype(given.dtype).is_bool:
-            of_false, of_true = (array_ops.constant(i, array_ops.int32) for i in booleans)
-            return array_ops.where(given, of_true, of_false)
+    if xp.is_tensor(given):
+        if booleans and xp.as_dtype(given.dtype).is_bool:
+            of_false, of_true = (xp.constant(i, xp.int32) for i in booleans)
+            return xp.where(given, of_true, of_false)
         given = (
-            array_ops.strings.as_string(given)
-            if as_names and array_ops.as_dtype(given.dtype).is_integer
+            xp.strings.as_string(given)
+            if as_names and xp.as_dtype(given.dtype).is_integer
             else given
         )
-        if given.dtype != array_ops.string:
-            return array_ops.cast(given, array_ops.int32)
-        matches = array_ops.equal(
-            given[:, None], array_ops.constant(list(labels or [""]), array_ops.string)
-        )  # (P, C)
-        return array_ops.where(
-            array_ops.reduce_any(matches, 1), array_ops.argmax(matches, 1, array_ops.int32), -1
-        )
+        if given.dtype != xp.string:
+            return xp.cast(given, xp.int32)
+        matches = xp.equal(given[:, None], xp.constant(list(labels or [""]), xp.string))  # (P, C)
+        return xp.where(xp.reduce_any(matches, 1), xp.argmax(matches, 1, xp.int32), -1)
     known = {name: i for i, name in enumerate(labels or [])}
 
     def index(label) -> int:
@@ -166,7 +160,7 @@ def find_label_indices(
             label = int(label)
         return label if isinstance(label, int | np.integer) and 0 <= label < 2**31 else -1
 
-    return array_ops.constant([index(label) for label in given], array_ops.int32)
+    return xp.constant([index(label) for label in given], xp.int32)
 
 
 def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
@@ -298,19 +292,17 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
         weights: Float array of shape (C,). See `compute_class_weights`.
 
     Example:
-        >>> y, weights = array_ops.constant([1, 0]), np.float32([1, 3])
+        >>> y, weights = xp.constant([1, 0]), np.float32([1, 3])
         >>> _, _, found = apply_class_weights(None, y, weights=weights)
         >>> found.numpy().tolist()
         [3.0, 1.0]
     """
-    y = array_ops.convert_to_tensor(y)
+    y = xp.convert_to_tensor(y)
     of_class = (
-        array_ops.linalg.matvec(y, weights)
-        if array_ops.as_dtype(y.dtype).is_floating
-        else array_ops.gather(weights, y)
+        xp.linalg.matvec(y, weights) if xp.as_dtype(y.dtype).is_floating else xp.gather(weights, y)
     )
     if sample_weight is not None:
-        of_class *= array_ops.cast(sample_weight, array_ops.float32)
+        of_class *= xp.cast(sample_weight, xp.float32)
     return x, y, of_class
 
 
@@ -364,13 +356,13 @@ def apply_label_weights(x, y, sample_weight=None, *, weights: np.ndarray):
         weights: Float array of shape (2, C). See `compute_label_weights`.
 
     Example:
-        >>> _, _, found = apply_label_weights(None, array_ops.constant([[1.0, 0.0]]),
+        >>> _, _, found = apply_label_weights(None, xp.constant([[1.0, 0.0]]),
         ...                               weights=np.float32([[1, 1], [3, 5]]))
         >>> found.numpy().tolist()
         [[3.0, 1.0]]
     """
-    given = array_ops.cast(y, array_ops.float32)
+    given = xp.cast(y, xp.float32)
     of_labels = (1 - given) * weights[0] + given * weights[1]
     if sample_weight is not None:
-        of_labels *= array_ops.cast(sample_weight, array_ops.float32)[:, None]
+        of_labels *= xp.cast(sample_weight, xp.float32)[:, None]
     return x, y, of_labels

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, use_backend, use_numpy
+from encoder_zoo.common.lazy import use_backend, use_numpy, xp
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import Verbosity
 from encoder_zoo.common.weights_lock import get_weights_lock
@@ -144,7 +144,7 @@ class KerasRunner:
         examples = task.preprocess(texts)
         count = examples["token_ids"].shape[0]
         if not count:
-            empty = tuple(array_ops.constant([""]) for _ in texts)
+            empty = tuple(xp.constant([""]) for _ in texts)
             return self._predict_few(empty, task.preprocessor.encode)[:0]
         # Only the last batch is padded to divide it over the devices, so padding rows are at the
         # end.
@@ -210,7 +210,7 @@ class KerasRunner:
 
 def compute_text_outputs_in_graph(
     task, examples: dict, width: int, run: Callable | None = None
-) -> array_ops.Tensor:
+) -> xp.Tensor:
     """Compute the outputs (N, C) for all examples inside a `tf.function`.
 
     Args:
@@ -224,13 +224,11 @@ def compute_text_outputs_in_graph(
     def outputs(examples):
         return run(task.preprocessor.pad(examples))
 
-    ones = array_ops.ones_like(examples["token_ids"].row_lengths())
+    ones = xp.ones_like(examples["token_ids"].row_lengths())
     return map_graph_batches(outputs, examples, ones, width).flat_values
 
 
-def compute_token_outputs_in_graph(
-    task, token_logits: Callable, examples: dict
-) -> array_ops.RaggedTensor:
+def compute_token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> xp.RaggedTensor:
     """Compute ragged token outputs (N, None, C) for all examples inside a `tf.function`.
 
     Args:
@@ -241,7 +239,7 @@ def compute_token_outputs_in_graph(
 
     def outputs(examples):
         inputs = task.preprocessor.pad(examples)
-        return array_ops.boolean_mask(token_logits(inputs), inputs["padding_mask"])
+        return xp.boolean_mask(token_logits(inputs), inputs["padding_mask"])
 
     lengths = examples["token_ids"].row_lengths()
     return map_graph_batches(outputs, examples, lengths, task.head.units)

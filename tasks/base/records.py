@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 
 
-def pad_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_ops.Tensor]:
+def pad_columns(columns: dict[str, xp.RaggedTensor]) -> dict[str, xp.Tensor]:
     """Pad columns of answers to tensors, and add the number of answers per text.
 
     Args:
@@ -17,10 +17,10 @@ def pad_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_o
     """
     count = next(iter(columns.values())).row_lengths()
     padded = {name: values.to_tensor() for name, values in columns.items()}
-    return {"count": array_ops.cast(count, array_ops.int32), **padded}
+    return {"count": xp.cast(count, xp.int32), **padded}
 
 
-def make_records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) -> list[list[dict]]:
+def make_records(columns: dict[str, xp.Tensor | xp.RaggedTensor]) -> list[list[dict]]:
     """Convert columns of answers to a list of dicts for each text.
 
     Args:
@@ -33,7 +33,7 @@ def make_records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) 
         [[{'token': 'a', 'end': 1}, {'token': 'b', 'end': 2}], []]
     """
     lists = [
-        values.to_list() if isinstance(values, array_ops.RaggedTensor) else values.numpy().tolist()
+        values.to_list() if isinstance(values, xp.RaggedTensor) else values.numpy().tolist()
         for values in columns.values()
     ]
 

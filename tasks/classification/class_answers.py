@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict, overload
 import numpy as np
 
 from encoder_zoo.common import validation
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.base import confidence
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
@@ -226,16 +226,16 @@ class ClassAnswers(Answers):
         Args:
             run: Function that computes logits (N, C) from text columns (N,).
         """
-        names = array_ops.constant([str(name) for name in self.class_names])
+        names = xp.constant([str(name) for name in self.class_names])
 
         def classify(*texts):
             logits = run(texts)
             if self.is_regression:
                 return {"score": logits}
-            activate = array_ops.sigmoid if self.is_multi_label else array_ops.nn.softmax
+            activate = xp.sigmoid if self.is_multi_label else xp.nn.softmax
             scores = activate(logits / self.temperature)
-            scores, order = array_ops.math.top_k(scores, len(self.class_names))
-            answers = {"label": array_ops.gather(names, order), "score": scores}
+            scores, order = xp.math.top_k(scores, len(self.class_names))
+            answers = {"label": xp.gather(names, order), "score": scores}
             if self.abstain_below is not None:
                 answers["abstains"] = scores[:, 0] < self.abstain_below
             return answers

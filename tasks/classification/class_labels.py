@@ -9,7 +9,7 @@ import enum
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.base.classes import (
     count_and_names,
@@ -66,7 +66,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
     if y.dtype.kind in "OSUT":
         found = sorted(set(_list_names(y.tolist())))
     else:
-        numbers = np.unique(_convert_to_integers(array_ops.constant(y))).tolist()
+        numbers = np.unique(_convert_to_integers(xp.constant(y))).tolist()
         counted = numbers == list(range(len(numbers)))
         found = len(numbers) if counted else [str(number) for number in numbers]
     if count_and_names(found)[0] == 1:
@@ -138,12 +138,12 @@ def _check_one_each(values: list) -> None:
             )
 
 
-def _convert_to_integers(y: array_ops.Tensor) -> array_ops.Tensor:
+def _convert_to_integers(y: xp.Tensor) -> xp.Tensor:
     """Convert class indices of shape (B,) to int64. Floats and booleans are accepted."""
-    numbers = array_ops.cast(y, array_ops.int64)
+    numbers = xp.cast(y, xp.int64)
     return check_each(
         numbers,
-        array_ops.cast(numbers, y.dtype) == y,
+        xp.cast(numbers, y.dtype) == y,
         " has the label ",
         y,
         ', which is not a class index. To predict numbers, use problem_type="regression".',
@@ -193,7 +193,7 @@ def _make_matrix(y, labels: list[str] | None):
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
 
-def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) -> array_ops.Tensor:
+def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) -> xp.Tensor:
     """Convert labels with one class per text to class indices, in memory or inside `tf.data`.
 
     Args:
@@ -215,21 +215,17 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
         [1, 0]
     """
     y = given_labels.check_given(y)
-    if num_classes != 1 and array_ops.is_tensor(y):
+    if num_classes != 1 and xp.is_tensor(y):
         y = columns.flatten_column(y)
-    if not array_ops.is_symbolic_tensor(y):
+    if not xp.is_symbolic_tensor(y):
         y = _make_array(_make_matrix(_flatten_column(columns.convert_to_plain(y)), labels))
         if y.dtype.kind in "OSUT":
             y = y.tolist()
             _check_one_each(y)
-        y = (
-            array_ops.convert_to_tensor(y)
-            if not isinstance(y, list) and y.dtype.kind in "fiub"
-            else y
-        )
-    if isinstance(y, list) or y.dtype == array_ops.string:
+        y = xp.convert_to_tensor(y) if not isinstance(y, list) and y.dtype.kind in "fiub" else y
+    if isinstance(y, list) or y.dtype == xp.string:
         return _number_names(y, labels)
-    rank = array_ops.TensorShape(y.shape).rank if array_ops.is_tensor(y) else -1
+    rank = xp.TensorShape(y.shape).rank if xp.is_tensor(y) else -1
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _convert_probabilities(y)
     if rank not in (None, 1):
@@ -238,19 +234,19 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
             f"`y` has shape {tuple(y.shape)}. Expected one class index or name per text"
             f"{probabilities}."
         )
-    if find_boolean_indices(labels) and array_ops.as_dtype(y.dtype).is_bool:
+    if find_boolean_indices(labels) and xp.as_dtype(y.dtype).is_bool:
         return _number_names(y, labels)
     y = _convert_to_integers(y)
     if numbers_are_names(labels):
-        return _number_names(array_ops.strings.as_string(y), labels)
+        return _number_names(xp.strings.as_string(y), labels)
     expected = (
         f". Expected class indices from 0 to {(num_classes or 0) - 1} for {num_classes} classes."
     )
     inside = (y >= 0) & (y < (num_classes or y.dtype.max))
-    return check_each(array_ops.cast(y, array_ops.int32), inside, " has the label ", y, expected)
+    return check_each(xp.cast(y, xp.int32), inside, " has the label ", y, expected)
 
 
-def _number_names(names: array_ops.Tensor | list, labels: list[str] | None) -> array_ops.Tensor:
+def _number_names(names: xp.Tensor | list, labels: list[str] | None) -> xp.Tensor:
     expected = f". Expected one of {labels}."
     if not labels:
         expected = ". The classes have no names. Create the classifier with labels=[...]."
@@ -258,21 +254,19 @@ def _number_names(names: array_ops.Tensor | list, labels: list[str] | None) -> a
     return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
-def _convert_probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
+def _convert_probabilities(y: xp.Tensor) -> xp.Tensor:
     """Check that rows (B, C) sum to 1, and convert one-hot rows to indices (B,)."""
-    is_hot = not array_ops.as_dtype(y.dtype).is_floating
-    y = array_ops.cast(y, array_ops.float32)
-    right = array_ops.reduce_all(y >= 0, axis=1) & (
-        abs(array_ops.reduce_sum(y, axis=1) - 1) <= ROUNDING
-    )
+    is_hot = not xp.as_dtype(y.dtype).is_floating
+    y = xp.cast(y, xp.float32)
+    right = xp.reduce_all(y >= 0, axis=1) & (abs(xp.reduce_sum(y, axis=1) - 1) <= ROUNDING)
     expected = ". Expected one 1 and otherwise 0s, or probabilities that sum to 1."
     y = check_each(y, right, " is ", y, expected)
-    if not array_ops.is_symbolic_tensor(y):
-        is_hot = bool(array_ops.reduce_all(array_ops.reduce_max(y, axis=1) == 1))
-    return array_ops.argmax(y, 1, array_ops.int32) if is_hot else y
+    if not xp.is_symbolic_tensor(y):
+        is_hot = bool(xp.reduce_all(xp.reduce_max(y, axis=1) == 1))
+    return xp.argmax(y, 1, xp.int32) if is_hot else y
 
 
-def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
+def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -> xp.Tensor:
     """Convert labels with any number of classes per text, in memory or inside `tf.data`.
 
     Args:
@@ -292,24 +286,22 @@ def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -
         [[0.0, 1.0], [0.0, 0.0]]
     """
     y = given_labels.check_given(y)
-    given = y if array_ops.is_symbolic_tensor(y) else _make_lists(y, labels, num_classes)
+    given = y if xp.is_symbolic_tensor(y) else _make_lists(y, labels, num_classes)
     if isinstance(given, list):
         if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
             return _make_multi_hot(given, labels, num_classes)
         unknown = [np.nan] * num_classes  # for rows with another length
-        y = array_ops.constant(
-            [r if len(r) == num_classes else unknown for r in given], array_ops.float32
-        )
-    y = array_ops.ensure_shape(array_ops.cast(y, array_ops.float32), (None, num_classes))
+        y = xp.constant([r if len(r) == num_classes else unknown for r in given], xp.float32)
+    y = xp.ensure_shape(xp.cast(y, xp.float32), (None, num_classes))
     expected = (
         f". Expected {num_classes} values between 0 and 1, one per class, or a list of names."
     )
-    return check_each(y, array_ops.reduce_all((y >= 0) & (y <= 1), axis=1), " is ", given, expected)
+    return check_each(y, xp.reduce_all((y >= 0) & (y <= 1), axis=1), " is ", given, expected)
 
 
 def _make_lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
     y = _make_matrix(columns.convert_to_plain(y), labels)
-    y = np.asarray(y) if array_ops.is_tensor(y) else y
+    y = np.asarray(y) if xp.is_tensor(y) else y
     _check_lists(y, num_classes)
     return [list(row) for row in (y.tolist() if isinstance(y, np.ndarray) else y)]
 
@@ -325,9 +317,7 @@ def _check_lists(y, num_classes: int | None) -> None:
             )
 
 
-def _make_multi_hot(
-    rows: list[list], labels: list[str] | None, num_classes: int
-) -> array_ops.Tensor:
+def _make_multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> xp.Tensor:
     index = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     names = [name for row in rows for name in row]
     numbers = find_label_indices(names, labels)
@@ -336,10 +326,10 @@ def _make_multi_hot(
     numbers = check_each(numbers, right, " has the unknown label ", names, expected, index=index)
     hot = np.zeros((len(rows), num_classes), "float32")
     hot[index, numbers] = 1.0
-    return array_ops.constant(hot)
+    return xp.constant(hot)
 
 
-def convert_regression_targets(y, count: int) -> array_ops.Tensor:
+def convert_regression_targets(y, count: int) -> xp.Tensor:
     """Convert regression targets to float32, shape (B, count), in memory or inside `tf.data`.
 
     Raises:
@@ -347,23 +337,23 @@ def convert_regression_targets(y, count: int) -> array_ops.Tensor:
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
     """
     y = given_labels.check_given(y)
-    if not array_ops.is_symbolic_tensor(y):
+    if not xp.is_symbolic_tensor(y):
         y = np.asarray(_make_matrix(_flatten_column(columns.convert_to_plain(y)), None))
-        y = array_ops.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
+        y = xp.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
     shapes = [(None, count), *([(None,)] if count == 1 else [])]
-    numbers = array_ops.is_tensor(y) and y.dtype not in (
-        array_ops.string,
-        array_ops.complex64,
-        array_ops.complex128,
+    numbers = xp.is_tensor(y) and y.dtype not in (
+        xp.string,
+        xp.complex64,
+        xp.complex128,
     )
-    if not numbers or not any(map(array_ops.TensorShape(y.shape).is_compatible_with, shapes)):
+    if not numbers or not any(map(xp.TensorShape(y.shape).is_compatible_with, shapes)):
         raise ValueError(
             f"`y` has dtype {y.dtype} and shape {tuple(y.shape)}. Expected {count} "
             f"number{'s' * (count > 1)} per text."
         )
-    y = array_ops.reshape(array_ops.cast(y, array_ops.float32), (-1, count))
+    y = xp.reshape(xp.cast(y, xp.float32), (-1, count))
     right, given = (
-        array_ops.reduce_all(array_ops.math.is_finite(y), axis=1),
+        xp.reduce_all(xp.math.is_finite(y), axis=1),
         y[:, 0] if count == 1 else y,
     )
     return check_each(y, right, " has the label ", given, ". Expected a number.")

@@ -19,7 +19,7 @@ from keras import ops
 from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
@@ -408,7 +408,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     # -- logits of texts -----------------------------------------------------------------------
 
-    def _compute_logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
+    def _compute_logits_in_graph(self, texts: tuple) -> xp.Tensor:
         """Compute the logits (N, C) of texts or pairs inside a `tf.function`."""
         if not self.preprocessor.pools_windows:
             examples, index = self.preprocessor.encode(texts), None

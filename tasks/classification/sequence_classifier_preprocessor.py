@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import NonNegativeInt, Rule, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -150,9 +150,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return super().encode(x, y, sample_weight)
         windows = self.encode_windows(x)
         index = windows.pop("text_index")
-        numbers = array_ops.RaggedTensor.from_value_rowids(
-            array_ops.range(array_ops.size(index)), index
-        )  # (N, None)
+        numbers = xp.RaggedTensor.from_value_rowids(xp.range(xp.size(index)), index)  # (N, None)
         firsts, others = numbers.row_starts(), numbers[:, 1:]
         examples = combine_candidates(windows, firsts, others)
         return self.add_labels(examples, y, sample_weight)
@@ -169,51 +167,49 @@ class SequenceClassifierPreprocessor(Preprocessor):
         """
         return self._encode_windows([self.tokenizer.tokenize(text) for text in self.read_texts(x)])
 
-    def _encode_windows(self, tokens: list[array_ops.RaggedTensor]) -> dict:
+    def _encode_windows(self, tokens: list[xp.RaggedTensor]) -> dict:
         """Split the tokens (N, None) of one or two columns into windows, and encode the windows."""
         windows = self._split_into_windows(tokens)
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
         return {**self.pack(parts), "text_index": windows[0].example}
 
-    def _split_into_windows(self, tokens: list[array_ops.RaggedTensor]) -> list[Windows]:
+    def _split_into_windows(self, tokens: list[xp.RaggedTensor]) -> list[Windows]:
         """Split the tokens of one or two columns into windows."""
         specials = self.count_specials(len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
             raise invalid("window_length", self.window_length, f"at least {specials + 2} for pairs")
         lengths = [part.row_lengths() for part in tokens]
-        longer, shared = lengths[0], array_ops.zeros_like(lengths[0])
+        longer, shared = lengths[0], xp.zeros_like(lengths[0])
         if len(tokens) == 2:
-            longer, shorter = array_ops.maximum(*lengths), array_ops.minimum(*lengths)
+            longer, shorter = xp.maximum(*lengths), xp.minimum(*lengths)
             what = f"pairs have two texts longer than a window of {self.max_sequence_length} tokens"
             what = f"{what}, so {self.unread} of the shorter text is truncated."
             count_truncated(shorter > room // 2, self, what)
-            shared = array_ops.minimum(shorter, room // 2)
+            shared = xp.minimum(shorter, room // 2)
         capacity = room - shared
-        windows = make_full_windows(
-            longer, capacity, array_ops.minimum(capacity // 2, self.doc_stride)
-        )
+        windows = make_full_windows(longer, capacity, xp.minimum(capacity // 2, self.doc_stride))
         # If both texts are equally long, the second is split, as in truncation.
         is_longer = [lengths[0] > lengths[-1], lengths[0] <= lengths[-1]][-len(tokens) :]
         parts = []
         side = self.tokenizer.truncation_side
         for length, divided in zip(lengths, is_longer, strict=True):
             divided, rest, length = (
-                array_ops.gather(v, windows.example) for v in (divided, shared, length)
+                xp.gather(v, windows.example) for v in (divided, shared, length)
             )
-            begin = array_ops.where(divided, windows.begin, find_first_kept(length, rest, side))
-            length = array_ops.where(divided, windows.length, rest)
+            begin = xp.where(divided, windows.begin, find_first_kept(length, rest, side))
+            length = xp.where(divided, windows.length, rest)
             parts.append(windows._replace(begin=begin, length=length))
         return parts
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, xp.Tensor]:
         """Pad examples to model inputs (B, L). Further windows become inputs (B, K - 1, L)."""
         if CANDIDATE + "token_ids" in examples:
             return pad_candidates(super().pad, examples, self.tokenizer.pad_token_id, bucketed)
         return super().pad(examples, bucketed)
 
-    def encode_labels(self, y) -> array_ops.Tensor:
+    def encode_labels(self, y) -> xp.Tensor:
         """Convert labels to class indices (B,) or probabilities (B, C).
 
         Args:

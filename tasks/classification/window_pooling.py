@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, ops
+from encoder_zoo.common.lazy import ops, xp
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.answers import Runner
 
@@ -43,9 +43,7 @@ def pool_logits(logits, padding_mask, count: int, pooling: WindowPooling):
     return ops.sum(logits * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
-def pool_windows(
-    logits: array_ops.Tensor, text_index: array_ops.Tensor, pooling: WindowPooling
-) -> array_ops.Tensor:
+def pool_windows(logits: xp.Tensor, text_index: xp.Tensor, pooling: WindowPooling) -> xp.Tensor:
     """Pool the logits of all windows to logits of shape (N, C), in memory or inside a graph.
 
     Args:
@@ -55,11 +53,11 @@ def pool_windows(
         pooling: "mean" or "max".
 
     Example:
-        >>> logits = array_ops.constant([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]])
-        >>> pool_windows(logits, array_ops.constant([0, 0, 1]), "max").numpy().tolist()
+        >>> logits = xp.constant([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]])
+        >>> pool_windows(logits, xp.constant([0, 0, 1]), "max").numpy().tolist()
         [[3.0, 4.0], [5.0, 5.0]]
     """
-    pool = array_ops.math.segment_max if pooling == "max" else array_ops.math.segment_mean
+    pool = xp.math.segment_max if pooling == "max" else xp.math.segment_mean
     return pool(logits, text_index)
 
 
@@ -79,4 +77,4 @@ def predict_pooled(
     logits = np.zeros((index.shape[0], num_classes), "float32")
     for windows, values in runner.run_examples(examples, batch_size):
         logits[windows] = values
-    return pool_windows(array_ops.constant(logits), index, pooling).numpy()
+    return pool_windows(xp.constant(logits), index, pooling).numpy()

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
@@ -370,17 +370,17 @@ class ZeroShotClassifier:
         """
         labels = validate_labels(labels)
         hypotheses = make_hypotheses(labels, hypothesis_template, multi_label)
-        count, names = len(hypotheses), array_ops.constant(labels)
+        count, names = len(hypotheses), xp.constant(labels)
 
         def answer(text):
             pairs = (
-                array_ops.repeat(text, count),
-                tf.tile(array_ops.constant(hypotheses), [array_ops.size(text)]),
+                xp.repeat(text, count),
+                tf.tile(xp.constant(hypotheses), [xp.size(text)]),
             )
             logits = self.classifier._compute_logits_in_graph(pairs)
             scores = compute_label_scores(logits, self.nli_classes, count, multi_label)
-            scores, order = array_ops.math.top_k(scores, count)
-            return {"label": array_ops.gather(names, order), "score": scores}
+            scores, order = xp.math.top_k(scores, count)
+            return {"label": xp.gather(names, order), "score": scores}
 
         return answer
 

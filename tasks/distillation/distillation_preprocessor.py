@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from encoder_zoo.common.configuration import get_argument_names
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
@@ -25,8 +25,8 @@ NO_TOKEN = -1
 
 
 def find_example_positions(
-    texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
-) -> array_ops.RaggedTensor:
+    texts: list[xp.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> xp.RaggedTensor:
     """For each student token, find the position of the corresponding teacher token.
 
     Args:
@@ -40,18 +40,18 @@ def find_example_positions(
         example.
     """
 
-    def of_chunk(examples: array_ops.RaggedTensor) -> tuple[array_ops.RaggedTensor]:
-        parts = array_ops.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
+    def of_chunk(examples: xp.RaggedTensor) -> tuple[xp.RaggedTensor]:
+        parts = xp.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
         return (_compute_positions(parts, student, teacher),)
 
-    examples = array_ops.RaggedTensor.from_tensor(array_ops.stack(texts, axis=1))  # (B, 1 or 2)
+    examples = xp.RaggedTensor.from_tensor(xp.stack(texts, axis=1))  # (B, 1 or 2)
     [positions] = map_chunks(of_chunk, examples)
     return positions
 
 
 def _compute_positions(
-    texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
-) -> array_ops.RaggedTensor:
+    texts: list[xp.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> xp.RaggedTensor:
     """Return the result of `find_example_positions` for a chunk of texts that fits in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     specials, separators = (
@@ -62,16 +62,16 @@ def _compute_positions(
     ids = [ids for ids, _, _ in tokens]
     kept = keep_tokens(ids, specials, teacher.max_sequence_length, side)
     column, first_count = teacher.tokenizer.first_column, kept[0][1]
-    begins = [column * array_ops.ones_like(first_count), column + first_count + separators]
+    begins = [column * xp.ones_like(first_count), column + first_count + separators]
     positions = []
     for text, (_, starts, ends), (skipped, count), begin in zip(
         texts, tokens, kept, begins, strict=False
     ):
         found = align_tokens(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
-        number = found.values - array_ops.gather(skipped, row)  # index after truncation
-        inside = (found.values >= 0) & (number >= 0) & (number < array_ops.gather(count, row))
-        position = array_ops.where(inside, number + array_ops.gather(begin, row), NO_TOKEN)
+        number = found.values - xp.gather(skipped, row)  # index after truncation
+        inside = (found.values >= 0) & (number >= 0) & (number < xp.gather(count, row))
+        position = xp.where(inside, number + xp.gather(begin, row), NO_TOKEN)
         positions.append(found.with_values(position))
     own = student.tokenizer
     template = own.template.map(
@@ -80,7 +80,7 @@ def _compute_positions(
     return pack(positions, template, student.max_sequence_length, own.truncation_side)[0]
 
 
-def align_tokens(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
+def align_tokens(tokens: tuple, starts: xp.RaggedTensor, ends: xp.RaggedTensor):
     """For each token, find the token that ends at the same character in another tokenization.
 
     The start is not compared, because some tokenizers include leading spaces in tokens.
@@ -104,21 +104,14 @@ def align_tokens(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.
     """
     ids, _, own_ends = tokens
     last = compute_sort_keys(own_ends) - 1  # (T,)
-    found = (
-        array_ops.searchsorted(
-            compute_sort_keys(starts), last, side="right", out_type=array_ops.int64
-        )
-        - 1
-    )
-    row_starts = array_ops.gather(starts.row_starts(), ids.value_rowids())
+    found = xp.searchsorted(compute_sort_keys(starts), last, side="right", out_type=xp.int64) - 1
+    row_starts = xp.gather(starts.row_starts(), ids.value_rowids())
     none_before = found < row_starts
     # One extra value, because there may be no tokens.
-    all_ends = array_ops.concat([compute_sort_keys(ends), [0]], 0)
-    holds = array_ops.gather(all_ends, array_ops.maximum(found, 0)) > last
-    number = array_ops.where(
-        none_before | ~holds, array_ops.cast(NO_TOKEN, array_ops.int64), found - row_starts
-    )
-    return ids.with_values(array_ops.cast(number, array_ops.int32))
+    all_ends = xp.concat([compute_sort_keys(ends), [0]], 0)
+    holds = xp.gather(all_ends, xp.maximum(found, 0)) > last
+    number = xp.where(none_before | ~holds, xp.cast(NO_TOKEN, xp.int64), found - row_starts)
+    return ids.with_values(xp.cast(number, xp.int32))
 
 
 DISTILLATION_OBJECTIVES = ("soft_labels", "hidden_states", "relations")
@@ -409,18 +402,16 @@ class DistillationPreprocessor(Preprocessor):
         inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
         inputs = {**inputs, **self._select_teacher_inputs(examples, own, bucketed)}
         if self.aligned:
-            shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
+            shape = xp.shape(inputs["token_ids"], xp.int64)
             positions = examples[TEACHER_POSITIONS].to_tensor(NO_TOKEN, shape=shape)
-            inputs[TEACHER_POSITIONS] = array_ops.ensure_shape(positions, inputs["token_ids"].shape)
+            inputs[TEACHER_POSITIONS] = xp.ensure_shape(positions, inputs["token_ids"].shape)
         if not rest:
-            inputs |= _get_soft_weights(
-                examples, array_ops.shape(inputs["token_ids"], array_ops.int64)
-            )
+            inputs |= _get_soft_weights(examples, xp.shape(inputs["token_ids"], xp.int64))
         return pack_batch(inputs, *rest)
 
     def _select_teacher_inputs(
         self, examples: dict, own: dict, bucketed: Bucketed
-    ) -> dict[str, array_ops.Tensor]:
+    ) -> dict[str, xp.Tensor]:
         """Create the inputs that only the teacher reads."""
         if self.teacher is not None:
             named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}
@@ -432,14 +423,14 @@ class DistillationPreprocessor(Preprocessor):
         return {TEACHER + name: values for name, values in padded.items()}
 
 
-def _get_soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_ops.Tensor]:
+def _get_soft_weights(examples: dict, shape: xp.Tensor) -> dict[str, xp.Tensor]:
     """Return the weights of texts (B,) or tokens (B, L) for data without labels.
 
     The dict is empty if all weights are equal.
     """
     if "label_weights" in examples:
         weights = examples["label_weights"].to_tensor(shape=shape)
-        return {"soft_weights": array_ops.ensure_shape(weights, (None, None))}
+        return {"soft_weights": xp.ensure_shape(weights, (None, None))}
     return {"soft_weights": examples["sample_weight"]} if "sample_weight" in examples else {}
 
 

@@ -16,7 +16,7 @@ from keras import ops
 
 from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import CompileOptions
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
@@ -55,7 +55,7 @@ PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
 
 
 def make_role_signatures(
-    answer: Callable[[array_ops.Tensor, str | None], dict], default: str | None
+    answer: Callable[[xp.Tensor, str | None], dict], default: str | None
 ) -> dict[str, Callable]:
     """Create the functions to export: "serving_default", "query" and "document".
 

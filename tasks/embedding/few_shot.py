@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from encoder_zoo.common import validation
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
@@ -402,7 +402,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             seed = np.random.randint(2**31)  # set by `keras.utils.set_random_seed`
             pairs = sample_contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
             history = super().fit(
-                (array_ops.gather(column, pairs.first), array_ops.gather(column, pairs.second)),
+                (xp.gather(column, pairs.first), xp.gather(column, pairs.second)),
                 pairs.score,
                 batch_size,
                 epochs,
@@ -439,9 +439,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         if self._has_multiple_labels:
             hot = convert_multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
-            hot = check_each(
-                hot, array_ops.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected
-            )
+            hot = check_each(hot, xp.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected)
             _check_counts(texts, hot[:, 0])
             return hot.numpy()
         classes = np.asarray(convert_class_indices(labels, names, count))

@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
@@ -230,17 +230,17 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         def vectors_of(examples):
             inputs = preprocessor.pad(examples)
             vectors = ops.reshape(self(inputs, training=False), (-1, width))
-            return array_ops.boolean_mask(vectors, array_ops.reshape(inputs["scored_mask"], [-1]))
+            return xp.boolean_mask(vectors, xp.reshape(inputs["scored_mask"], [-1]))
 
         def answer(text, prompt):
             examples = preprocessor.encode(text, prompt=prompt)
-            kept = array_ops.cast(preprocessor.mask_scored_tokens(examples), array_ops.int64)
+            kept = xp.cast(preprocessor.mask_scored_tokens(examples), xp.int64)
             kept = examples["token_ids"].with_flat_values(kept)
-            lengths = array_ops.reduce_sum(kept, axis=1)
+            lengths = xp.reduce_sum(kept, axis=1)
             vectors = map_graph_batches(vectors_of, examples, lengths, width)
             return {
                 "embedding": vectors.to_tensor(shape=(None, None, width)),
-                "length": array_ops.cast(lengths, array_ops.int32),
+                "length": xp.cast(lengths, xp.int32),
             }
 
         return make_role_signatures(answer, DOCUMENT)

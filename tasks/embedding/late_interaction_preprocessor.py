@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
@@ -187,11 +187,11 @@ class LateInteractionPreprocessor(SeparateTexts):
         longest = self.get_max_length(QUERY)
         return min(self.expansion_length or longest, longest)
 
-    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+    def encode_texts(self, texts: xp.Tensor, prompt: str | None) -> dict:
         role = get_role(prompt)
         text, longest = self.prompts.get(role, ""), self.get_max_length(role)
         room = self._count_room(role)
-        texts = array_ops.strings.join([text, texts]) if text else texts
+        texts = xp.strings.join([text, texts]) if text else texts
         # Keep an extra token to be able to count truncated texts.
         tokens = self.tokenizer.tokenize(texts, room + 1)
         what = (
@@ -203,10 +203,10 @@ class LateInteractionPreprocessor(SeparateTexts):
             return {"token_ids": packed}
         return {
             "token_ids": self._expand_queries(packed, self.tokenizer.mask_token_id),
-            "text_length": array_ops.cast(packed.row_lengths(), array_ops.int32),
+            "text_length": xp.cast(packed.row_lengths(), xp.int32),
         }
 
-    def _pack_tokens(self, tokens: array_ops.RaggedTensor, role: str, filler: int | None = None):
+    def _pack_tokens(self, tokens: xp.RaggedTensor, role: str, filler: int | None = None):
         """Add special tokens to ragged token ids (N, None).
 
         Args:
@@ -220,30 +220,26 @@ class LateInteractionPreprocessor(SeparateTexts):
             # Keep the marker when truncating on the left.
             tokens = truncate_tokens(tokens, self._count_room(role), side)
             marker = marker if filler is None else filler
-            column = array_ops.fill(array_ops.stack([tokens.nrows(), 1]), marker)
-            tokens = array_ops.concat([array_ops.RaggedTensor.from_tensor(column), tokens], axis=1)
+            column = xp.fill(xp.stack([tokens.nrows(), 1]), marker)
+            tokens = xp.concat([xp.RaggedTensor.from_tensor(column), tokens], axis=1)
         if filler is not None:
             template = template.map(lambda token: filler)
         return pack([tokens], template, self.get_max_length(role), side)[0]
 
-    def _expand_queries(
-        self, packed: array_ops.RaggedTensor, filler: int
-    ) -> array_ops.RaggedTensor:
+    def _expand_queries(self, packed: xp.RaggedTensor, filler: int) -> xp.RaggedTensor:
         """Pad ragged queries (N, None) with `filler` for query expansion."""
         if not self.expanded_length:
             return packed
-        missing = array_ops.maximum(self.expanded_length - packed.row_lengths(), 0)
-        added = array_ops.fill(array_ops.reshape(array_ops.reduce_sum(missing), [1]), filler)
-        return array_ops.concat(
-            [packed, array_ops.RaggedTensor.from_row_lengths(added, missing)], axis=1
-        )
+        missing = xp.maximum(self.expanded_length - packed.row_lengths(), 0)
+        added = xp.fill(xp.reshape(xp.reduce_sum(missing), [1]), filler)
+        return xp.concat([packed, xp.RaggedTensor.from_row_lengths(added, missing)], axis=1)
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, xp.Tensor]:
         """Pad queries or documents and convert them to model inputs (B, L)."""
         inputs = super().pad(examples, bucketed)
         real = inputs["padding_mask"]
-        columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
+        columns = xp.range(xp.shape(inputs["token_ids"])[1])
         scored = real if self.score_first else real & (columns > 0)
         if "text_length" not in examples:
             skipped = self.mask_skipped(inputs["token_ids"])
@@ -253,26 +249,24 @@ class LateInteractionPreprocessor(SeparateTexts):
             inputs["attended_mask"] = real & (columns < examples["text_length"][:, None])
         return inputs
 
-    def mask_skipped(self, ids: array_ops.Tensor) -> array_ops.Tensor:
+    def mask_skipped(self, ids: xp.Tensor) -> xp.Tensor:
         """Return a mask for the tokens on the skiplist."""
         if not self._skipped_ids:
-            return array_ops.zeros_like(ids, "bool")
-        return array_ops.reduce_any(
-            ids[..., None] == array_ops.constant(self._skipped_ids, array_ops.int32), axis=-1
-        )
+            return xp.zeros_like(ids, "bool")
+        return xp.reduce_any(ids[..., None] == xp.constant(self._skipped_ids, xp.int32), axis=-1)
 
-    def mask_scored_tokens(self, examples: dict) -> array_ops.Tensor:
+    def mask_scored_tokens(self, examples: dict) -> xp.Tensor:
         """Return a flat mask for the tokens with vectors in all encoded examples."""
         ids = examples["token_ids"]
-        kept = array_ops.ones_like(ids.flat_values, "bool")
+        kept = xp.ones_like(ids.flat_values, "bool")
         if "text_length" not in examples:
             kept = ~self.mask_skipped(ids.flat_values)
         if not self.score_first:
-            firsts = array_ops.gather(ids.row_splits, ids.value_rowids())
-            kept &= array_ops.range(array_ops.shape(firsts, firsts.dtype)[0]) > firsts
+            firsts = xp.gather(ids.row_splits, ids.value_rowids())
+            kept &= xp.range(xp.shape(firsts, firsts.dtype)[0]) > firsts
         return kept
 
-    def find_token_spans(self, texts: array_ops.Tensor, prompt: str | None) -> list[np.ndarray]:
+    def find_token_spans(self, texts: xp.Tensor, prompt: str | None) -> list[np.ndarray]:
         """Return the character offsets for each token in the examples.
 
         Args:
@@ -285,14 +279,14 @@ class LateInteractionPreprocessor(SeparateTexts):
         """
         role = get_role(prompt)
         text = self.prompts.get(role, "")
-        texts = array_ops.strings.join([text, texts]) if text else texts
+        texts = xp.strings.join([text, texts]) if text else texts
         _, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
         begins, ends = (np.asarray(part.flat_values) - len(text) for part in (starts, ends))
         of_text, columns = ends > 0, []
         for values in (np.maximum(begins, 0), ends):
             values = np.where(of_text, values, -1).astype("int32")
             packed = self._pack_tokens(
-                starts.with_flat_values(array_ops.constant(values)), role, filler=-1
+                starts.with_flat_values(xp.constant(values)), role, filler=-1
             )
             packed = packed if role == DOCUMENT else self._expand_queries(packed, -1)
             columns.append(np.asarray(packed.flat_values))

@@ -5,7 +5,7 @@ Comments use these letters for shapes: N examples, K additional texts of an exam
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each, convert_numbers
@@ -24,7 +24,7 @@ PAIR_COLUMNS = Inputs(
 )
 
 
-def read_only_column(texts) -> array_ops.Tensor:
+def read_only_column(texts) -> xp.Tensor:
     """Check the texts (N,) or chunks passed to `embed`. An error is raised for pairs.
 
     Raises:
@@ -54,7 +54,7 @@ class SeparateTexts(Preprocessor):
     one_example_per_text = True
     values_per_text: tuple[str, ...] = ()
 
-    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+    def encode_texts(self, texts: xp.Tensor, prompt: str | None) -> dict:
         """Add a prompt to texts (N,), tokenize them and truncate them.
 
         The result also contains the fields in `values_per_text`.
@@ -110,18 +110,14 @@ class SeparateTexts(Preprocessor):
             of_first, of_others = self._get_row_prompts(prompt, symmetric)
         examples = self.encode_texts(first, of_first)
         if others:
-            texts = array_ops.stack(others, axis=1)  # (N, K)
-            encoded = self.encode_texts(array_ops.reshape(texts, [-1]), of_others)
-            splits = (
-                array_ops.range(array_ops.shape(texts, array_ops.int64)[0] + 1) * texts.shape[1]
-            )
+            texts = xp.stack(others, axis=1)  # (N, K)
+            encoded = self.encode_texts(xp.reshape(texts, [-1]), of_others)
+            splits = xp.range(xp.shape(texts, xp.int64)[0] + 1) * texts.shape[1]
             examples |= {
-                CANDIDATE + name: array_ops.RaggedTensor.from_row_splits(
-                    values, splits, validate=False
-                )
+                CANDIDATE + name: xp.RaggedTensor.from_row_splits(values, splits, validate=False)
                 for name, values in encoded.items()
             }
-            every = array_ops.concat([first[:, None], texts], axis=1)
+            every = xp.concat([first[:, None], texts], axis=1)
             examples[TEXT_IDS] = _enumerate_values(every)
         if y is not None:
             examples["labels"] = y
@@ -145,22 +141,20 @@ class SeparateTexts(Preprocessor):
         # The static shape of the text ids contains K.
         rows, count = parts["token_ids"].nrows(), examples[TEXT_IDS].shape[1] - 1
         return {
-            CANDIDATE + name: array_ops.reshape(
-                values, array_ops.stack([rows, count, array_ops.shape(values, array_ops.int64)[1]])
+            CANDIDATE + name: xp.reshape(
+                values, xp.stack([rows, count, xp.shape(values, xp.int64)[1]])
             )
             for name, values in flat.items()  # (B * K, L)
             if name == "token_ids" or name.endswith("_mask")
         }
 
 
-def _enumerate_values(values: array_ops.Tensor) -> array_ops.Tensor:
+def _enumerate_values(values: xp.Tensor) -> xp.Tensor:
     """Replace values by int32 numbers, starting at 0. Equal values get the same number."""
-    return array_ops.reshape(
-        array_ops.unique(array_ops.reshape(values, [-1])).idx, array_ops.shape(values)
-    )
+    return xp.reshape(xp.unique(xp.reshape(values, [-1])).idx, xp.shape(values))
 
 
-def convert_scores(y) -> array_ops.Tensor:
+def convert_scores(y) -> xp.Tensor:
     """Check scores for pairs, or vectors for texts, and convert them to float32 (N, ...).
 
     Raises:
@@ -172,14 +166,12 @@ def convert_scores(y) -> array_ops.Tensor:
         ValueError: Row 1 has the score inf. Expected a finite number.
     """
     scores = convert_numbers(check_given(y), "y", "one score per pair")
-    finite = array_ops.math.is_finite(scores)
-    right = array_ops.reduce_all(
-        array_ops.reshape(finite, [array_ops.shape(scores)[0], -1]), axis=1
-    )
+    finite = xp.math.is_finite(scores)
+    right = xp.reduce_all(xp.reshape(finite, [xp.shape(scores)[0], -1]), axis=1)
     return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
 
 
-def convert_vectors(y) -> array_ops.Tensor:
+def convert_vectors(y) -> xp.Tensor:
     """Check the target vectors for single texts and convert them to float32 (N, D).
 
     Raises:

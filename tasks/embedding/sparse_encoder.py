@@ -17,7 +17,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import Fraction, PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
@@ -373,7 +373,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             return self.query_encoder(inputs)
         return self.query_encoder(inputs, training=training)
 
-    def encode_queries(self, texts: array_ops.Tensor) -> dict:
+    def encode_queries(self, texts: xp.Tensor) -> dict:
         """Tokenize texts (N,) for use as queries in another model, without a prompt."""
         return self.preprocessor.encode_texts(texts, NO_PROMPT)
 
@@ -439,18 +439,16 @@ class SparseEncoder(Embedder[SparseIndex]):
             )
             examples = preprocessor.encode(text, prompt=prompt)
             weights = compute_text_outputs_in_graph(self, examples, self.embedding_dim, run)
-            count = array_ops.math.count_nonzero(weights, axis=1, dtype=array_ops.int32)
-            count = count if most is None else array_ops.minimum(count, most)
-            longest = array_ops.reduce_max(array_ops.concat([[0], count], axis=0))
-            weights, indices = array_ops.math.top_k(weights, longest)
-            real = array_ops.sequence_mask(count, array_ops.shape(weights)[1])
+            count = xp.math.count_nonzero(weights, axis=1, dtype=xp.int32)
+            count = count if most is None else xp.minimum(count, most)
+            longest = xp.reduce_max(xp.concat([[0], count], axis=0))
+            weights, indices = xp.math.top_k(weights, longest)
+            real = xp.sequence_mask(count, xp.shape(weights)[1])
             indices, weights = (
-                array_ops.where(real, indices, 0),
-                array_ops.where(real, weights, 0.0),
+                xp.where(real, indices, 0),
+                xp.where(real, weights, 0.0),
             )
-            terms = array_ops.where(
-                real, array_ops.gather(array_ops.constant(self.terms), indices), ""
-            )
+            terms = xp.where(real, xp.gather(xp.constant(self.terms), indices), "")
             return {"count": count, "index": indices, "term": terms, "weight": weights}
 
         return make_role_signatures(answer, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -64,11 +64,11 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
         name = self.default_prompt if prompt is None else prompt
         return self._of_queries is not None and name == "query"
 
-    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+    def encode_texts(self, texts: xp.Tensor, prompt: str | None) -> dict:
         if not self.is_query(prompt):
             return super().encode_texts(texts, prompt)
         text = self.get_prompt_text(prompt)
-        texts = array_ops.strings.join([text, texts]) if text else texts
+        texts = xp.strings.join([text, texts]) if text else texts
         examples = self._of_queries.encode_queries(texts)
         if self.sequence_length:
             examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from encoder_zoo.common.lazy import array_ops, keras, ops, tf
+from encoder_zoo.common.lazy import keras, ops, tf, xp
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, add_bias, project
 
@@ -163,9 +163,7 @@ def _split_positions(values, number, size):
     return ops.moveaxis(values, 0, 1)
 
 
-def find_largest_logits(
-    x: array_ops.Tensor, table: array_ops.Tensor, positions: int
-) -> array_ops.Tensor:
+def find_largest_logits(x: xp.Tensor, table: xp.Tensor, positions: int) -> xp.Tensor:
     """Compute the largest dot product over all tokens for each table row, (B, V).
 
     Args:
@@ -186,7 +184,7 @@ def find_largest_logits(
         found, index = _find_largest(x, table, positions)
         return found, lambda dy: _compute_gradients(x, table, index, dy)
 
-    return operation(x, array_ops.convert_to_tensor(table))  # gradients reach tensors
+    return operation(x, xp.convert_to_tensor(table))  # gradients reach tensors
 
 
 def _find_largest(x, table, positions: int) -> tuple:
@@ -194,15 +192,15 @@ def _find_largest(x, table, positions: int) -> tuple:
 
     def step(start, found, index):
         products = tf.matmul(x[:, start : start + positions], table, transpose_b=True)
-        largest = array_ops.reduce_max(products, axis=1)
-        here = start + array_ops.argmax(products, axis=1, output_type=array_ops.int32)
-        index = array_ops.where(largest > found, here, index)
-        return start + positions, array_ops.maximum(found, largest), index
+        largest = xp.reduce_max(products, axis=1)
+        here = start + xp.argmax(products, axis=1, output_type=xp.int32)
+        index = xp.where(largest > found, here, index)
+        return start + positions, xp.maximum(found, largest), index
 
-    shape = [array_ops.shape(x)[0], table.shape[0]]
-    start = (0, array_ops.fill(shape, x.dtype.min), array_ops.zeros(shape, array_ops.int32))
-    length = array_ops.shape(x)[1]
-    _, found, index = array_ops.while_loop(
+    shape = [xp.shape(x)[0], table.shape[0]]
+    start = (0, xp.fill(shape, x.dtype.min), xp.zeros(shape, xp.int32))
+    length = xp.shape(x)[1]
+    _, found, index = xp.while_loop(
         lambda start, *_: start < length, step, start, parallel_iterations=1
     )
     return found, index
@@ -210,21 +208,17 @@ def _find_largest(x, table, positions: int) -> tuple:
 
 def _compute_gradients(x, table, index, dy) -> tuple:
     """Compute the gradients for x (B, L, E) and the table (V, E) with a sparse matrix."""
-    length, width = array_ops.shape(x)[1], x.shape[2]
-    pairs = array_ops.where(dy != 0)  # (N, 2)
-    token = pairs[:, 0] * array_ops.cast(length, array_ops.int64) + array_ops.cast(
-        array_ops.gather_nd(index, pairs), array_ops.int64
-    )
-    shape = array_ops.cast([array_ops.shape(x)[0] * length, table.shape[0]], array_ops.int64)
-    values = array_ops.cast(array_ops.gather_nd(dy, pairs), array_ops.float32)
+    length, width = xp.shape(x)[1], x.shape[2]
+    pairs = xp.where(dy != 0)  # (N, 2)
+    token = pairs[:, 0] * xp.cast(length, xp.int64) + xp.cast(xp.gather_nd(index, pairs), xp.int64)
+    shape = xp.cast([xp.shape(x)[0] * length, table.shape[0]], xp.int64)
+    values = xp.cast(xp.gather_nd(dy, pairs), xp.float32)
     # (B L, V)
-    matrix = tf.SparseTensor(array_ops.stack([token, pairs[:, 1]], axis=1), values, shape)
+    matrix = tf.SparseTensor(xp.stack([token, pairs[:, 1]], axis=1), values, shape)
     tokens, rows = (
-        array_ops.cast(array_ops.reshape(x, [-1, width]), array_ops.float32),
-        array_ops.cast(table, array_ops.float32),
+        xp.cast(xp.reshape(x, [-1, width]), xp.float32),
+        xp.cast(table, xp.float32),
     )
     dx = tf.sparse.sparse_dense_matmul(matrix, rows)
     dtable = tf.sparse.sparse_dense_matmul(matrix, tokens, adjoint_a=True)
-    return array_ops.cast(array_ops.reshape(dx, array_ops.shape(x)), x.dtype), array_ops.cast(
-        dtable, table.dtype
-    )
+    return xp.cast(xp.reshape(dx, xp.shape(x)), x.dtype), xp.cast(dtable, table.dtype)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, require
+from encoder_zoo.common.lazy import require, xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Runner, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -45,7 +45,7 @@ class TermAnswers(EmbeddingAnswers):
     similarity_function: Literal["dot", "cosine"] = "dot"
     max_terms: PositiveInt | None = None
     query_runner: Runner | None = None
-    query_rows: Callable[[array_ops.Tensor], csr_array] | None = None
+    query_rows: Callable[[xp.Tensor], csr_array] | None = None
 
     @property
     def terms(self) -> list[str]:
@@ -102,7 +102,7 @@ class TermAnswers(EmbeddingAnswers):
         is_query = self.preprocessor.is_query(prompt)
         if is_query and self.query_rows is not None:
             text = self.preprocessor.get_prompt_text(prompt)
-            rows = self.query_rows(array_ops.strings.join([text, column]) if text else column)
+            rows = self.query_rows(xp.strings.join([text, column]) if text else column)
             return rows if most is None else convert_to_sparse_rows(rows.toarray(), most)
         runner = self.query_runner if is_query and self.query_runner else self.runner
         examples = self.preprocessor.encode(column, prompt=prompt)

@@ -13,7 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import array_ops, require, use_numpy
+from encoder_zoo.common.lazy import require, use_numpy, xp
 from encoder_zoo.common.model_configuration import check_file_holds
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
@@ -120,7 +120,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         table.weight.assign(np.log1p((count - n + 0.5) / (n + 0.5)))
         return table
 
-    def encode_queries(self, texts: array_ops.Tensor) -> dict:
+    def encode_queries(self, texts: xp.Tensor) -> dict:
         """Tokenize texts (N,) without adding special tokens."""
         most = self.max_length
         tokens = self.tokenizer.tokenize(texts, most and most + 1)
@@ -148,7 +148,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
             column = make_array(np.asarray(read_only_column(texts)))
             return self.look_up_rows(self.encode_queries(column)["token_ids"])
 
-    def look_up_rows(self, ids: array_ops.RaggedTensor) -> csr_array:
+    def look_up_rows(self, ids: xp.RaggedTensor) -> csr_array:
         """Look up the term weights (N, V) for tokens (N, None)."""
         rows, columns = np.asarray(ids.value_rowids()), np.asarray(ids.flat_values)
         places = np.unique(rows.astype("int64") * self.vocabulary_size + columns)

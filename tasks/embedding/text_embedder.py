@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
@@ -354,8 +354,8 @@ class TextEmbedder(Embedder[VectorIndex]):
             for i, token in enumerate(tokens)
             if token not in left_out and not re.fullmatch(r"\[unused\d+\]", token)
         ]
-        one_each = array_ops.RaggedTensor.from_row_lengths(
-            array_ops.constant(ids, "int32"), np.ones(len(ids), "int64")
+        one_each = xp.RaggedTensor.from_row_lengths(
+            xp.constant(ids, "int32"), np.ones(len(ids), "int64")
         )
         examples = {"token_ids": self.preprocessor.pack([one_each])["token_ids"]}
         vectors = np.zeros((len(ids), self.embedding_dim))

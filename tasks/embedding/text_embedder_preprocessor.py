@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -184,31 +184,31 @@ class TextEmbedderPreprocessor(SeparateTexts):
         """Look up the prompt text for a name. See also `TextEmbedder.embed`."""
         return find_prompt_text(self.prompts, prompt, self.default_prompt)
 
-    def encode_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+    def encode_texts(self, texts: xp.Tensor, prompt: str | None) -> dict:
         if isinstance(self.tokenizer, FileTokenizer):
-            if array_ops.is_symbolic_tensor(texts):
+            if xp.is_symbolic_tensor(texts):
                 ids = self._tokenize_texts(texts, prompt, self.max_sequence_length)
-                empty = array_ops.cast(ids.row_lengths() == 0, "int64")
-                none = array_ops.fill([array_ops.reduce_sum(empty)], self.tokenizer.vocabulary_size)
-                none = array_ops.RaggedTensor.from_row_lengths(none, empty)
-                return {"token_ids": array_ops.concat([ids, none], 1)}
+                empty = xp.cast(ids.row_lengths() == 0, "int64")
+                none = xp.fill([xp.reduce_sum(empty)], self.tokenizer.vocabulary_size)
+                none = xp.RaggedTensor.from_row_lengths(none, empty)
+                return {"token_ids": xp.concat([ids, none], 1)}
             ids, lengths = self.compute_ids(texts, prompt)
             starts, empty = np.cumsum(lengths) - lengths, lengths == 0
             ids = np.insert(ids, starts[empty], self.tokenizer.vocabulary_size)
-            ids, lengths = array_ops.constant(ids, "int32"), np.maximum(lengths, 1)
-            return {"token_ids": array_ops.RaggedTensor.from_row_lengths(ids, lengths)}
+            ids, lengths = xp.constant(ids, "int32"), np.maximum(lengths, 1)
+            return {"token_ids": xp.RaggedTensor.from_row_lengths(ids, lengths)}
         # Keep an extra token to be able to count truncated texts.
         longest = self.max_sequence_length - self.count_specials()
         tokens = self._tokenize_texts(texts, prompt, longest + 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
         if not self.include_prompt:
             count = self._count_prompt_tokens(prompt)
-            examples["pooled_from"] = array_ops.fill([array_ops.shape(texts)[0]], count)
+            examples["pooled_from"] = xp.fill([xp.shape(texts)[0]], count)
         return examples
 
     @validate_arguments
     def compute_ids(
-        self, texts: array_ops.Tensor, prompt: str | None, whole: bool = False
+        self, texts: xp.Tensor, prompt: str | None, whole: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tokenize texts with a `FileTokenizer`, without special tokens.
 
@@ -231,12 +231,10 @@ class TextEmbedderPreprocessor(SeparateTexts):
         return ids, lengths
 
     def _tokenize_texts(
-        self, texts: array_ops.Tensor, prompt: str | None, first: int | None
-    ) -> array_ops.RaggedTensor:
+        self, texts: xp.Tensor, prompt: str | None, first: int | None
+    ) -> xp.RaggedTensor:
         text = self.get_prompt_text(prompt)
-        return self.tokenizer.tokenize(
-            array_ops.strings.join([text, texts]) if text else texts, first
-        )
+        return self.tokenizer.tokenize(xp.strings.join([text, texts]) if text else texts, first)
 
     def _count_prompt_tokens(self, prompt: str | None) -> int:
         """Return the number of tokens to exclude from pooling (the prompt and [CLS])."""
@@ -262,7 +260,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
         if not self.include_prompt:
             first = windows.begin == 0
-            examples["pooled_from"] = array_ops.where(first, self._count_prompt_tokens(prompt), 0)
+            examples["pooled_from"] = xp.where(first, self._count_prompt_tokens(prompt), 0)
         return {**examples, "text_index": windows.example}
 
     def encode_contexts(
@@ -289,7 +287,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         lengths = np.array([len(ids) for ids, *_ in tokens]) - prompts
         longest = self.max_sequence_length - self.count_specials()
         room = np.maximum(longest - np.array(prompts), 1)
-        windows = make_windows(array_ops.constant(lengths, "int64"), room, room // 4)
+        windows = make_windows(xp.constant(lengths, "int64"), room, room // 4)
         chunks = np.searchsorted(contexts.index, np.arange(len(given) + 1))
         rows, parts = [], []
         for window in zip(*map(np.asarray, windows), strict=True):
@@ -305,18 +303,18 @@ class TextEmbedderPreprocessor(SeparateTexts):
                 if first < last:
                     shift = self.tokenizer.first_column + prefix
                     parts.append(ChunkPart(len(rows) - 1, chunk, shift + first, shift + last))
-        ids = array_ops.RaggedTensor.from_row_splits(
-            array_ops.constant(np.concatenate(rows), "int32"),
-            array_ops.constant(np.cumsum([0, *map(len, rows)]), "int64"),
+        ids = xp.RaggedTensor.from_row_splits(
+            xp.constant(np.concatenate(rows), "int32"),
+            xp.constant(np.cumsum([0, *map(len, rows)]), "int64"),
         )
         return {"token_ids": self.pack([ids])["token_ids"]}, parts
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, xp.Tensor]:
         """Pad the first texts and convert them to model inputs (B, L)."""
         inputs = super().pad(examples, bucketed)
         if "pooled_from" in examples:
-            columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
+            columns = xp.range(xp.shape(inputs["token_ids"])[1])
             pooled = columns >= examples["pooled_from"][:, None]
             inputs["pooling_mask"] = inputs["padding_mask"] & pooled
         return inputs

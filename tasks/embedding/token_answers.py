@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import prepares_in_numpy
@@ -48,7 +48,7 @@ class TokenAnswers(EmbeddingAnswers):
             return self.embed(first, batch_size=batch_size)
         queries = self.embed(first, QUERY, batch_size)
         queries, count = scale_queries(queries, self.similarity_function), len(others)
-        documents = array_ops.reshape(array_ops.stack(others, axis=1), [-1])
+        documents = xp.reshape(xp.stack(others, axis=1), [-1])
         documents = self.embed(documents, batch_size=batch_size)
         return [
             compute_max_sim([query], documents[i * count : (i + 1) * count])[0]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
@@ -63,14 +63,14 @@ class VectorAnswers(EmbeddingAnswers):
         embed = self.embed_windows if windows else self.embed_whole
         return self.shorten(embed(read_only_column(texts), prompt, batch_size or BATCH_SIZE), dim)
 
-    def embed_whole(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+    def embed_whole(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
         """Compute the vectors (N, D) for texts (N,), truncated to the model's maximum length."""
         if not texts.shape[0]:
             return np.zeros((0, self.embedding_dim), "float32")
         encode = functools.partial(self.preprocessor.encode, prompt=prompt)
         return self.runner.run_texts((texts,), batch_size, encode)
 
-    def embed_windows(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+    def embed_windows(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
         """Compute the vectors (N, D) for texts (N,) by averaging windows, weighted by tokens."""
         if isinstance(self.preprocessor.tokenizer, FileTokenizer):
             raise invalid("windows", "mean", "None for an export of static embeddings")
@@ -115,13 +115,13 @@ class StaticAnswers(VectorAnswers):
         names = [field.name for field in dataclasses.fields(VectorAnswers)]
         return VectorAnswers(**{name: getattr(self, name) for name in names})
 
-    def embed_whole(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+    def embed_whole(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
         return self._add_rows(texts, prompt, whole=False)
 
-    def embed_windows(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+    def embed_windows(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
         return self._add_rows(texts, prompt, whole=True)
 
-    def _add_rows(self, texts: array_ops.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
+    def _add_rows(self, texts: xp.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
         texts = list_texts(texts)
         vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
         for first in range(0, len(texts), TABLE_ROWS_AT_ONCE):

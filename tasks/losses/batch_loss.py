@@ -20,7 +20,7 @@ import math
 import keras
 from keras import losses, metrics, ops
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.tasks.losses.replicas import compute_loss_values, get_replica_context
 
 LOSS_ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
@@ -427,7 +427,7 @@ def average_over_replicas(penalty, rows):
     context = get_replica_context()
     if context is None:
         return penalty
-    rows = array_ops.cast(rows, penalty.dtype)
+    rows = xp.cast(rows, penalty.dtype)
     share = ops.divide_no_nan(rows, context.all_reduce("SUM", rows))
     penalty = ops.where(rows > 0, penalty, 0.0)  # the mean over zero rows is NaN
     return share_between_replicas(penalty * share)

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.layers import list_layers
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 
 
 def recompute_in_chunks(
@@ -149,10 +149,10 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
             shapes.append(vectors.shape)
             return i + 1, states, found.write(i, vectors)
 
-        found = array_ops.TensorArray("float32", number, infer_shape=False)
+        found = xp.TensorArray("float32", number, infer_shape=False)
         start = (0, states, found)
-        _, last, found = array_ops.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
-        vectors = array_ops.ensure_shape(found.stack(), (None, *shapes[0]))
+        _, last, found = xp.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+        vectors = xp.ensure_shape(found.stack(), (None, *shapes[0]))
         return (vectors, *last), lambda upstream, *_: _compute_gradients(
             run, parts, states, learning, upstream
         )
@@ -174,7 +174,7 @@ def _compute_gradients(run: Callable, parts: dict, states: list, learning: list,
     number, used = _number(parts), set()
 
     def step(i, states, sums):
-        values = [array_ops.identity(weight) for weight in learning]
+        values = [xp.identity(weight) for weight in learning]
         with tf.GradientTape() as tape:
             tape.watch(values)
             vectors, states = run(_get_part(parts, i), states, values)
@@ -182,12 +182,12 @@ def _compute_gradients(run: Callable, parts: dict, states: list, learning: list,
         used.update(j for j, gradient in enumerate(found) if gradient is not None)
         return i + 1, states, [_add_gradient(s, g) for s, g in zip(sums, found, strict=True)]
 
-    start = (0, states, [array_ops.zeros_like(weight) for weight in learning])
-    *_, sums = array_ops.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+    start = (0, states, [xp.zeros_like(weight) for weight in learning])
+    *_, sums = xp.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
     return [total if j in used else None for j, total in enumerate(sums)]
 
 
-def _add_gradient(total: array_ops.Tensor, gradient) -> array_ops.Tensor:
+def _add_gradient(total: xp.Tensor, gradient) -> xp.Tensor:
     if gradient is None:
         return total
     if isinstance(gradient, tf.IndexedSlices):  # a sparse gradient, for some rows of a table
@@ -195,9 +195,9 @@ def _add_gradient(total: array_ops.Tensor, gradient) -> array_ops.Tensor:
     return total + gradient
 
 
-def _number(parts: dict) -> array_ops.Tensor:
-    return array_ops.shape(next(iter(parts.values())))[0]
+def _number(parts: dict) -> xp.Tensor:
+    return xp.shape(next(iter(parts.values())))[0]
 
 
-def _get_part(parts: dict, i: array_ops.Tensor) -> dict:
+def _get_part(parts: dict, i: xp.Tensor) -> dict:
     return {name: values[i] for name, values in parts.items()}

@@ -14,7 +14,7 @@ from keras import ops
 
 from encoder_zoo.common import validation
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import (
     compute_negative_log_likelihood,
@@ -145,7 +145,7 @@ def _compute_gradients(scores: Callable, parts, flat, upstream) -> tuple:
         scores, parts, flat: See `_score_in_loops`.
         upstream: Tensor of shape (P, S, M). Gradient of the loss with respect to the scores.
     """
-    number = array_ops.shape(parts)[0]
+    number = xp.shape(parts)[0]
 
     def step(i, dparts, dflat):
         factors = (parts[i], flat)
@@ -155,11 +155,9 @@ def _compute_gradients(scores: Callable, parts, flat, upstream) -> tuple:
         dpart, of_part = tape.gradient(found, factors, upstream[i])
         return i + 1, dparts.write(i, dpart), dflat + of_part
 
-    dparts = array_ops.TensorArray(parts.dtype, number, element_shape=parts.shape[1:])
-    start = (0, dparts, array_ops.zeros_like(flat))
-    _, dparts, dflat = array_ops.while_loop(
-        lambda i, *_: i < number, step, start, parallel_iterations=1
-    )
+    dparts = xp.TensorArray(parts.dtype, number, element_shape=parts.shape[1:])
+    start = (0, dparts, xp.zeros_like(flat))
+    _, dparts, dflat = xp.while_loop(lambda i, *_: i < number, step, start, parallel_iterations=1)
     return dparts.stack(), dflat
 
 

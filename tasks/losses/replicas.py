@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import keras
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 
 
 def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None):
@@ -83,23 +83,21 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
     context = get_replica_context()
     if context is None:
         return *values, 0
-    size = array_ops.shape(values[0])[0]
+    size = xp.shape(values[0])[0]
     sizes = context.all_gather(size[None], axis=0)
-    most = array_ops.reduce_max(sizes)
+    most = xp.reduce_max(sizes)
     # All replicas must contribute the same number of rows. Padding rows are added before the
     # tensors are gathered, and removed afterwards.
-    rows = array_ops.where(array_ops.reshape(array_ops.sequence_mask(sizes, most), (-1,)))[:, 0]
+    rows = xp.where(xp.reshape(xp.sequence_mask(sizes, most), (-1,)))[:, 0]
     found = []
     for value in values:
         padding = [[0, most - size], *([[0, 0]] * (len(value.shape) - 1))]
-        gathered = context.all_gather(array_ops.pad(value, padding), axis=0)
+        gathered = context.all_gather(xp.pad(value, padding), axis=0)
         # `gather` has a sparse gradient, which is not supported by `all_gather`. The gradient for
         # `reshape` is dense.
-        gathered = array_ops.reshape(gathered, array_ops.shape(gathered))
-        found.append(
-            array_ops.ensure_shape(array_ops.gather(gathered, rows), (None, *value.shape[1:]))
-        )
-    return *found, array_ops.reduce_sum(sizes[: context.replica_id_in_sync_group])
+        gathered = xp.reshape(gathered, xp.shape(gathered))
+        found.append(xp.ensure_shape(xp.gather(gathered, rows), (None, *value.shape[1:])))
+    return *found, xp.reduce_sum(sizes[: context.replica_id_in_sync_group])
 
 
 def get_replica_context() -> tf.distribute.ReplicaContext | None:
@@ -124,8 +122,8 @@ def pad_to_longest(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
     context = get_replica_context()
     if context is None:
         return value
-    size = array_ops.shape(value)[axis]
-    most = array_ops.reduce_max(context.all_gather(size[None], axis=0))
+    size = xp.shape(value)[axis]
+    most = xp.reduce_max(context.all_gather(size[None], axis=0))
     padding = [[0, 0]] * len(value.shape)
     padding[axis] = [0, most - size]
-    return array_ops.pad(value, padding)
+    return xp.pad(value, padding)

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, keras
+from encoder_zoo.common.lazy import keras, xp
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.inputs import CANDIDATE
 
@@ -52,9 +52,9 @@ def fill_batch(collate: Callable, examples: dict, seed, rows, multiple: int | No
     if multiple is None:
         return collate(examples, seed)
     count = count_examples(examples)
-    rows = array_ops.cast(rows, count.dtype)
-    multiple = array_ops.where(count > rows, 8 * multiple, multiple)
-    rows = -(-array_ops.maximum(rows, count) // multiple) * multiple
+    rows = xp.cast(rows, count.dtype)
+    multiple = xp.where(count > rows, 8 * multiple, multiple)
+    rows = -(-xp.maximum(rows, count) // multiple) * multiple
     return mark(collate(fill(examples, rows), seed), count)
 
 
@@ -72,14 +72,14 @@ def fill(examples: dict, rows) -> dict:
         [[2, 5, 3], [2, 3], [2, 3]]
     """
     count = count_examples(examples)
-    rows = array_ops.maximum(array_ops.cast(rows, count.dtype), count)
-    indices = array_ops.minimum(array_ops.range(rows), count - 1)
+    rows = xp.maximum(xp.cast(rows, count.dtype), count)
+    indices = xp.minimum(xp.range(rows), count - 1)
     return take_examples(examples, indices)
 
 
 def count_examples(examples: dict):
     """Return the number of examples as an int32 tensor."""
-    return array_ops.size(examples["token_ids"].row_lengths(), array_ops.int32)
+    return xp.size(examples["token_ids"].row_lengths(), xp.int32)
 
 
 def mark(batch, count):
@@ -90,7 +90,7 @@ def mark(batch, count):
         count: Integer. Number of rows with real examples.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    real = array_ops.range(array_ops.shape(x["token_ids"])[0]) < count
+    real = xp.range(xp.shape(x["token_ids"])[0]) < count
     return pack_batch({**x, REAL_ROWS: real}, y, sample_weight)
 
 
@@ -100,13 +100,11 @@ def drop_padding_rows(*batch):
     if marks is not None:
         inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
         batch = inputs, *batch[1:]
-        batch = array_ops.nest.map_structure(
-            lambda rows: array_ops.boolean_mask(rows, marks), batch
-        )
+        batch = xp.nest.map_structure(lambda rows: xp.boolean_mask(rows, marks), batch)
     return batch if len(batch) > 1 else batch[0]
 
 
-def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
+def pack_examples(lengths: np.ndarray, capacity: int) -> xp.RaggedTensor:
     """Assign examples to sequences, so that the sequences contain little padding.
 
     Every example is assigned to the fullest sequence with enough free tokens. If the examples are
@@ -144,12 +142,12 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
         rows_with_room[room - length].append(row)
     sizes = np.array([len(row) for row in members], np.int64)
     flat = np.array([example for row in members for example in row], np.int64)
-    return array_ops.RaggedTensor.from_row_lengths(flat, sizes)
+    return xp.RaggedTensor.from_row_lengths(flat, sizes)
 
 
 def make_packed_order(
-    lengths: array_ops.Tensor, plan: array_ops.RaggedTensor, seed: array_ops.Tensor
-) -> array_ops.RaggedTensor:
+    lengths: xp.Tensor, plan: xp.RaggedTensor, seed: xp.Tensor
+) -> xp.RaggedTensor:
     """Shuffle packed sequences, and the examples of equal length among these sequences.
 
     Args:
@@ -160,16 +158,10 @@ def make_packed_order(
     Returns:
         Ragged int64 tensor of shape (R, None). Every example occurs exactly once.
     """
-    order = array_ops.random.experimental.stateless_shuffle(
-        array_ops.range(array_ops.size(lengths, array_ops.int64)), seed
-    )
-    order = array_ops.gather(
-        order, array_ops.argsort(-array_ops.gather(lengths, order), stable=True)
-    )
-    examples = array_ops.random.experimental.stateless_shuffle(
-        array_ops.range(plan.nrows()), seed + 1
-    )
-    return array_ops.gather(plan.with_values(array_ops.gather(order, plan.values)), examples)
+    order = xp.random.experimental.stateless_shuffle(xp.range(xp.size(lengths, xp.int64)), seed)
+    order = xp.gather(order, xp.argsort(-xp.gather(lengths, order), stable=True))
+    examples = xp.random.experimental.stateless_shuffle(xp.range(plan.nrows()), seed + 1)
+    return xp.gather(plan.with_values(xp.gather(order, plan.values)), examples)
 
 
 LENGTH_SAMPLE = 1000  # number of lengths in the sample to estimate the number of sequences
@@ -273,7 +265,7 @@ def take_examples(examples: Mapping, indices) -> dict:
         >>> take_examples({"labels": tf.constant([5, 6, 7])}, [2, 0])["labels"].numpy().tolist()
         [7, 5]
     """
-    return array_ops.nest.map_structure(lambda values: array_ops.gather(values, indices), examples)
+    return xp.nest.map_structure(lambda values: xp.gather(values, indices), examples)
 
 
 def iterate_by_length(
@@ -309,9 +301,7 @@ def iterate_by_length(
         yield order[start:]
 
 
-def combine_candidates(
-    examples: dict, firsts: array_ops.Tensor, others: array_ops.RaggedTensor
-) -> dict:
+def combine_candidates(examples: dict, firsts: xp.Tensor, others: xp.RaggedTensor) -> dict:
     """Combine examples of single texts into rows with a first text and candidate texts.
 
     Args:
@@ -344,7 +334,7 @@ def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> di
 
 def pad_candidates(
     pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: Bucketed
-) -> dict[str, array_ops.Tensor]:
+) -> dict[str, xp.Tensor]:
     """Pad rows with candidate texts to the model inputs. All texts get the same length.
 
     Args:
@@ -361,7 +351,7 @@ def pad_candidates(
     """
     others = examples[CANDIDATE + "token_ids"]
     both = {
-        name: array_ops.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
+        name: xp.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
         for name in ("token_ids", "first_length")
     }
     padded = pad(both, bucketed)  # (N + T, L)
@@ -370,8 +360,8 @@ def pad_candidates(
         empty = pad_token_id if name == "token_ids" else 0
         inputs[name] = values[:count]
         ragged = others.with_values(values[count:])
-        inputs[CANDIDATE + name] = ragged.to_tensor(array_ops.cast(empty, values.dtype))
+        inputs[CANDIDATE + name] = ragged.to_tensor(xp.cast(empty, values.dtype))
     # The first token in every column is not masked, because attention without tokens returns NaN.
-    first = array_ops.range(array_ops.shape(inputs["token_ids"])[1]) == 0
+    first = xp.range(xp.shape(inputs["token_ids"])[1]) == 0
     inputs[CANDIDATE + "padding_mask"] |= first
     return inputs

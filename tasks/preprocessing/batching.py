@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, keras, tf, uses_tensorflow
+from encoder_zoo.common.lazy import keras, tf, uses_tensorflow, xp
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     add_packed_tokens,
@@ -78,7 +78,7 @@ def iterate_epochs(
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # this imports Keras
 
     seed, steps, done, total = numbers
-    lengths, size = array_ops.cast(count_tokens(examples), array_ops.int32), plan.batch_size
+    lengths, size = xp.cast(count_tokens(examples), xp.int32), plan.batch_size
 
     @functools.lru_cache(maxsize=1)
     def order_of(epoch: int):
@@ -94,7 +94,7 @@ def iterate_epochs(
     return ArrayBatches(make, range(first + done, first + total))
 
 
-def count_tokens(examples: dict) -> array_ops.Tensor:
+def count_tokens(examples: dict) -> xp.Tensor:
     """Count the tokens in all texts of each example. Return int64 (N,).
 
     All preprocessed examples have the same length, including padding.
@@ -109,17 +109,17 @@ def count_tokens(examples: dict) -> array_ops.Tensor:
     """
     token_ids = examples["token_ids"]
     if not hasattr(token_ids, "row_lengths"):
-        count, length = array_ops.unstack(array_ops.shape(token_ids, array_ops.int64))
-        return array_ops.fill([count], length)
+        count, length = xp.unstack(xp.shape(token_ids, xp.int64))
+        return xp.fill([count], length)
     lengths = token_ids.row_lengths()
     if (others := f"{CANDIDATE}token_ids") in examples:
-        lengths += array_ops.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
+        lengths += xp.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
     return lengths
 
 
 def shuffle_by_length(
-    lengths: array_ops.Tensor, batch_size: int, seed: array_ops.Tensor, mixed: bool = False
-) -> array_ops.Tensor:
+    lengths: xp.Tensor, batch_size: int, seed: xp.Tensor, mixed: bool = False
+) -> xp.Tensor:
     """Return a random order in which examples of similar length are next to each other.
 
     Batches in this order need little padding.
@@ -137,35 +137,33 @@ def shuffle_by_length(
         shuffled. A smaller last batch is not sorted, because it would always contain the longest
         examples.
     """
-    count = array_ops.size(lengths, array_ops.int64)
+    count = xp.size(lengths, xp.int64)
     full = count // batch_size * batch_size
-    order = array_ops.random.experimental.stateless_shuffle(array_ops.range(count), seed)
+    order = xp.random.experimental.stateless_shuffle(xp.range(count), seed)
     order, rest = order[:full], order[full:]
-    megabatch = array_ops.range(full) // (batch_size * MEGABATCH)
-    shuffled = array_ops.cast(array_ops.gather(lengths, order), array_ops.int64)
-    key = megabatch * (array_ops.reduce_max(shuffled) + 1) + shuffled
-    order = array_ops.gather(order, array_ops.argsort(key, stable=True))
+    megabatch = xp.range(full) // (batch_size * MEGABATCH)
+    shuffled = xp.cast(xp.gather(lengths, order), xp.int64)
+    key = megabatch * (xp.reduce_max(shuffled) + 1) + shuffled
+    order = xp.gather(order, xp.argsort(key, stable=True))
     if mixed:
-        ranks = array_ops.range(full) - megabatch * batch_size * MEGABATCH
+        ranks = xp.range(full) - megabatch * batch_size * MEGABATCH
         # Distribute the sorted examples in each megabatch over its batches in turn.
-        batches = array_ops.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
-        order = array_ops.gather(
-            order, array_ops.argsort(megabatch * MEGABATCH + ranks % batches, stable=True)
-        )
+        batches = xp.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
+        order = xp.gather(order, xp.argsort(megabatch * MEGABATCH + ranks % batches, stable=True))
 
-    batches = array_ops.reshape(order, (-1, batch_size))
-    batches = array_ops.random.experimental.stateless_shuffle(batches, seed + 1)
-    return array_ops.concat([array_ops.reshape(batches, (-1,)), rest], axis=0)
+    batches = xp.reshape(order, (-1, batch_size))
+    batches = xp.random.experimental.stateless_shuffle(batches, seed + 1)
+    return xp.concat([xp.reshape(batches, (-1,)), rest], axis=0)
 
 
 def make_epoch_order(
-    lengths: array_ops.Tensor,
+    lengths: xp.Tensor,
     packing: tuple,
     batch_size: int,
-    seed: array_ops.Tensor,
+    seed: xp.Tensor,
     shuffle: bool,
     mixed: bool = False,
-) -> array_ops.Tensor | array_ops.RaggedTensor:
+) -> xp.Tensor | xp.RaggedTensor:
     """Return the order of the examples, or of packed sequences of examples, in an epoch.
 
     Args:
@@ -180,7 +178,7 @@ def make_epoch_order(
         return make_packed_order(lengths, *packing, seed)
     if shuffle:
         return shuffle_by_length(lengths, batch_size, seed, mixed)
-    return array_ops.range(array_ops.size(lengths, array_ops.int64))
+    return xp.range(xp.size(lengths, xp.int64))
 
 
 def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
@@ -236,7 +234,7 @@ class Batches:
     order: np.ndarray
 
 
-def find_bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops.Tensor:
+def find_bucket_length(length: xp.Tensor, lengths: Sequence[int]) -> xp.Tensor:
     """Return the smallest of `lengths` that is at least `length`, or `length` if it is longer.
 
     Example:
@@ -244,11 +242,9 @@ def find_bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> arra
         >>> find_bucket_length(tf.constant(17), (16, 32, 64)).numpy().item()
         32
     """
-    buckets = array_ops.constant(lengths)
-    fitting = array_ops.boolean_mask(buckets, buckets >= length)
-    return array_ops.reduce_min(
-        array_ops.concat([fitting, [array_ops.maximum(length, buckets[-1])]], axis=0)
-    )
+    buckets = xp.constant(lengths)
+    fitting = xp.boolean_mask(buckets, buckets >= length)
+    return xp.reduce_min(xp.concat([fitting, [xp.maximum(length, buckets[-1])]], axis=0))
 
 
 class LengthGroupedBatcher:
@@ -349,17 +345,17 @@ class LengthGroupedBatcher:
     def _make_ordered_batches(self, examples, order, batch_size) -> tf.data.Dataset:
         def plan(step):
             rows = order[step * batch_size : (step + 1) * batch_size]
-            return rows, array_ops.stack([NOT_RANDOM, step])
+            return rows, xp.stack([NOT_RANDOM, step])
 
-        steps = -(-array_ops.size(order, array_ops.int64) // batch_size)
+        steps = -(-xp.size(order, xp.int64) // batch_size)
         return self._collate_plan(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
     def _make_epochs(self, shuffle: bool, examples, packing, numbers) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
-        lengths = array_ops.cast(count_tokens(examples), array_ops.int32)
+        lengths = xp.cast(count_tokens(examples), xp.int32)
 
         def order_of(epoch):
-            epoch_seed = array_ops.stack([seed, epoch if shuffle else array_ops.zeros_like(epoch)])
+            epoch_seed = xp.stack([seed, epoch if shuffle else xp.zeros_like(epoch)])
             return make_epoch_order(lengths, packing, batch_size, epoch_seed, shuffle)
 
         def epoch_plan(epoch):
@@ -367,7 +363,7 @@ class LengthGroupedBatcher:
             return tf.data.Dataset.range(steps).map(
                 lambda step: (
                     order[step * batch_size : (step + 1) * batch_size],
-                    array_ops.stack([seed, epoch * steps + step]),
+                    xp.stack([seed, epoch * steps + step]),
                 )
             )
 
@@ -389,7 +385,7 @@ class LengthGroupedBatcher:
 
 
 def group_batches(
-    megabatches: tf.data.Dataset, batch_size: int, seed: int | array_ops.Tensor
+    megabatches: tf.data.Dataset, batch_size: int, seed: int | xp.Tensor
 ) -> tf.data.Dataset:
     """Divide megabatches of raw inputs into batches of similar length.
 
@@ -407,20 +403,18 @@ def group_batches(
 
     def cut(number, megabatch):
         sizes = count_bytes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
-        numbers = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
+        numbers = xp.stack([xp.cast(seed, xp.int64), number])
         order = shuffle_by_length(sizes, batch_size, numbers)
 
         def batch_at(start):
             chosen = order[start : start + batch_size]
             # If there are weights without labels, the labels are None.
-            return array_ops.nest.map_structure(
-                lambda values: None if values is None else array_ops.gather(values, chosen),
+            return xp.nest.map_structure(
+                lambda values: None if values is None else xp.gather(values, chosen),
                 megabatch,
             )
 
-        return tf.data.Dataset.range(0, array_ops.size(order, array_ops.int64), batch_size).map(
-            batch_at
-        )
+        return tf.data.Dataset.range(0, xp.size(order, xp.int64), batch_size).map(batch_at)
 
     return tf.data.Dataset.zip(tf.data.Dataset.counter(), megabatches).flat_map(cut)
 
@@ -430,7 +424,7 @@ def get_megabatch_size(batch_size: int) -> int:
     return batch_size * MEGABATCH
 
 
-def count_bytes(x) -> array_ops.Tensor:
+def count_bytes(x) -> xp.Tensor:
     """Count the bytes of each raw input, to estimate its number of tokens. Return int32 (N,).
 
     Args:
@@ -443,22 +437,22 @@ def count_bytes(x) -> array_ops.Tensor:
         [7, 5]
     """
     total = 0
-    for texts in array_ops.nest.flatten(x):
-        if texts.dtype != array_ops.string:
+    for texts in xp.nest.flatten(x):
+        if texts.dtype != xp.string:
             continue
-        sizes = array_ops.strings.length(texts)
+        sizes = xp.strings.length(texts)
         while len(sizes.shape) > 1:
-            sizes = array_ops.reduce_sum(sizes, axis=-1)
+            sizes = xp.reduce_sum(sizes, axis=-1)
         total += sizes
     return total
 
 
 def map_graph_batches(
-    function: Callable[[dict], array_ops.Tensor],
+    function: Callable[[dict], xp.Tensor],
     examples: dict,
-    lengths: array_ops.Tensor,
+    lengths: xp.Tensor,
     width: int,
-) -> array_ops.RaggedTensor:
+) -> xp.RaggedTensor:
     """Apply a function to all examples in batches inside `tf.function`, longest examples first.
 
     This is similar to calling `LengthGroupedBatcher.make_ordered_batches` and then `predict`.
@@ -474,20 +468,16 @@ def map_graph_batches(
     Returns:
         Ragged tensor of shape (N, None, width), in the example order.
     """
-    order = array_ops.argsort(
-        examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True
-    )
-    steps = -(-array_ops.size(order) // GRAPH_BATCH_SIZE)
-    shape = array_ops.TensorShape([None, width])
-    parts = array_ops.TensorArray(array_ops.float32, steps, element_shape=shape, infer_shape=False)
+    order = xp.argsort(examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True)
+    steps = -(-xp.size(order) // GRAPH_BATCH_SIZE)
+    shape = xp.TensorShape([None, width])
+    parts = xp.TensorArray(xp.float32, steps, element_shape=shape, infer_shape=False)
 
     def step(i, parts):
         chosen = order[i * GRAPH_BATCH_SIZE : (i + 1) * GRAPH_BATCH_SIZE]
         values = function(take_examples(examples, chosen))
         return i + 1, parts.write(i, values)
 
-    _, parts = array_ops.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)
-    outputs = array_ops.RaggedTensor.from_row_lengths(
-        parts.concat(), array_ops.gather(lengths, order)
-    )
-    return array_ops.gather(outputs, array_ops.argsort(order))
+    _, parts = xp.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)
+    outputs = xp.RaggedTensor.from_row_lengths(parts.concat(), xp.gather(lengths, order))
+    return xp.gather(outputs, xp.argsort(order))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 
 VISIBLE, BLANK, COMBINING_MARK = range(3)
 LAST_OF_KINDS = 0xE0200  # all code points from this value on are visible or unassigned
@@ -27,27 +27,23 @@ class TextCharacters(NamedTuple):
         unmarked: Int64 tensor. Positions of characters that are not marks.
     """
 
-    begins: array_ops.Tensor
-    ends: array_ops.Tensor
-    visible: array_ops.Tensor
-    unmarked: array_ops.Tensor
+    begins: xp.Tensor
+    ends: xp.Tensor
+    visible: xp.Tensor
+    unmarked: xp.Tensor
 
 
-def read_characters(texts: array_ops.Tensor) -> TextCharacters:
+def read_characters(texts: xp.Tensor) -> TextCharacters:
     """Split texts (N,) into characters."""
-    codes = array_ops.strings.unicode_decode(texts, "UTF-8")
+    codes = xp.strings.unicode_decode(texts, "UTF-8")
     first, kinds = compute_runs()
-    kind = array_ops.gather(kinds, array_ops.searchsorted(first, codes.values, side="right"))
-    splits = array_ops.cast(codes.row_splits, array_ops.int64)
-    visible, unmarked = (
-        array_ops.where(kept)[:, 0] for kept in (kind == VISIBLE, kind != COMBINING_MARK)
-    )
+    kind = xp.gather(kinds, xp.searchsorted(first, codes.values, side="right"))
+    splits = xp.cast(codes.row_splits, xp.int64)
+    visible, unmarked = (xp.where(kept)[:, 0] for kept in (kind == VISIBLE, kind != COMBINING_MARK))
     return TextCharacters(splits[:-1], splits[1:], visible, unmarked)
 
 
-def extend_to_marks(
-    characters: TextCharacters, row: array_ops.Tensor, end: array_ops.Tensor
-) -> array_ops.Tensor:
+def extend_to_marks(characters: TextCharacters, row: xp.Tensor, end: xp.Tensor) -> xp.Tensor:
     """Extend spans (S,) to include the combining marks after their last character.
 
     Combining marks are accents, vowel signs, or U+FE0F after an emoji. Many tokenizers do not
@@ -58,15 +54,15 @@ def extend_to_marks(
         row: Int64 tensor of shape (S,). Text index per span.
         end: Int32 tensor of shape (S,). End of each span, exclusive.
     """
-    first = array_ops.gather(characters.begins, row)
-    limit = array_ops.gather(characters.ends, row)
-    found = _find_next(characters.unmarked, first + array_ops.cast(end, array_ops.int64), limit)
-    return array_ops.cast(found - first, array_ops.int32)
+    first = xp.gather(characters.begins, row)
+    limit = xp.gather(characters.ends, row)
+    found = _find_next(characters.unmarked, first + xp.cast(end, xp.int64), limit)
+    return xp.cast(found - first, xp.int32)
 
 
 def trim_to_visible(
-    texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    texts: xp.Tensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor
+) -> tuple[xp.Tensor, xp.Tensor]:
     r"""Trim spans to visible characters, and extend them to combining marks of the last character.
 
     A span that only contains blanks is returned unchanged.
@@ -85,38 +81,36 @@ def trim_to_visible(
         ([1], [5])
     """
     begin, behind, is_seen = trim_spans(texts, row, start, end)
-    return array_ops.where(is_seen, begin, start), array_ops.where(is_seen, behind, end)
+    return xp.where(is_seen, begin, start), xp.where(is_seen, behind, end)
 
 
 def trim_spans(
-    texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
+    texts: xp.Tensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor
+) -> tuple[xp.Tensor, xp.Tensor, xp.Tensor]:
     """Trim spans as in `trim_to_visible`. Also return which spans have visible characters, (S,).
 
     The bounds of a span without visible characters have no meaning.
     """
     characters = read_characters(texts)
-    first = array_ops.gather(characters.begins, row)
-    limit = array_ops.gather(characters.ends, row)
-    begin, behind = (first + array_ops.cast(offset, array_ops.int64) for offset in (start, end))
+    first = xp.gather(characters.begins, row)
+    limit = xp.gather(characters.ends, row)
+    begin, behind = (first + xp.cast(offset, xp.int64) for offset in (start, end))
     begin = _find_next(characters.visible, begin, limit)
     is_seen = begin < behind
     # A span ends with its last visible character and the marks of this character.
-    number = array_ops.searchsorted(characters.visible, behind) - 1
-    padded = array_ops.concat([characters.visible, [-1]], axis=0)
-    last = array_ops.gather(padded, array_ops.maximum(number, 0))
+    number = xp.searchsorted(characters.visible, behind) - 1
+    padded = xp.concat([characters.visible, [-1]], axis=0)
+    last = xp.gather(padded, xp.maximum(number, 0))
     behind = _find_next(characters.unmarked, last + 1, limit)
-    begin, behind = (array_ops.cast(value - first, array_ops.int32) for value in (begin, behind))
+    begin, behind = (xp.cast(value - first, xp.int32) for value in (begin, behind))
     return begin, behind, is_seen
 
 
-def _find_next(
-    positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
-) -> array_ops.Tensor:
+def _find_next(positions: xp.Tensor, begin: xp.Tensor, limit: xp.Tensor) -> xp.Tensor:
     """Return the first position at or after `begin`, but at most `limit`, for each span (S,)."""
-    padded = array_ops.concat([positions, [2**62]], axis=0)
-    found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
-    return array_ops.minimum(found, limit)
+    padded = xp.concat([positions, [2**62]], axis=0)
+    found = xp.gather(padded, xp.searchsorted(positions, begin))
+    return xp.minimum(found, limit)
 
 
 @functools.cache

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 
 
 def check_each(
     values,
-    right: array_ops.Tensor,
-    *message: str | array_ops.Tensor | list | Callable[[int], str],
+    right: xp.Tensor,
+    *message: str | xp.Tensor | list | Callable[[int], str],
     unit: str = "Row",
-    index: array_ops.Tensor | None = None,
+    index: xp.Tensor | None = None,
 ):
     """Return the values if they are valid. Otherwise, raise an error for the first invalid item.
 
@@ -41,13 +41,13 @@ def check_each(
         Traceback (most recent call last):
         ValueError: Row 1 has 9 tokens.
     """
-    index = array_ops.range(array_ops.size(right)) if index is None else index
-    if array_ops.is_symbolic_tensor(right):
+    index = xp.range(xp.size(right)) if index is None else index
+    if xp.is_symbolic_tensor(right):
         parts = [part for part in message if not callable(part)]
         with tf.control_dependencies(
             [assert_right(right, f"{unit} ", index, " of the batch", *parts)]
         ):
-            return array_ops.nest.map_structure(array_ops.identity, values, expand_composites=True)
+            return xp.nest.map_structure(xp.identity, values, expand_composites=True)
     for i in np.flatnonzero(~np.asarray(right))[:1]:
         parts = "".join(
             part if isinstance(part, str) else _format_part(part, i) for part in message
@@ -87,7 +87,7 @@ def check_one_each(x, y) -> None:
         )
 
 
-def has_text(texts: array_ops.Tensor) -> array_ops.Tensor:
+def has_text(texts: xp.Tensor) -> xp.Tensor:
     """Return whether each string (N,) contains more than whitespace.
 
     Example:
@@ -95,7 +95,7 @@ def has_text(texts: array_ops.Tensor) -> array_ops.Tensor:
         >>> has_text(tf.constant(["a", " "])).numpy().tolist()
         [True, False]
     """
-    return array_ops.strings.length(array_ops.strings.strip(texts)) > 0
+    return xp.strings.length(xp.strings.strip(texts)) > 0
 
 
 def _format_part(part, i: int) -> str:
@@ -107,7 +107,7 @@ def _format_part(part, i: int) -> str:
     return repr(value.decode() if isinstance(value, bytes) else value)
 
 
-def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> tf.Operation:
+def assert_right(right: xp.Tensor, *message: str | xp.Tensor) -> tf.Operation:
     """Create an assertion for `tf.data`. Its error describes the first invalid value.
 
     Args:
@@ -128,16 +128,16 @@ def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> t
         part.replace("'", "") if isinstance(part, str) else _format_first(part, ~right)
         for part in message
     ]
-    return tf.debugging.Assert(array_ops.reduce_all(right), [array_ops.strings.join(parts)])
+    return tf.debugging.Assert(xp.reduce_all(right), [xp.strings.join(parts)])
 
 
-def _format_first(part: array_ops.Tensor, wrong: array_ops.Tensor) -> array_ops.Tensor:
-    values = array_ops.boolean_mask(part, wrong)[:1]
-    text = array_ops.strings.reduce_join(array_ops.strings.as_string(values), separator=", ")
-    return array_ops.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text
+def _format_first(part: xp.Tensor, wrong: xp.Tensor) -> xp.Tensor:
+    values = xp.boolean_mask(part, wrong)[:1]
+    text = xp.strings.reduce_join(xp.strings.as_string(values), separator=", ")
+    return xp.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text
 
 
-def convert_numbers(values, name: str, expected: str) -> array_ops.Tensor:
+def convert_numbers(values, name: str, expected: str) -> xp.Tensor:
     """Convert numbers to a float32 tensor with the same shape.
 
     Raises:
@@ -147,8 +147,8 @@ def convert_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     values = convert_to_plain(values)
     if isinstance(values, list | tuple) and any(value is None for value in values):
         raise ValueError(f"{name} contains None. Expected {expected}.")
-    values = array_ops.convert_to_tensor(values)
-    dtype = array_ops.as_dtype(values.dtype)
+    values = xp.convert_to_tensor(values)
+    dtype = xp.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise invalid(f"The type of `{name}`", values.dtype.name, expected)
-    return array_ops.cast(values, "float32")
+    return xp.cast(values, "float32")

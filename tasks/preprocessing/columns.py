@@ -13,7 +13,7 @@ from collections.abc import KeysView, Mapping, Sequence, ValuesView
 import numpy as np
 
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.missing import is_masked_array, is_missing
 
 logger = logging.getLogger("encoder_zoo")
@@ -95,7 +95,7 @@ def materialize(values):
         return values.toarray()
     if isinstance(values, KeysView | ValuesView):
         return list(values)
-    if array_ops.is_tensor(values):
+    if xp.is_tensor(values):
         return values
     if hasattr(values, "detach") and hasattr(values, "cpu"):  # PyTorch
         return values.detach().cpu().numpy()
@@ -131,7 +131,7 @@ def convert_to_plain(values):
         return values.tolist()  # masked values become None
     if isinstance(values, list) and has_documents(values):
         return [document.text for document in values]
-    if isinstance(values, PLAIN_COLUMNS) or array_ops.is_tensor(values):
+    if isinstance(values, PLAIN_COLUMNS) or xp.is_tensor(values):
         return values
     values = remove_format(materialize(values))
     if isinstance(values, list | np.ndarray):
@@ -240,7 +240,7 @@ def flatten_column(values):
         (['good', 'bad'], [['good']])
     """
     if hasattr(values, "shape"):  # an array or a tensor
-        shape = array_ops.TensorShape(values.shape)
+        shape = xp.TensorShape(values.shape)
         return values[:, 0] if shape.rank == 2 and shape[1] == 1 else values
     return values
 
@@ -340,7 +340,7 @@ def _has_lists(values) -> bool:
 
 def _is_known(values) -> bool:
     """Return whether the values can be inspected. This is not possible for tensors and specs."""
-    return hasattr(values, "__len__") and not array_ops.is_tensor(values)
+    return hasattr(values, "__len__") and not xp.is_tensor(values)
 
 
 def log_columns(found: Mapping[str, str], y) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.missing import is_blank, is_masked_array, is_missing, quote_missing
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, convert_numbers
@@ -45,7 +45,7 @@ class LabelValues(Protocol):
     def name(self) -> str: ...
     @property
     def expected(self) -> str: ...
-    def convert(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor: ...
+    def convert(self, y, counts: xp.Tensor | None = None) -> xp.Tensor: ...
 
 
 class Labels(NamedTuple):
@@ -62,9 +62,9 @@ class Labels(NamedTuple):
     none_is_answer: bool = False
     are_in: Callable[[object], bool] = lambda x: False
 
-    def convert(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
+    def convert(self, y, counts: xp.Tensor | None = None) -> xp.Tensor:
         """Convert labels to a tensor without changing their values."""
-        return array_ops.convert_to_tensor(y)
+        return xp.convert_to_tensor(y)
 
 
 class Numbers(NamedTuple):
@@ -89,7 +89,7 @@ class Numbers(NamedTuple):
     def expected(self) -> str:
         return f"one {self.name} per {self.of}, as a number"
 
-    def convert(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
+    def convert(self, y, counts: xp.Tensor | None = None) -> xp.Tensor:
         """Check numbers, and convert them to float32 (N,).
 
         Args:
@@ -106,7 +106,7 @@ class Numbers(NamedTuple):
             raise invalid("The shape of `y`", values.shape, f"one {self.name} for each {self.of}")
         if not self.finite:
             return values
-        right = array_ops.math.is_finite(values)
+        right = xp.math.is_finite(values)
         return check_each(
             values, right, f" has the {self.name} ", values, ". Expected a finite number."
         )
@@ -135,7 +135,7 @@ class CandidateIndex(NamedTuple):
     def expected(self) -> str:
         return f"the index of the right {self.among} of each {self.of}"
 
-    def convert(self, y, counts: array_ops.Tensor) -> array_ops.Tensor:
+    def convert(self, y, counts: xp.Tensor) -> xp.Tensor:
         """Check indices, and convert them to int32 (N,).
 
         Args:
@@ -146,11 +146,11 @@ class CandidateIndex(NamedTuple):
             ValueError: If `y` does not contain one valid index per example.
         """
         check_no_iterator(y, "y")
-        labels = array_ops.convert_to_tensor(convert_to_plain(check_given(y)))
-        if not array_ops.as_dtype(labels.dtype).is_integer:
+        labels = xp.convert_to_tensor(convert_to_plain(check_given(y)))
+        if not xp.as_dtype(labels.dtype).is_integer:
             expected = f"{self.expected}, an integer of 0 or more"
             raise invalid("The type of `y`", labels.dtype.name, expected)
-        rank = array_ops.TensorShape(labels.shape).rank
+        rank = xp.TensorShape(labels.shape).rank
         if rank == 2 and labels.shape[1] == 1:
             labels, rank = labels[:, 0], 1
         if rank not in (1, None):
@@ -162,11 +162,11 @@ class CandidateIndex(NamedTuple):
                 f"y has {sizes[0]} labels for {sizes[1]} {self.of}s. Expected one label per "
                 f"{self.of}."
             )
-        labels = array_ops.cast(labels, array_ops.int64)
+        labels = xp.cast(labels, xp.int64)
         right = (labels >= 0) & (labels < counts)
         expected = f" {self.among}s. Labels must be indices, starting from 0."
         labels = check_each(labels, right, " has the label ", labels, ", but ", counts, expected)
-        return array_ops.cast(labels, array_ops.int32)
+        return xp.cast(labels, xp.int32)
 
 
 def check_given(y, x=None, none_is_answer: bool = False):
@@ -239,36 +239,32 @@ def _make_dataset_filter(of_texts: bool, single: bool = True) -> str:
 
 
 def _is_symbolic(y) -> bool:
-    return array_ops.is_symbolic_tensor(getattr(y, "flat_values", y))
+    return xp.is_symbolic_tensor(getattr(y, "flat_values", y))
 
 
-def _check_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
+def _check_in_graph(y: xp.Tensor) -> xp.Tensor:
     """Add a check to a graph, which fails if a label is NaN or blank. Return the labels."""
-    of_texts = y.dtype == array_ops.string
-    rank = array_ops.TensorShape(y.shape).rank
-    of_lists = isinstance(y, array_ops.RaggedTensor)
-    if not (of_texts or array_ops.as_dtype(y.dtype).is_floating) or rank is None or rank > 2:
+    of_texts = y.dtype == xp.string
+    rank = xp.TensorShape(y.shape).rank
+    of_lists = isinstance(y, xp.RaggedTensor)
+    if not (of_texts or xp.as_dtype(y.dtype).is_floating) or rank is None or rank > 2:
         return y
     values = y.flat_values if of_lists else y
-    there = (
-        array_ops.strings.length(array_ops.strings.strip(values)) > 0
-        if of_texts
-        else ~array_ops.math.is_nan(values)
-    )
+    there = xp.strings.length(xp.strings.strip(values)) > 0 if of_texts else ~xp.math.is_nan(values)
     index = y.value_rowids() if of_lists else None
     if rank == 2 and not of_lists:
-        there = array_ops.reduce_all(there, axis=1)
+        there = xp.reduce_all(there, axis=1)
     cure = f". Drop such rows before they are batched: {_make_dataset_filter(of_texts)}"
     return check_each(y, there, " has no label: it is ", values, cure, index=index)
 
 
 def _list_rows(y) -> list | np.ndarray:
     """Convert labels to a list with one item per row. Return arrays of numbers unchanged."""
-    if isinstance(y, array_ops.RaggedTensor):
+    if isinstance(y, xp.RaggedTensor):
         return y.to_list()
     if not isinstance(y, list | np.ndarray):
         y = convert_to_plain(y)
-    if array_ops.is_tensor(y):
+    if xp.is_tensor(y):
         y = np.asarray(y)
     if isinstance(y, dict):
         columns = [_list_rows(column) for column in y.values() if hasattr(column, "__len__")]
@@ -302,7 +298,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
         items = [(field, value[field]) for field in fields if field in value]
     elif isinstance(value, list | tuple | set | frozenset):
         items = enumerate(value)
-    elif isinstance(value, np.ndarray) or array_ops.is_tensor(value):
+    elif isinstance(value, np.ndarray) or xp.is_tensor(value):
         items = (
             enumerate(_list_rows(value)) if len(value.shape) else [(0, np.asarray(value).item())]
         )
@@ -411,7 +407,7 @@ def _format_iterable(values, name: str) -> str:
         return f"zip(*({name}[column] for column in {columns}))"
     if isinstance(values, dict):
         return f"zip(*{name}.values())"
-    if isinstance(values, array_ops.RaggedTensor):
+    if isinstance(values, xp.RaggedTensor):
         return name
     for method in ("to_pylist", "to_list", "tolist"):  # Arrow, pandas, and NumPy's masked arrays
         if hasattr(values, method):

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from encoder_zoo.common.context import get_context
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import invalid, quote_with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, has_text
 from encoder_zoo.tasks.preprocessing.columns import (
@@ -56,7 +56,7 @@ class Text:
         """Return the plural name, for error messages."""
         return self.name
 
-    def convert(self, values, name: str, owner: str) -> array_ops.Tensor:
+    def convert(self, values, name: str, owner: str) -> xp.Tensor:
         """Check a column and return its texts (N,).
 
         Args:
@@ -77,7 +77,7 @@ class Texts(Text):
     def plural(self) -> str:
         return f"lists of {self.name}"
 
-    def convert(self, values, name: str, owner: str) -> array_ops.RaggedTensor:
+    def convert(self, values, name: str, owner: str) -> xp.RaggedTensor:
         return convert_text_lists(values, name, owner)
 
 
@@ -85,7 +85,7 @@ class Texts(Text):
 class TextOrTexts(Text):
     """Column with one text per example, or with a list of texts per example."""
 
-    def convert(self, values, name: str, owner: str) -> array_ops.Tensor | array_ops.RaggedTensor:
+    def convert(self, values, name: str, owner: str) -> xp.Tensor | xp.RaggedTensor:
         if has_text_lists(values):
             return convert_text_lists(values, name, owner)
         return super().convert(values, name, owner)
@@ -152,7 +152,7 @@ class Inputs:
         if None not in counts and len(set(counts)) > 1:
             kinds = [column.name for column, _, _ in found]
             for i, values in enumerate(converted):
-                if isinstance(values, array_ops.RaggedTensor):
+                if isinstance(values, xp.RaggedTensor):
                     kinds[i] = f"lists of {kinds[i]}"
             given = ", ".join(f"{n} {kind}" for n, kind in zip(counts, kinds, strict=True))
             raise ValueError(
@@ -316,7 +316,7 @@ def has_text_lists(texts) -> bool:
     return shape is not None and len(shape) > 1
 
 
-def convert_column(x, name: str = "texts") -> array_ops.Tensor:
+def convert_column(x, name: str = "texts") -> xp.Tensor:
     """Check a list, array, column or tensor of texts, and convert it to a string tensor (N,).
 
     Raises:
@@ -330,7 +330,7 @@ def convert_column(x, name: str = "texts") -> array_ops.Tensor:
     return texts
 
 
-def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
+def check_filled(texts: xp.Tensor, name: str) -> xp.Tensor:
     """Check that no text (N,) is blank, and return the texts.
 
     Raises:
@@ -347,7 +347,7 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     return check_each(texts, has_text(texts), f" of {name} is empty. {TEXT_ADVICE}")
 
 
-def convert_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
+def convert_text_lists(lists, name: str, owner: str) -> xp.RaggedTensor:
     """Check lists of texts, and convert them to ragged strings (N, None).
 
     Args:
@@ -365,12 +365,10 @@ def convert_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     """
     check_no_iterator(lists, name)
     lists = convert_to_plain(lists)
-    if not isinstance(lists, array_ops.RaggedTensor):
-        is_tensor = array_ops.is_tensor(lists)
+    if not isinstance(lists, xp.RaggedTensor):
+        is_tensor = xp.is_tensor(lists)
         lists = (
-            array_ops.RaggedTensor.from_tensor(lists)
-            if is_tensor
-            else _make_ragged(lists, name, owner)
+            xp.RaggedTensor.from_tensor(lists) if is_tensor else _make_ragged(lists, name, owner)
         )
     if get_context().serves:
         return lists
@@ -380,7 +378,7 @@ def convert_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     return check_each(lists, right, f" of {name} has an empty text. {TEXT_ADVICE}", index=row)
 
 
-def _make_ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
+def _make_ragged(rows, name: str, owner: str) -> xp.RaggedTensor:
     if isinstance(rows, str | bytes):
         raise invalid(name, rows, f"a list of texts for each {owner}")
     for i, row in enumerate(rows):
@@ -393,5 +391,5 @@ def _make_ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
                 f"for each {owner}."
             )
     values = [text for row in rows for text in row]
-    values = convert_column(values, name) if values else array_ops.constant([], array_ops.string)
-    return array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+    values = convert_column(values, name) if values else xp.constant([], xp.string)
+    return xp.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.files.special_tokens import Template
 
 
-def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
+def truncate_lengths(first: xp.Tensor, second: xp.Tensor, budget: int) -> tuple:
     """Compute the lengths of the texts in pairs after truncation. The longer text is cut first.
 
     Args:
@@ -32,21 +32,19 @@ def truncate_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: 
         >>> a.numpy().tolist(), b.numpy().tolist()
         ([2, 3], [5, 4])
     """
-    shorter, longer = array_ops.minimum(first, second), array_ops.maximum(first, second)
-    kept_shorter = array_ops.where(
-        first + second <= budget, shorter, array_ops.minimum(shorter, budget // 2)
-    )
-    kept_longer = array_ops.minimum(longer, budget - kept_shorter)
+    shorter, longer = xp.minimum(first, second), xp.maximum(first, second)
+    kept_shorter = xp.where(first + second <= budget, shorter, xp.minimum(shorter, budget // 2))
+    kept_longer = xp.minimum(longer, budget - kept_shorter)
     first_is_longer = first > second
     return (
-        array_ops.where(first_is_longer, kept_longer, kept_shorter),
-        array_ops.where(first_is_longer, kept_shorter, kept_longer),
+        xp.where(first_is_longer, kept_longer, kept_shorter),
+        xp.where(first_is_longer, kept_shorter, kept_longer),
     )
 
 
 def keep_tokens(
-    segments: list[array_ops.RaggedTensor], specials: int, max_length: int, truncation_side: str
-) -> list[tuple[array_ops.Tensor, array_ops.Tensor]]:
+    segments: list[xp.RaggedTensor], specials: int, max_length: int, truncation_side: str
+) -> list[tuple[xp.Tensor, xp.Tensor]]:
     """Compute the index of the first token and the number of tokens to keep in each text.
 
     Args:
@@ -64,9 +62,9 @@ def keep_tokens(
         >>> begin.numpy().tolist(), count.numpy().tolist()
         ([1, 0], [2, 1])
     """
-    lengths = [array_ops.cast(s.row_lengths(), array_ops.int32) for s in segments]
+    lengths = [xp.cast(s.row_lengths(), xp.int32) for s in segments]
     if len(segments) == 1:
-        counts = [array_ops.minimum(lengths[0], max_length - specials)]
+        counts = [xp.minimum(lengths[0], max_length - specials)]
     else:
         counts = truncate_lengths(*lengths, budget=max_length - specials)
     return [
@@ -75,16 +73,12 @@ def keep_tokens(
     ]
 
 
-def find_first_kept(
-    length: array_ops.Tensor, count: array_ops.Tensor, truncation_side: str
-) -> array_ops.Tensor:
+def find_first_kept(length: xp.Tensor, count: xp.Tensor, truncation_side: str) -> xp.Tensor:
     """Return the index of the first token to keep if `count` tokens of each text are kept."""
-    return length - count if truncation_side == "left" else array_ops.zeros_like(count)
+    return length - count if truncation_side == "left" else xp.zeros_like(count)
 
 
-def truncate_tokens(
-    tokens: array_ops.RaggedTensor, most: int, truncation_side: str
-) -> array_ops.RaggedTensor:
+def truncate_tokens(tokens: xp.RaggedTensor, most: int, truncation_side: str) -> xp.RaggedTensor:
     """Truncate texts to a maximum number of tokens, ragged (B, None).
 
     Example:
@@ -96,11 +90,11 @@ def truncate_tokens(
 
 
 def pack(
-    segments: list[array_ops.RaggedTensor],
+    segments: list[xp.RaggedTensor],
     template: Template,
     max_length: int,
     truncation_side: str = "right",
-) -> tuple[array_ops.RaggedTensor, array_ops.Tensor]:
+) -> tuple[xp.RaggedTensor, xp.Tensor]:
     """Join the tokens of texts or pairs, and add special tokens.
 
     An example is "[CLS] text [SEP]" or "[CLS] first [SEP] second [SEP]" for BERT. RoBERTa uses two
@@ -131,7 +125,7 @@ def pack(
     is_pair = len(segments) == 2
     specials, first_column = template.count(is_pair), template.first_column
     begun, kept = zip(*keep_tokens(segments, specials, max_length, truncation_side), strict=True)
-    splits = array_ops.concat([[0], array_ops.cumsum(sum(kept) + specials)], 0)
+    splits = xp.concat([[0], xp.cumsum(sum(kept) + specials)], 0)
     begins, last = splits[:-1], template.after if is_pair else template.alone
     places = [(begins, template.before), (splits[1:] - len(last), last)]
     begins = [begins + first_column]
@@ -142,28 +136,24 @@ def pack(
     # Most special tokens are equal, so they are written first. The last index is for tokens that
     # are truncated.
     usual = (*last, *template.before)[0]
-    ids = array_ops.fill([splits[-1] + 1], usual)
+    ids = xp.fill([splits[-1] + 1], usual)
     for place, tokens in places:
         for i, token in enumerate(tokens):
             if token != usual:
                 at = (place + i)[:, None]
-                ids = array_ops.tensor_scatter_nd_update(
-                    ids, at, array_ops.fill(array_ops.shape(place), token)
-                )
+                ids = xp.tensor_scatter_nd_update(ids, at, xp.fill(xp.shape(place), token))
     for text in zip(segments, begins, begun, kept, strict=True):
         ids = write_tokens(ids, *text)
-    examples = array_ops.RaggedTensor.from_row_splits(
-        ids[:-1], array_ops.cast(splits, array_ops.int64), validate=False
-    )
+    examples = xp.RaggedTensor.from_row_splits(ids[:-1], xp.cast(splits, xp.int64), validate=False)
     return examples, kept[0] + template.count_first(is_pair)
 
 
 def compute_segments(
-    columns: array_ops.Tensor,
-    first_length: array_ops.Tensor,
-    length: array_ops.Tensor,
+    columns: xp.Tensor,
+    first_length: xp.Tensor,
+    length: xp.Tensor,
     first_column: int = 1,
-) -> array_ops.Tensor:
+) -> xp.Tensor:
     """Return the segments of tokens: 0 (first text), 1 (second text), 2 (start token at the end).
 
     Args:
@@ -179,17 +169,17 @@ def compute_segments(
         >>> compute_segments(tf.range(6), 2, 5, first_column=0).numpy().tolist()
         [0, 0, 1, 1, 2, 0]
     """
-    second = array_ops.cast((columns >= first_length) & (columns < length), array_ops.int32)
-    return second if first_column else array_ops.where(columns == length - 1, 2, second)
+    second = xp.cast((columns >= first_length) & (columns < length), xp.int32)
+    return second if first_column else xp.where(columns == length - 1, 2, second)
 
 
 def write_tokens(
-    ids: array_ops.Tensor,
-    tokens: array_ops.RaggedTensor,
-    begins: array_ops.Tensor,
-    begun: array_ops.Tensor,
-    kept: array_ops.Tensor,
-) -> array_ops.Tensor:
+    ids: xp.Tensor,
+    tokens: xp.RaggedTensor,
+    begins: xp.Tensor,
+    begun: xp.Tensor,
+    kept: xp.Tensor,
+) -> xp.Tensor:
     """Copy `kept[i]` tokens from text i, starting at `begun[i]`, to `ids` at `begins[i]`.
 
     All other tokens are written to the last index of `ids`.
@@ -204,18 +194,18 @@ def write_tokens(
     """
     from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids
 
-    row = compute_row_ids(tokens.row_splits, array_ops.size(tokens.values))  # (T,)
-    moved = begins - begun - array_ops.cast(tokens.row_splits[:-1], array_ops.int32)
-    indices = array_ops.range(array_ops.size(row)) + array_ops.gather(moved, row)
-    inside = indices < array_ops.gather(begins + kept, row)
-    inside &= indices >= array_ops.gather(begins, row)
-    indices = array_ops.where(inside, indices, array_ops.size(ids) - 1)
-    return array_ops.tensor_scatter_nd_update(ids, indices[:, None], tokens.values)
+    row = compute_row_ids(tokens.row_splits, xp.size(tokens.values))  # (T,)
+    moved = begins - begun - xp.cast(tokens.row_splits[:-1], xp.int32)
+    indices = xp.range(xp.size(row)) + xp.gather(moved, row)
+    inside = indices < xp.gather(begins + kept, row)
+    inside &= indices >= xp.gather(begins, row)
+    indices = xp.where(inside, indices, xp.size(ids) - 1)
+    return xp.tensor_scatter_nd_update(ids, indices[:, None], tokens.values)
 
 
 def pad(
-    token_ids: array_ops.RaggedTensor, pad_id: int, length: array_ops.Tensor | int | None
-) -> dict[str, array_ops.Tensor]:
+    token_ids: xp.RaggedTensor, pad_id: int, length: xp.Tensor | int | None
+) -> dict[str, xp.Tensor]:
     """Pad examples to the same length, and create the padding mask.
 
     Args:
@@ -233,12 +223,12 @@ def pad(
         [[5, 6], [7, 0]]
     """
     shape = (None, length)
-    if array_ops.is_tensor(length):
-        shape = array_ops.stack([token_ids.nrows(), array_ops.cast(length, array_ops.int64)])
+    if xp.is_tensor(length):
+        shape = xp.stack([token_ids.nrows(), xp.cast(length, xp.int64)])
     dense = token_ids.to_tensor(pad_id, shape=shape)
-    mask = array_ops.sequence_mask(token_ids.row_lengths(), array_ops.shape(dense)[1])
+    mask = xp.sequence_mask(token_ids.row_lengths(), xp.shape(dense)[1])
     if isinstance(length, int):
-        mask = array_ops.ensure_shape(mask, (None, length))
+        mask = xp.ensure_shape(mask, (None, length))
     return {"token_ids": dense, "padding_mask": mask}
 
 
@@ -269,17 +259,17 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
     def by_token(values):
         if values.ragged_rank == token_ids.ragged_rank:
             return values.merge_dims(1, 2)
-        return joined.with_values(array_ops.gather(values.flat_values, text))
+        return joined.with_values(xp.gather(values.flat_values, text))
 
     result = {name: by_token(values) for name, values in examples.items()}
     lengths = texts.row_lengths()
-    first_length = array_ops.cast(result.pop("first_length").flat_values, array_ops.int64)
+    first_length = xp.cast(result.pop("first_length").flat_values, xp.int64)
     of_text = (
-        array_ops.ragged.range(lengths).flat_values,
+        xp.ragged.range(lengths).flat_values,
         first_length,
-        array_ops.gather(lengths, text),
+        xp.gather(lengths, text),
     )
     result["segment_ids"] = joined.with_values(compute_segments(*of_text, first_column))
-    starts = texts.row_starts() - array_ops.gather(joined.row_starts(), token_ids.value_rowids())
-    result["text_starts"] = token_ids.with_values(array_ops.cast(starts, array_ops.int32))
+    starts = texts.row_starts() - xp.gather(joined.row_starts(), token_ids.value_rowids())
+    result["text_starts"] = token_ids.with_values(xp.cast(starts, xp.int32))
     return result

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import TRANSFORMERS_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
@@ -121,7 +121,7 @@ def _convert_to_tensors(values):
         return tuple(map(_convert_to_tensors, values))
     array = _convert_to_array(values)
     is_float = np.issubdtype(array.dtype, np.floating)
-    return array_ops.convert_to_tensor(array.astype(keras.config.floatx()) if is_float else array)
+    return xp.convert_to_tensor(array.astype(keras.config.floatx()) if is_float else array)
 
 
 def make_prepared_batch(examples: dict, seed=None):
@@ -182,7 +182,7 @@ def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Datase
 
     @tf.autograph.experimental.do_not_convert
     def check(x, *labels):
-        length = array_ops.shape(x["token_ids"], array_ops.int64)[1]
+        length = xp.shape(x["token_ids"], xp.int64)[1]
         checks = [
             assertion
             for name, values in x.items()
@@ -190,28 +190,26 @@ def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Datase
             for assertion in _make_assertions(name, values, *task.input_ranges(length)[name])
         ]
         with tf.control_dependencies(checks):
-            x = {name: array_ops.identity(values) for name, values in x.items()}
+            x = {name: xp.identity(values) for name, values in x.items()}
         return (x, *labels) if labels else x
 
     return dataset.map(check)
 
 
-def _make_assertions(
-    name: str, values: array_ops.Tensor, least: int, most: int
-) -> list[tf.Operation]:
-    row = array_ops.range(array_ops.shape(values)[0])
+def _make_assertions(name: str, values: xp.Tensor, least: int, most: int) -> list[tf.Operation]:
+    row = xp.range(xp.shape(values)[0])
     where = ("Row ", row, " of the batch: ", name)
     checks = []
-    if values.dtype != array_ops.bool:
-        values = array_ops.cast(values, array_ops.int64)
-        wrong = (values < least) | (values > array_ops.cast(most, array_ops.int64))
-        worst = array_ops.reduce_max(array_ops.where(wrong, values, array_ops.int64.min), axis=1)
-        most = array_ops.fill(array_ops.shape(row), array_ops.cast(most, array_ops.int64))
+    if values.dtype != xp.bool:
+        values = xp.cast(values, xp.int64)
+        wrong = (values < least) | (values > xp.cast(most, xp.int64))
+        worst = xp.reduce_max(xp.where(wrong, values, xp.int64.min), axis=1)
+        most = xp.fill(xp.shape(row), xp.cast(most, xp.int64))
         expected = (f". Expected integers from {least} to ", most, ".")
-        right = ~array_ops.reduce_any(wrong, axis=1)
+        right = ~xp.reduce_any(wrong, axis=1)
         checks.append(assert_right(right, *where, " has ", worst, *expected))
     if name.endswith("padding_mask"):
         expected = " has no token. Expected 1 for at least one token."
-        right = array_ops.reduce_any(array_ops.cast(values, array_ops.bool), axis=1)
+        right = xp.reduce_any(xp.cast(values, xp.bool), axis=1)
         checks.append(assert_right(right, *where, expected))
     return checks

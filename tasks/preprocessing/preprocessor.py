@@ -15,7 +15,7 @@ import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, make_repr
 from encoder_zoo.common.context import get_context, use_context
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.origin import check_tokenizer
@@ -174,9 +174,7 @@ class Preprocessor(ConfigFromSignature):
         """Separate inputs and labels. Subclasses override this if rows can contain labels."""
         return x, y
 
-    def encode(
-        self, x, y=None, sample_weight=None
-    ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
+    def encode(self, x, y=None, sample_weight=None) -> dict[str, xp.Tensor | xp.RaggedTensor]:
         """Encode texts as examples with token ids, without padding.
 
         Args:
@@ -196,7 +194,7 @@ class Preprocessor(ConfigFromSignature):
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         return self.add_labels(examples, y, sample_weight)
 
-    def read_texts(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
+    def read_texts(self, x) -> tuple[xp.Tensor | xp.RaggedTensor, ...]:
         """Check an input, and return the columns of texts that are declared in `inputs`."""
         return self.inputs.convert(x, self.text_columns)
 
@@ -215,15 +213,13 @@ class Preprocessor(ConfigFromSignature):
         """Return the number of special tokens in an example."""
         return self.tokenizer.template.count(is_pair)
 
-    def add_frame(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+    def add_frame(self, values: xp.RaggedTensor) -> xp.RaggedTensor:
         """Add a 0 to each row of token values for each special token around a single text."""
-        zeros = array_ops.zeros([values.nrows(), self.count_specials()], values.dtype)
+        zeros = xp.zeros([values.nrows(), self.count_specials()], values.dtype)
         column = self.tokenizer.first_column
-        return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
+        return xp.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
-    def pack(
-        self, segments: list[array_ops.RaggedTensor]
-    ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
+    def pack(self, segments: list[xp.RaggedTensor]) -> dict[str, xp.Tensor | xp.RaggedTensor]:
         """Create examples from the tokens of one or two texts, with special tokens.
 
         Args:
@@ -248,11 +244,11 @@ class Preprocessor(ConfigFromSignature):
         """Encode examples without labels, and mark the tokens that can have a label."""
         return self.encode(x, sample_weight=sample_weight)
 
-    def encode_labels(self, y) -> array_ops.Tensor:
+    def encode_labels(self, y) -> xp.Tensor:
         """Convert labels to numbers. Subclasses declare the kind of labels in `label_values`."""
         if self.label_values is not None:
             return self.label_values.convert(y)
-        return array_ops.convert_to_tensor(y)
+        return xp.convert_to_tensor(y)
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         """Pad encoded examples to a batch.
@@ -275,33 +271,29 @@ class Preprocessor(ConfigFromSignature):
         )
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, xp.Tensor]:
         """Pad encoded examples, and create the model inputs (B, L)."""
         length = self.sequence_length
         if length is None and bucketed:
-            longest = array_ops.cast(
-                array_ops.reduce_max(examples["token_ids"].row_lengths()), "int32"
-            )
+            longest = xp.cast(xp.reduce_max(examples["token_ids"].row_lengths()), "int32")
             lengths = LENGTHS[1:] if bucketed is True else bucketed
-            length = array_ops.minimum(
-                find_bucket_length(longest, lengths), self.max_sequence_length
-            )
+            length = xp.minimum(find_bucket_length(longest, lengths), self.max_sequence_length)
         inputs = pad(examples["token_ids"], self.tokenizer.pad_token_id, length)
-        shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
+        shape = xp.shape(inputs["token_ids"], xp.int64)
         if self.tokenizer.uses_segments and "segment_ids" in examples:
             inputs["segment_ids"] = examples["segment_ids"].to_tensor(shape=shape)
         elif self.tokenizer.uses_segments:
-            columns = array_ops.range(array_ops.cast(shape[1], array_ops.int32))
-            lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)[:, None]
+            columns = xp.range(xp.cast(shape[1], xp.int32))
+            lengths = xp.cast(examples["token_ids"].row_lengths(), xp.int32)[:, None]
             # If "first_length" is missing, all tokens belong to segment 0.
-            first_length = examples.get("first_length", array_ops.fill([shape[0]], 2**30))
+            first_length = examples.get("first_length", xp.fill([shape[0]], 2**30))
             of_rows = first_length[:, None], lengths
             segments = compute_segments(columns, *of_rows, self.tokenizer.first_column)
-            inputs["segment_ids"] = array_ops.minimum(segments, self.num_segments - 1)
+            inputs["segment_ids"] = xp.minimum(segments, self.num_segments - 1)
         return inputs
 
 
-def convert_weights(sample_weight) -> array_ops.Tensor:
+def convert_weights(sample_weight) -> xp.Tensor:
     """Check sample weights with shape (B,) or (B, 1), and convert them to float32 (B,).
 
     Raises:
@@ -310,16 +302,16 @@ def convert_weights(sample_weight) -> array_ops.Tensor:
     """
     expected = "a number of 0 or more for each text"
     weights = convert_numbers(sample_weight, "sample_weight", expected)
-    rank = array_ops.TensorShape(weights.shape).rank
+    rank = xp.TensorShape(weights.shape).rank
     if rank not in (None, 1) and not (rank == 2 and weights.shape[1] == 1):
         raise invalid("The shape of `sample_weight`", tuple(weights.shape), expected)
-    weights = given = array_ops.reshape(weights, [-1])
-    right = array_ops.math.is_finite(given) & (given >= 0)
+    weights = given = xp.reshape(weights, [-1])
+    right = xp.math.is_finite(given) & (given >= 0)
     expected = ". Expected a number of 0 or more."
     return check_each(weights, right, " has the weight ", given, expected)
 
 
-def replace_invalid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
+def replace_invalid_text(texts: xp.Tensor) -> xp.Tensor:
     """Replace invalid UTF-8 in strings (N,) with U+FFFD inside a graph.
 
     Example:
@@ -327,7 +319,7 @@ def replace_invalid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
         >>> replace_invalid_text(tf.constant([bytes([97, 255])])).numpy()[0].decode()
         'a\ufffd'
     """
-    return array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+    return xp.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
 
 
 def check_same_count(examples: dict) -> None:
@@ -341,7 +333,7 @@ def check_same_count(examples: dict) -> None:
             )
 
 
-def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: str) -> None:
+def count_truncated(is_cut: xp.Tensor, preprocessor: Preprocessor, what: str) -> None:
     """Log the number of texts or pairs that are longer than the preprocessor's maximum length.
 
     Inside graphs, texts are only counted for datasets (see `report_in_datasets`).
@@ -364,8 +356,8 @@ def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: 
         [(0, 3)]
     """
     counts, what = get_context().truncated, f"{what} {preprocessor.truncation_advice}"
-    cut, count = array_ops.math.count_nonzero(is_cut), array_ops.size(is_cut)
-    if array_ops.is_symbolic_tensor(is_cut):
+    cut, count = xp.math.count_nonzero(is_cut), xp.size(is_cut)
+    if xp.is_symbolic_tensor(is_cut):
         if callable(counts):
             tf.numpy_function(counts, [cut, count, what], [])
     elif isinstance(counts, dict):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.lazy import array_ops, use_numpy
+from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.version import __version__
 from encoder_zoo.presets.files.atomic import replace_file, write_signed
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
@@ -133,9 +133,9 @@ def _compute_checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarra
     return np.array([found], "uint32")
 
 
-def _join_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
+def _join_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> xp.Tensor:
     """Restore the tensor or ragged tensor `name` from the arrays of `_list_parts`."""
-    values = array_ops.constant(arrays[name])
+    values = xp.constant(arrays[name])
     for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):
-        values = array_ops.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])
+        values = xp.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])
     return values

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import invalid
 
 ROW_STRIDE = 2**32  # longer than any text, so that `row * ROW_STRIDE + offset` is sorted by row
@@ -26,11 +26,11 @@ class TokenizedTexts(NamedTuple):
         words: Ragged int32 tensor of shape (N, None). Word index.
     """
 
-    texts: array_ops.Tensor
-    ids: array_ops.RaggedTensor
-    starts: array_ops.RaggedTensor
-    ends: array_ops.RaggedTensor
-    words: array_ops.RaggedTensor
+    texts: xp.Tensor
+    ids: xp.RaggedTensor
+    starts: xp.RaggedTensor
+    ends: xp.RaggedTensor
+    words: xp.RaggedTensor
 
 
 def is_list(x) -> bool:
@@ -40,14 +40,14 @@ def is_list(x) -> bool:
 
 def is_words(x) -> bool:
     """Return whether an input contains lists of words instead of texts."""
-    if isinstance(x, array_ops.RaggedTensor):
+    if isinstance(x, xp.RaggedTensor):
         return True
-    if array_ops.is_tensor(x):
+    if xp.is_tensor(x):
         return len(x.shape) == 2
     return is_list(x) and len(x) > 0 and is_list(x.iloc[0] if hasattr(x, "iloc") else x[0])
 
 
-def make_word_tensor(x) -> array_ops.RaggedTensor:
+def make_word_tensor(x) -> xp.RaggedTensor:
     """Convert lists of words, or a tensor padded with "", to a ragged string tensor (N, None).
 
     Raises:
@@ -55,16 +55,16 @@ def make_word_tensor(x) -> array_ops.RaggedTensor:
     """
     from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
 
-    if isinstance(x, array_ops.RaggedTensor):
+    if isinstance(x, xp.RaggedTensor):
         return x
-    if array_ops.is_tensor(x):
-        return array_ops.RaggedTensor.from_tensor(x, padding="")
+    if xp.is_tensor(x):
+        return xp.RaggedTensor.from_tensor(x, padding="")
     for i, row in enumerate(x):
         if not is_list(row):
             raise invalid(f"words[{i}]", row, "a list of words")
     rows = [make_text_tensor(row, name=f"words[{i}]") for i, row in enumerate(x)]
-    lengths = array_ops.constant([row.shape[0] for row in rows], array_ops.int64)
-    return array_ops.RaggedTensor.from_row_lengths(array_ops.concat(rows, axis=0), lengths)
+    lengths = xp.constant([row.shape[0] for row in rows], xp.int64)
+    return xp.RaggedTensor.from_row_lengths(xp.concat(rows, axis=0), lengths)
 
 
 def mark_word_tokens(tokenizer) -> np.ndarray:
@@ -76,15 +76,15 @@ def mark_word_tokens(tokenizer) -> np.ndarray:
         >>> mark_word_tokens(BertTokenizer(tokens))[-2:].tolist()
         [[True, False], [False, False]]
     """
-    ids = array_ops.range(tokenizer.vocabulary_size)[:, None]
+    ids = xp.range(tokenizer.vocabulary_size)[:, None]
     spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
     begins = [tokenizer.starts_word(token) for token in tokenizer.get_vocabulary()]
-    ends = array_ops.strings.regex_full_match(spelled, "(?s).* ").numpy()  # with a space
+    ends = xp.strings.regex_full_match(spelled, "(?s).* ").numpy()  # with a space
     ends |= np.array([tokenizer.ends_word(token) for token in tokenizer.get_vocabulary()])
     return np.stack([begins, ends], axis=1)
 
 
-def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> TokenizedTexts:
+def tokenize_texts(tokenizer, texts: xp.Tensor, marks: np.ndarray) -> TokenizedTexts:
     """Tokenize texts, and find the words with the vocabulary.
 
     In BERT, a token that starts with "##" continues a word. In RoBERTa, a token without a space
@@ -96,12 +96,12 @@ def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> Tok
         marks: Boolean array of shape (V, 2) from `mark_word_tokens`.
     """
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
-    begins, ends_word = array_ops.unstack(array_ops.gather(marks, ids.flat_values), axis=1)
+    begins, ends_word = xp.unstack(xp.gather(marks, ids.flat_values), axis=1)
     begins |= shift_right(ends_word, False)
     return TokenizedTexts(texts, ids, starts, ends, number_groups(ids, begins))
 
 
-def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
+def tokenize_words(tokenizer, words: xp.RaggedTensor) -> TokenizedTexts:
     """Tokenize sentences that are split into words.
 
     The words are joined by spaces and tokenized as a text. The first token of a word starts where
@@ -112,39 +112,31 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
         tokenizer: Any tokenizer from this package.
         words: Ragged string tensor of shape (N, None).
     """
-    texts = array_ops.strings.reduce_join(words, axis=1, separator=" ")
+    texts = xp.strings.reduce_join(words, axis=1, separator=" ")
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
-    lengths = array_ops.strings.length(words.flat_values, unit="UTF8_CHAR") + 1
-    offsets = array_ops.cumsum(lengths, exclusive=True)  # (W,)
-    offsets -= array_ops.gather(offsets, array_ops.gather(words.row_starts(), words.value_rowids()))
+    lengths = xp.strings.length(words.flat_values, unit="UTF8_CHAR") + 1
+    offsets = xp.cumsum(lengths, exclusive=True)  # (W,)
+    offsets -= xp.gather(offsets, xp.gather(words.row_starts(), words.value_rowids()))
     number = (
-        array_ops.searchsorted(
-            compute_sort_keys(words, offsets), compute_sort_keys(starts), side="right"
-        )
+        xp.searchsorted(compute_sort_keys(words, offsets), compute_sort_keys(starts), side="right")
         - 1
     )
-    word_start, word_end = (array_ops.gather(v, number) for v in (offsets, offsets + lengths - 1))
-    number -= array_ops.cast(
-        array_ops.gather(words.row_starts(), ids.value_rowids()), array_ops.int32
-    )
+    word_start, word_end = (xp.gather(v, number) for v in (offsets, offsets + lengths - 1))
+    number -= xp.cast(xp.gather(words.row_starts(), ids.value_rowids()), xp.int32)
     tokens = TokenizedTexts(texts, ids, starts, ends, ids.with_flat_values(number))
     begins = mark_word_starts(tokens)
-    starts = array_ops.where(begins, word_start, starts.flat_values)
-    ends = array_ops.where(shift_left(begins, True), word_end, ends.flat_values)
+    starts = xp.where(begins, word_start, starts.flat_values)
+    ends = xp.where(shift_left(begins, True), word_end, ends.flat_values)
     return tokens._replace(starts=ids.with_flat_values(starts), ends=ids.with_flat_values(ends))
 
 
-def compute_sort_keys(
-    rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None
-) -> array_ops.Tensor:
+def compute_sort_keys(rows: xp.RaggedTensor, offsets: xp.Tensor | None = None) -> xp.Tensor:
     """Combine row indices and offsets to int64 keys, which are sorted by row, then by offset."""
     offsets = rows.flat_values if offsets is None else offsets
-    return array_ops.cast(rows.value_rowids(), array_ops.int64) * ROW_STRIDE + array_ops.cast(
-        offsets, array_ops.int64
-    )
+    return xp.cast(rows.value_rowids(), xp.int64) * ROW_STRIDE + xp.cast(offsets, xp.int64)
 
 
-def number_groups(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> array_ops.RaggedTensor:
+def number_groups(rows: xp.RaggedTensor, begins: xp.Tensor) -> xp.RaggedTensor:
     """Compute the group index of each token. The first token of a text always begins a group.
 
     Args:
@@ -157,13 +149,13 @@ def number_groups(rows: array_ops.RaggedTensor, begins: array_ops.Tensor) -> arr
         >>> number_groups(rows, tf.constant([False, True, False, False, False])).to_list()
         [[0, 1, 1], [0, 0]]
     """
-    begins = array_ops.cast(begins | mark_row_starts(rows), array_ops.int32)
-    total = array_ops.cumsum(begins)
-    first = array_ops.gather(total, array_ops.gather(rows.row_starts(), rows.value_rowids()))
+    begins = xp.cast(begins | mark_row_starts(rows), xp.int32)
+    total = xp.cumsum(begins)
+    first = xp.gather(total, xp.gather(rows.row_starts(), rows.value_rowids()))
     return rows.with_flat_values(total - first)
 
 
-def shift_right(values: array_ops.Tensor, first) -> array_ops.Tensor:
+def shift_right(values: xp.Tensor, first) -> xp.Tensor:
     """Return the value of the previous token for each token (P,). The first token gets `first`.
 
     Example:
@@ -171,33 +163,27 @@ def shift_right(values: array_ops.Tensor, first) -> array_ops.Tensor:
         >>> shift_right(tf.constant([5, 6]), -1).numpy().tolist()
         [-1, 5]
     """
-    return array_ops.concat([array_ops.constant([first], values.dtype), values], 0)[
-        : array_ops.size(values)
-    ]
+    return xp.concat([xp.constant([first], values.dtype), values], 0)[: xp.size(values)]
 
 
-def shift_left(values: array_ops.Tensor, last) -> array_ops.Tensor:
+def shift_left(values: xp.Tensor, last) -> xp.Tensor:
     """Return the value of the next token for each token (P,). The last token gets `last`."""
-    return array_ops.concat([values[1:], array_ops.constant([last], values.dtype)], 0)[
-        : array_ops.size(values)
-    ]
+    return xp.concat([values[1:], xp.constant([last], values.dtype)], 0)[: xp.size(values)]
 
 
-def mark_row_starts(rows: array_ops.RaggedTensor) -> array_ops.Tensor:
+def mark_row_starts(rows: xp.RaggedTensor) -> xp.Tensor:
     """Return a boolean mask (P,) of the tokens that are the first in their text."""
     row = rows.value_rowids()
     return row != shift_right(row, -1)
 
 
-def mark_word_starts(tokens: TokenizedTexts) -> array_ops.Tensor:
+def mark_word_starts(tokens: TokenizedTexts) -> xp.Tensor:
     """Return a boolean mask (P,) of the tokens that are the first in their word."""
     words = tokens.words.flat_values
     return (words != shift_right(words, -1)) | mark_row_starts(tokens.words)
 
 
-def cut_texts(
-    texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
-) -> array_ops.Tensor:
+def cut_texts(texts: xp.Tensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor) -> xp.Tensor:
     """Cut parts out of texts by character offsets.
 
     With `strings.substr`, the whole text would be copied for each part, and characters would be
@@ -219,9 +205,9 @@ def cut_texts(
         >>> parts.numpy()[0].decode()
         'Zoé'
     """
-    codes = array_ops.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
-    first = array_ops.gather(array_ops.cast(codes.row_starts(), array_ops.int64), row)
-    start, end = (first + array_ops.cast(offset, array_ops.int64) for offset in (start, end))
-    positions = array_ops.ragged.range(start, end)
-    parts = positions.with_flat_values(array_ops.gather(codes.values, positions.values))
-    return array_ops.strings.unicode_encode(parts, "UTF-8")
+    codes = xp.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
+    first = xp.gather(xp.cast(codes.row_starts(), xp.int64), row)
+    start, end = (first + xp.cast(offset, xp.int64) for offset in (start, end))
+    positions = xp.ragged.range(start, end)
+    parts = positions.with_flat_values(xp.gather(codes.values, positions.values))
+    return xp.strings.unicode_encode(parts, "UTF-8")

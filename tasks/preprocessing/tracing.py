@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from encoder_zoo.common.lazy import array_ops, tf, uses_tensorflow
+from encoder_zoo.common.lazy import tf, uses_tensorflow, xp
 
 
 class ShapePolymorphicFunction:
@@ -37,10 +37,10 @@ class ShapePolymorphicFunction:
     def __call__(self, *arguments):
         if not uses_tensorflow():
             return self._function(*arguments)
-        arguments = array_ops.nest.map_structure(_convert_to_tensor, arguments)
+        arguments = xp.nest.map_structure(_convert_to_tensor, arguments)
         if tf.config.functions_run_eagerly():
             return self._function(*arguments)
-        signature = array_ops.nest.map_structure(self._make_spec, arguments)
+        signature = xp.nest.map_structure(self._make_spec, arguments)
         key = str(signature)
         if key not in self._graphs:
             graph = tf.function(self._function, input_signature=signature, autograph=False)
@@ -48,7 +48,7 @@ class ShapePolymorphicFunction:
         return self._graphs[key](*arguments)
 
     def _make_spec(self, value) -> tf.TypeSpec:
-        if isinstance(value, array_ops.RaggedTensor):
+        if isinstance(value, xp.RaggedTensor):
             inner = value.flat_values.shape[1:]
             shape = [None] * (value.ragged_rank + 1) + inner.as_list()
             return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
@@ -58,6 +58,4 @@ class ShapePolymorphicFunction:
 
 
 def _convert_to_tensor(value):
-    return (
-        value if isinstance(value, array_ops.RaggedTensor) else array_ops.convert_to_tensor(value)
-    )
+    return value if isinstance(value, xp.RaggedTensor) else xp.convert_to_tensor(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import invalid
 
 
@@ -24,11 +24,11 @@ class Windows(NamedTuple):
         owned_to: Int64 tensor of shape (W,). Offset after the last owned token in the window.
     """
 
-    example: array_ops.Tensor
-    begin: array_ops.Tensor
-    length: array_ops.Tensor
-    owned_from: array_ops.Tensor
-    owned_to: array_ops.Tensor
+    example: xp.Tensor
+    begin: xp.Tensor
+    length: xp.Tensor
+    owned_from: xp.Tensor
+    owned_to: xp.Tensor
 
 
 def check_stride(doc_stride: int, most: int) -> None:
@@ -46,7 +46,7 @@ def check_stride(doc_stride: int, most: int) -> None:
 
 
 def make_windows(
-    lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
+    lengths: xp.Tensor, capacity: xp.Tensor | int, doc_stride: xp.Tensor | int
 ) -> Windows:
     """Split texts into the smallest number of windows. The last window can be shorter.
 
@@ -74,27 +74,27 @@ def make_windows(
         [[0, 0, 1, 1, 1], [3, 3, 3, 3, 3]]
     """
     capacity, doc_stride = (
-        array_ops.broadcast_to(array_ops.cast(value, array_ops.int64), array_ops.shape(lengths))
+        xp.broadcast_to(xp.cast(value, xp.int64), xp.shape(lengths))
         for value in (capacity, doc_stride)
     )
     step = capacity - doc_stride
-    further = array_ops.maximum(lengths - capacity, 0)
+    further = xp.maximum(lengths - capacity, 0)
     counts = 1 + (further + step - 1) // step  # (N,)
-    number = array_ops.ragged.range(counts)
+    number = xp.ragged.range(counts)
     example = number.value_rowids()
     number = number.flat_values  # (W,) for the window in its text
     capacity, doc_stride, step, total, count = (
-        array_ops.gather(value, example) for value in (capacity, doc_stride, step, lengths, counts)
+        xp.gather(value, example) for value in (capacity, doc_stride, step, lengths, counts)
     )
     begin = number * step
-    length = array_ops.minimum(capacity, total - begin)
+    length = xp.minimum(capacity, total - begin)
     left = doc_stride // 2
-    owned_from = array_ops.where(number == 0, array_ops.zeros_like(left), left)
-    owned_to = array_ops.where(number == count - 1, length, capacity - doc_stride + left)
+    owned_from = xp.where(number == 0, xp.zeros_like(left), left)
+    owned_to = xp.where(number == count - 1, length, capacity - doc_stride + left)
     return Windows(example, begin, length, owned_from, owned_to)
 
 
-def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTensor:
+def take(values: xp.RaggedTensor, windows: Windows) -> xp.RaggedTensor:
     """Gather the values of the tokens in every window.
 
     Args:
@@ -110,15 +110,12 @@ def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTe
         >>> take(tf.ragged.constant([[5, 6, 7, 8]]), windows).to_list()
         [[5, 6, 7], [7, 8]]
     """
-    first = (
-        array_ops.gather(array_ops.cast(values.row_starts(), array_ops.int64), windows.example)
-        + windows.begin
-    )
-    positions = array_ops.ragged.range(first, first + windows.length)
-    return positions.with_flat_values(array_ops.gather(values.flat_values, positions.flat_values))
+    first = xp.gather(xp.cast(values.row_starts(), xp.int64), windows.example) + windows.begin
+    positions = xp.ragged.range(first, first + windows.length)
+    return positions.with_flat_values(xp.gather(values.flat_values, positions.flat_values))
 
 
-def mask_owned(windows: Windows) -> array_ops.RaggedTensor:
+def mask_owned(windows: Windows) -> xp.RaggedTensor:
     """Return a mask of the tokens that each window owns, ragged bool (W, None).
 
     Example:
@@ -126,15 +123,15 @@ def mask_owned(windows: Windows) -> array_ops.RaggedTensor:
         >>> mask_owned(make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)).to_list()
         [[True, True, False], [False, True, True]]
     """
-    columns = array_ops.ragged.range(windows.length)
+    columns = xp.ragged.range(windows.length)
     examples = columns.value_rowids()
-    inside = (columns.flat_values >= array_ops.gather(windows.owned_from, examples)) & (
-        columns.flat_values < array_ops.gather(windows.owned_to, examples)
+    inside = (columns.flat_values >= xp.gather(windows.owned_from, examples)) & (
+        columns.flat_values < xp.gather(windows.owned_to, examples)
     )
     return columns.with_flat_values(inside)
 
 
-def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
+def merge(values: xp.RaggedTensor, windows: Windows) -> xp.Tensor:
     """Merge the values of all windows to one value per token, (P, ...).
 
     The value of a token is taken from the window that owns the token.
@@ -149,11 +146,11 @@ def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
         >>> merge(tf.ragged.constant([[1, 2, 3], [20, 30, 40]]), windows).numpy().tolist()
         [1, 2, 30, 40]
     """
-    return array_ops.boolean_mask(values.flat_values, mask_owned(windows).flat_values)
+    return xp.boolean_mask(values.flat_values, mask_owned(windows).flat_values)
 
 
 def make_full_windows(
-    lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
+    lengths: xp.Tensor, capacity: xp.Tensor | int, doc_stride: xp.Tensor | int
 ) -> Windows:
     """Split texts into windows like `make_windows`, but make the last window full, too.
 
@@ -169,12 +166,9 @@ def make_full_windows(
         [[0, 1, 1, 1], [0, 0, 4, 5], [3, 4, 4, 4]]
     """
     windows = make_windows(lengths, capacity, doc_stride)
-    capacity = array_ops.broadcast_to(
-        array_ops.cast(capacity, array_ops.int64), array_ops.shape(lengths)
-    )
+    capacity = xp.broadcast_to(xp.cast(capacity, xp.int64), xp.shape(lengths))
     length, total = (
-        array_ops.gather(values, windows.example)
-        for values in (array_ops.minimum(lengths, capacity), lengths)
+        xp.gather(values, windows.example) for values in (xp.minimum(lengths, capacity), lengths)
     )
-    begin = array_ops.minimum(windows.begin, total - length)
-    return Windows(windows.example, begin, length, array_ops.zeros_like(length), length)
+    begin = xp.minimum(windows.begin, total - length)
+    return Windows(windows.example, begin, length, xp.zeros_like(length), length)

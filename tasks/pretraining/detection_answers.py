@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
@@ -79,7 +79,7 @@ class DetectionAnswers(Answers):
             return []
         examples, tokens = self._encode(tensor)
         inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
-        logits = array_ops.constant(self.runner.predict(inputs, batch_size))
+        logits = xp.constant(self.runner.predict(inputs, batch_size))
         return make_records(_add_scores(tokens, self._select_inner_logits(logits, examples)))
 
     def trace_tokens(self, run: Callable) -> Callable:
@@ -99,7 +99,7 @@ class DetectionAnswers(Answers):
 
         return detect
 
-    def _encode(self, texts: array_ops.Tensor) -> tuple[dict, dict]:
+    def _encode(self, texts: xp.Tensor) -> tuple[dict, dict]:
         """Encode texts, and return "token", "start" and "end" of their tokens, ragged (N, None)."""
         limit = self.preprocessor.max_sequence_length - self.preprocessor.count_specials()
         tokenizer = self.preprocessor.tokenizer
@@ -107,7 +107,7 @@ class DetectionAnswers(Answers):
         ids, start, end = (
             truncate_tokens(values, limit, tokenizer.truncation_side) for values in tokens
         )
-        names = array_ops.gather(array_ops.constant(self._names), ids.values)
+        names = xp.gather(xp.constant(self._names), ids.values)
         columns = {"token": ids.with_values(names), "start": start}
         return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}
 
@@ -116,12 +116,12 @@ class DetectionAnswers(Answers):
         """The names of all tokens, strings in UTF-8 of shape (V,)."""
         return make_array(self.preprocessor.tokenizer.get_vocabulary())
 
-    def _select_inner_logits(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
+    def _select_inner_logits(self, logits: xp.Tensor, examples: dict) -> xp.Tensor:
         """Select the logits (T,) for tokens that are not special tokens, from logits (N, L)."""
         lengths = examples["token_ids"].row_lengths() - self.preprocessor.count_specials()
         column = self.preprocessor.tokenizer.first_column
-        return array_ops.RaggedTensor.from_tensor(logits[:, column:], lengths).values
+        return xp.RaggedTensor.from_tensor(logits[:, column:], lengths).values
 
 
-def _add_scores(tokens: dict, logits: array_ops.Tensor) -> dict[str, array_ops.RaggedTensor]:
-    return {**tokens, "score": tokens["start"].with_values(array_ops.sigmoid(logits))}
+def _add_scores(tokens: dict, logits: xp.Tensor) -> dict[str, xp.RaggedTensor]:
+    return {**tokens, "score": tokens["start"].with_values(xp.sigmoid(logits))}

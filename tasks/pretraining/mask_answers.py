@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -47,9 +47,9 @@ class Masks(NamedTuple):
             after the mask.
     """
 
-    starts: array_ops.RaggedTensor
-    ends: array_ops.RaggedTensor
-    word_follows: array_ops.RaggedTensor
+    starts: xp.RaggedTensor
+    ends: xp.RaggedTensor
+    word_follows: xp.RaggedTensor
 
 
 class Spellings(NamedTuple):
@@ -74,10 +74,10 @@ OF_WORD = r"[\p{L}\p{M}\p{N}]"
 WORD_BY_ITSELF = r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}]"  # Chinese characters
 
 
-def touches_word(texts: array_ops.Tensor, at_end: bool) -> array_ops.Tensor:
+def touches_word(texts: xp.Tensor, at_end: bool) -> xp.Tensor:
     """Return whether a letter added at one end of a text would be joined to a word of the text."""
     of_word, alone = (
-        array_ops.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
+        xp.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
         for kind in (OF_WORD, WORD_BY_ITSELF)
     )
     return of_word & ~alone
@@ -174,10 +174,10 @@ class MaskAnswers(Answers):
     def tokenizer(self) -> Tokenizer:
         """Return a tokenizer that recognizes mask tokens in texts."""
         tokenizer = self.preprocessor.tokenizer
-        with array_ops.init_scope():
+        with xp.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
 
-    def _check_masks(self, ids: array_ops.RaggedTensor) -> None:
+    def _check_masks(self, ids: xp.RaggedTensor) -> None:
         tokenizer = self.preprocessor.tokenizer
         limit = self.preprocessor.max_sequence_length - self.preprocessor.count_specials()
         from_left = tokenizer.truncation_side == "left"
@@ -198,28 +198,28 @@ class MaskAnswers(Answers):
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
         specials, side = self.preprocessor.count_specials(), tokenizer.truncation_side
         [(begin, count)] = keep_tokens([ids], specials, longest, side)
-        begin, count = (array_ops.cast(values, "int64") for values in (begin, count))
+        begin, count = (xp.cast(values, "int64") for values in (begin, count))
         row = ids.value_rowids()
-        column = array_ops.ragged.range(ids.row_lengths()).values - array_ops.gather(begin, row)
+        column = xp.ragged.range(ids.row_lengths()).values - xp.gather(begin, row)
         is_mask = (ids.values == tokenizer.mask_token_id) & (column >= 0)
-        is_mask = ids.with_values(is_mask & (column < array_ops.gather(count, row)))
-        begins = array_ops.gather(array_ops.constant(self._spellings.begins), ids.values)
+        is_mask = ids.with_values(is_mask & (column < xp.gather(count, row)))
+        begins = xp.gather(xp.constant(self._spellings.begins), ids.values)
         begins &= (ids.values != tokenizer.mask_token_id) & ~mark_row_starts(ids)
         columns, *found = (
-            array_ops.ragged.boolean_mask(ids.with_values(values), is_mask)
+            xp.ragged.boolean_mask(ids.with_values(values), is_mask)
             for values in (column, starts.values, ends.values, shift_left(begins, False))
         )
-        positions = array_ops.cast(columns + tokenizer.first_column, array_ops.int32)
+        positions = xp.cast(columns + tokenizer.first_column, xp.int32)
         return {**self.preprocessor.pack([ids]), "mask_positions": positions}, Masks(*found)
 
-    def mask_inputs(self, examples: dict) -> tuple[dict, array_ops.Tensor]:
+    def mask_inputs(self, examples: dict) -> tuple[dict, xp.Tensor]:
         """Return the model inputs, and a boolean mask (B, M) for valid mask positions."""
         positions = examples["mask_positions"]
         inputs = {**self.preprocessor.pad(examples), "mask_positions": positions.to_tensor()}
         if self.preprocessor.predicts_in_order:
             is_mask = inputs["token_ids"] == self.preprocessor.tokenizer.mask_token_id
-            inputs["prediction_order"] = array_ops.cast(is_mask, array_ops.int32)
-        return inputs, array_ops.sequence_mask(positions.row_lengths())
+            inputs["prediction_order"] = xp.cast(is_mask, xp.int32)
+        return inputs, xp.sequence_mask(positions.row_lengths())
 
     def _find_tokens(self, targets: Sequence[str]) -> list[int]:
         """Return ids for words or tokens. For tokens with equal texts, the whole word is used."""
@@ -238,7 +238,7 @@ class MaskAnswers(Answers):
 
     def _fill_masks(
         self, texts, masks: Masks, logits, top_k: int, chosen: Sequence[int] | None = None
-    ) -> dict[str, array_ops.Tensor]:
+    ) -> dict[str, xp.Tensor]:
         """Return "token", "text" and "score" (masks, top_k), sorted by score.
 
         Spaces are added next to a token if the text would otherwise be tokenized differently.
@@ -250,20 +250,20 @@ class MaskAnswers(Answers):
             top_k: Positive integer. Number of tokens to return per mask.
             chosen: Optional list of integers. Token ids to choose from.
         """
-        strings = array_ops.strings
-        names, words, begins = (array_ops.constant(column) for column in self._spellings)
-        probabilities = array_ops.nn.softmax(logits)[:, : array_ops.size(names)]
+        strings = xp.strings
+        names, words, begins = (xp.constant(column) for column in self._spellings)
+        probabilities = xp.nn.softmax(logits)[:, : xp.size(names)]
         if chosen is not None:
-            names, words, begins = (array_ops.gather(c, chosen) for c in (names, words, begins))
-            probabilities = array_ops.gather(probabilities, chosen, axis=1)
-        scores, best = array_ops.math.top_k(probabilities, min(top_k, names.shape[0]))
-        texts = array_ops.gather(texts, masks.starts.value_rowids())
+            names, words, begins = (xp.gather(c, chosen) for c in (names, words, begins))
+            probabilities = xp.gather(probabilities, chosen, axis=1)
+        scores, best = xp.math.top_k(probabilities, min(top_k, names.shape[0]))
+        texts = xp.gather(texts, masks.starts.value_rowids())
         start, end = masks.starts.values, masks.ends.values
-        before = strings.substr(texts, array_ops.zeros_like(start), start, unit="UTF8_CHAR")
+        before = strings.substr(texts, xp.zeros_like(start), start, unit="UTF8_CHAR")
         length = strings.length(texts, unit="UTF8_CHAR")
         after = strings.substr(texts, end, length - end, unit="UTF8_CHAR")
         joined = strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
-        words, begins = array_ops.gather(words, best), array_ops.gather(begins, best)
+        words, begins = xp.gather(words, best), xp.gather(begins, best)
 
         # Whether a blank must be between the token and the text around it.
         before_it = (before == joined) & (strings.length(before) > 0)
@@ -274,12 +274,12 @@ class MaskAnswers(Answers):
         elif self.preprocessor.tokenizer.starts_word("a"):  # words end without spaces (WordPiece)
             before_it = before_it & touches_word(before, True)[:, None] & touches_word(words, False)
             behind_it = behind_it & touches_word(after, False)[:, None] & touches_word(words, True)
-        blank, nothing = (array_ops.constant(text) for text in (" ", ""))
-        words = array_ops.where(begins & before_it, blank, nothing) + words
-        words += array_ops.where(behind_it, blank, nothing)
-        before = array_ops.where(begins, before[:, None], joined[:, None])
+        blank, nothing = (xp.constant(text) for text in (" ", ""))
+        words = xp.where(begins & before_it, blank, nothing) + words
+        words += xp.where(behind_it, blank, nothing)
+        before = xp.where(begins, before[:, None], joined[:, None])
         texts = before + words + after[:, None]
-        return {"token": array_ops.gather(names, best), "text": texts, "score": scores}
+        return {"token": xp.gather(names, best), "text": texts, "score": scores}
 
     @functools.cached_property
     def _spellings(self) -> Spellings:
@@ -296,8 +296,8 @@ class MaskAnswers(Answers):
     @functools.cached_property
     def _detokenized(self) -> list[str]:
         tokenizer = self.preprocessor.tokenizer
-        with array_ops.init_scope():
-            ids = array_ops.range(len(tokenizer.get_vocabulary()))[:, None]
+        with xp.init_scope():
+            ids = xp.range(len(tokenizer.get_vocabulary()))[:, None]
             words = tokenizer.detokenize(ids).numpy()
         return [word.decode(errors="replace") for word in words]
 

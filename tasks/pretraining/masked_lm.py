@@ -16,7 +16,7 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
@@ -381,10 +381,10 @@ class MaskedLM(Task):
 
         return {"serving_default": self._answers.trace_masks(run, top_k)}
 
-    def _mask_logits(self, examples: dict) -> array_ops.Tensor:
+    def _mask_logits(self, examples: dict) -> xp.Tensor:
         """Compute logits (masks, V) for the masks in all examples."""
         inputs, real = self._answers.mask_inputs(examples)
-        return array_ops.boolean_mask(self(inputs, training=False), real)
+        return xp.boolean_mask(self(inputs, training=False), real)
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         ranges = {**super().input_ranges(length), "mask_positions": (0, length - 1)}

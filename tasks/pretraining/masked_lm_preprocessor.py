@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     Fraction,
@@ -118,8 +118,8 @@ class MaskedLMPreprocessor(Preprocessor):
         examples = super().encode(x, sample_weight=sample_weight)
         if not self.dynamic:
             ids = examples["token_ids"]
-            shape = (array_ops.size(ids.flat_values), 3)
-            draws = array_ops.random.stateless_uniform(shape, [self.seed, 0])
+            shape = (xp.size(ids.flat_values), 3)
+            draws = xp.random.stateless_uniform(shape, [self.seed, 0])
             examples["draws"] = ids.with_flat_values(draws)
         return examples
 
@@ -128,47 +128,43 @@ class MaskedLMPreprocessor(Preprocessor):
             examples = join_texts(examples, self.tokenizer.first_column)
         inputs = self.pad(examples, bucketed)
         token_ids = inputs["token_ids"]  # (B, L)
-        length = array_ops.shape(token_ids)[1]
+        length = xp.shape(token_ids)[1]
         if "text_starts" in examples:
             # With S special tokens in every text, K = L / S suffices: (B, K).
             starts = examples["text_starts"]
-            starts_shape = array_ops.stack(
-                [starts.nrows(), array_ops.cast(length // self.count_specials(), array_ops.int64)]
+            starts_shape = xp.stack(
+                [starts.nrows(), xp.cast(length // self.count_specials(), xp.int64)]
             )
             inputs["text_starts"] = starts.to_tensor(length, shape=starts_shape)
         if "draws" in examples:
-            shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
+            shape = xp.concat([xp.shape(token_ids, xp.int64), [3]], 0)
             draws = examples["draws"].to_tensor(shape=shape)
         else:
             draws = make_draws(token_ids, inputs["padding_mask"], self._make_seed(seed))
 
         order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
-        count = array_ops.maximum(
+        count = xp.maximum(
             1,
-            array_ops.cast(
-                array_ops.round(self.mask_rate * array_ops.cast(length, "float32")), "int32"
-            ),
+            xp.cast(xp.round(self.mask_rate * xp.cast(length, "float32")), "int32"),
         )
         if self.sequence_length is not None:
             count = max(1, round(self.mask_rate * self.sequence_length))
         # (B, M)
-        positions, weights = (order[:, :count], array_ops.cast(selected[:, :count], "float32"))
+        positions, weights = (order[:, :count], xp.cast(selected[:, :count], "float32"))
 
         if self.predicts_in_order:
             inputs["prediction_order"] = rank_selected_tokens(order, selected, draws[..., 1])
         else:
             inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
         inputs["mask_positions"] = positions
-        labels = array_ops.gather(token_ids, positions, batch_dims=1)
+        labels = xp.gather(token_ids, positions, batch_dims=1)
         if "sample_weight" in examples:
             weights = self._weigh_masks(weights, examples["sample_weight"], positions, token_ids)
         return inputs, labels, weights
 
     def _weigh_masks(self, weights, given, positions, token_ids):
         """Multiply the weights (B, M) of masked tokens by the weights of their texts."""
-        return weights * array_ops.gather(
-            repeat_text_weights(given, token_ids), positions, batch_dims=1
-        )
+        return weights * xp.gather(repeat_text_weights(given, token_ids), positions, batch_dims=1)
 
     def _make_seed(self, seed):
         if seed is not None:
@@ -178,74 +174,64 @@ class MaskedLMPreprocessor(Preprocessor):
 
     def _select(self, token_ids, padding_mask, draws):
         """Return positions (B, L), selected positions first, and a mask of selected positions."""
-        special = array_ops.reduce_any(
-            token_ids[..., None] == array_ops.constant(self._special_ids), axis=-1
-        )
+        special = xp.reduce_any(token_ids[..., None] == xp.constant(self._special_ids), axis=-1)
         ordinary = padding_mask & ~special
-        budget = array_ops.reduce_sum(array_ops.cast(ordinary, "float32"), axis=1) * self.mask_rate
-        budget = array_ops.maximum(1, array_ops.cast(array_ops.round(budget), "int32"))  # (B,)
+        budget = xp.reduce_sum(xp.cast(ordinary, "float32"), axis=1) * self.mask_rate
+        budget = xp.maximum(1, xp.cast(xp.round(budget), "int32"))  # (B,)
         if self.whole_words:
             chosen = self._choose_words(token_ids, ordinary, draws, budget)
         else:
-            rank = array_ops.argsort(
-                array_ops.argsort(array_ops.where(ordinary, draws, 2.0), axis=1), axis=1
-            )
+            rank = xp.argsort(xp.argsort(xp.where(ordinary, draws, 2.0), axis=1), axis=1)
             chosen = ordinary & (rank < budget[:, None])
-        order = array_ops.argsort(array_ops.where(chosen, 0, 1), axis=1, stable=True)
-        return order, array_ops.gather(chosen, order, batch_dims=1)
+        order = xp.argsort(xp.where(chosen, 0, 1), axis=1, stable=True)
+        return order, xp.gather(chosen, order, batch_dims=1)
 
     def _choose_words(self, token_ids, ordinary, draws, budget):
         """Choose random words, and return a boolean mask (B, L) of the tokens in these words.
 
         The number of tokens per row is at most the budget.
         """
-        starts, ends = array_ops.unstack(
-            array_ops.gather(array_ops.constant(self._word_bounds), token_ids), axis=-1
-        )
-        starts |= array_ops.pad(ends[:, :-1], [[0, 0], [1, 0]])
-        previous = array_ops.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
+        starts, ends = xp.unstack(xp.gather(xp.constant(self._word_bounds), token_ids), axis=-1)
+        starts |= xp.pad(ends[:, :-1], [[0, 0], [1, 0]])
+        previous = xp.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
         starts = ordinary & (starts | ~previous)
         # (B, L), 0 before the first word
-        word = array_ops.cumsum(array_ops.cast(starts, "int32"), axis=1)
+        word = xp.cumsum(xp.cast(starts, "int32"), axis=1)
         # Counted with a bin for tokens outside of words: (B, W), W at most L.
-        bins = array_ops.shape(token_ids)[1] + 1
-        sizes = array_ops.math.bincount(
-            array_ops.where(ordinary, word, 0), minlength=bins, maxlength=bins, axis=-1
+        bins = xp.shape(token_ids)[1] + 1
+        sizes = xp.math.bincount(
+            xp.where(ordinary, word, 0), minlength=bins, maxlength=bins, axis=-1
         )[:, 1:]
-        order = array_ops.argsort(array_ops.where(sizes > 0, draws, 2.0), axis=1)
-        shuffled = array_ops.transpose(array_ops.gather(sizes, order, batch_dims=1))  # (W, B)
+        order = xp.argsort(xp.where(sizes > 0, draws, 2.0), axis=1)
+        shuffled = xp.transpose(xp.gather(sizes, order, batch_dims=1))  # (W, B)
 
         def add(state, size):
             fits = (size > 0) & (state[0] + size <= budget)
-            return array_ops.where(fits, state[0] + size, state[0]), fits
+            return xp.where(fits, state[0] + size, state[0]), fits
 
-        empty = (array_ops.zeros_like(budget), array_ops.zeros_like(budget, "bool"))
-        _, fits = array_ops.scan(add, shuffled, empty)
-        fits = array_ops.gather(
-            array_ops.transpose(fits), array_ops.argsort(order, axis=1), batch_dims=1
-        )  # (B, W)
-        return ordinary & array_ops.gather(fits, array_ops.maximum(word - 1, 0), batch_dims=1)
+        empty = (xp.zeros_like(budget), xp.zeros_like(budget, "bool"))
+        _, fits = xp.scan(add, shuffled, empty)
+        fits = xp.gather(xp.transpose(fits), xp.argsort(order, axis=1), batch_dims=1)  # (B, W)
+        return ordinary & xp.gather(fits, xp.maximum(word - 1, 0), batch_dims=1)
 
     def _replace(self, token_ids, positions, selected, draws):
-        kind = array_ops.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
-        which = array_ops.gather(draws[..., 2], positions, batch_dims=1)
-        kept = array_ops.gather(token_ids, positions, batch_dims=1)
-        new = array_ops.where(selected, self.choose_replacements(kept, kind, which), kept)
+        kind = xp.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
+        which = xp.gather(draws[..., 2], positions, batch_dims=1)
+        kept = xp.gather(token_ids, positions, batch_dims=1)
+        new = xp.where(selected, self.choose_replacements(kept, kind, which), kept)
         return replace_tokens(token_ids, positions, new)
 
-    def choose_replacements(
-        self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
-    ) -> array_ops.Tensor:
+    def choose_replacements(self, kept: xp.Tensor, kind: xp.Tensor, which: xp.Tensor) -> xp.Tensor:
         """Return the replacements (B, M) of the selected tokens.
 
         Args:
             kept: Int32 tensor of shape (B, M). The selected tokens.
             kind, which: Float tensors of shape (B, M). Random numbers in [0, 1).
         """
-        ordinary = array_ops.constant(self._ordinary_ids)
-        drawn = array_ops.gather(ordinary, array_ops.cast(which * len(self._ordinary_ids), "int32"))
-        return array_ops.where(
-            kind < MASKED, self.tokenizer.mask_token_id, array_ops.where(kind < RANDOM, drawn, kept)
+        ordinary = xp.constant(self._ordinary_ids)
+        drawn = xp.gather(ordinary, xp.cast(which * len(self._ordinary_ids), "int32"))
+        return xp.where(
+            kind < MASKED, self.tokenizer.mask_token_id, xp.where(kind < RANDOM, drawn, kept)
         )
 
     @functools.cached_property
@@ -269,7 +255,7 @@ class MaskedLMPreprocessor(Preprocessor):
 PRIME = 2**31 - 1  # products of two numbers below it are int64
 
 
-def make_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor, seed):
+def make_draws(token_ids: xp.Tensor, padding_mask: xp.Tensor, seed):
     """Return three random numbers in [0, 1) for each token, float32 (B, L, 3).
 
     Args:
@@ -278,19 +264,19 @@ def make_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor, seed
         seed: Two integers. If the first is `NOT_RANDOM`, the numbers of a text only depend on the
             text, so the masks of an evaluation are the same in batches of every size.
     """
-    shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
-    if not array_ops.is_symbolic_tensor(seed):
+    shape = xp.concat([xp.shape(token_ids, xp.int64), [3]], 0)
+    if not xp.is_symbolic_tensor(seed):
         if seed[0] == NOT_RANDOM:
             return make_text_draws(token_ids, padding_mask)
-        return array_ops.random.stateless_uniform(shape, seed)
+        return xp.random.stateless_uniform(shape, seed)
     return tf.cond(
         seed[0] == NOT_RANDOM,
         lambda: make_text_draws(token_ids, padding_mask),
-        lambda: array_ops.random.stateless_uniform(shape, seed),
+        lambda: xp.random.stateless_uniform(shape, seed),
     )
 
 
-def make_text_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor):
+def make_text_draws(token_ids: xp.Tensor, padding_mask: xp.Tensor):
     """Return the random numbers of `make_draws`, computed only from the tokens of each text.
 
     Example:
@@ -299,17 +285,17 @@ def make_text_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor)
         >>> bool((draws[0] == draws[1]).numpy().all())
         True
     """
-    length = array_ops.shape(token_ids)[1]
-    place = array_ops.cast(array_ops.range(length), array_ops.int64)
-    tokens = _scramble(array_ops.cast(token_ids, array_ops.int64) * 7919 + place[None])
-    counted = array_ops.cast(padding_mask, array_ops.int64)
-    text = array_ops.reduce_sum(tokens * counted, axis=1) % PRIME  # (B,)
-    which = array_ops.constant([0, 1, 2], array_ops.int64) * 1_000_003
+    length = xp.shape(token_ids)[1]
+    place = xp.cast(xp.range(length), xp.int64)
+    tokens = _scramble(xp.cast(token_ids, xp.int64) * 7919 + place[None])
+    counted = xp.cast(padding_mask, xp.int64)
+    text = xp.reduce_sum(tokens * counted, axis=1) % PRIME  # (B,)
+    which = xp.constant([0, 1, 2], xp.int64) * 1_000_003
     numbers = text[:, None, None] + place[None, :, None] * 104_729 + which
-    return array_ops.cast(_scramble(numbers) % 2**24, array_ops.float32) / 2**24
+    return xp.cast(_scramble(numbers) % 2**24, xp.float32) / 2**24
 
 
-def _scramble(numbers: array_ops.Tensor) -> array_ops.Tensor:
+def _scramble(numbers: xp.Tensor) -> xp.Tensor:
     """Return pseudo-random int64 numbers below `PRIME` that are equal for equal inputs."""
     for constant in (1_234_567, 7_654_321, 42_424_243):
         numbers = (numbers % PRIME * 48_271 + constant) % PRIME
@@ -317,9 +303,7 @@ def _scramble(numbers: array_ops.Tensor) -> array_ops.Tensor:
     return numbers
 
 
-def rank_selected_tokens(
-    order: array_ops.Tensor, selected: array_ops.Tensor, draws: array_ops.Tensor
-) -> array_ops.Tensor:
+def rank_selected_tokens(order: xp.Tensor, selected: xp.Tensor, draws: xp.Tensor) -> xp.Tensor:
     """Return the ranks of the selected tokens in a random order, and 0 for other tokens.
 
     Args:
@@ -339,16 +323,12 @@ def rank_selected_tokens(
         >>> rank_selected_tokens(order, selected, tf.constant([[0.1, 0.9, 0.5]])).numpy().tolist()
         [[0, 2, 1]]
     """
-    drawn = array_ops.where(selected, array_ops.gather(draws, order, batch_dims=1), 2.0)
-    rank = 1 + array_ops.argsort(array_ops.argsort(drawn, axis=1), axis=1)
-    return array_ops.gather(
-        array_ops.where(selected, rank, 0), array_ops.argsort(order, axis=1), batch_dims=1
-    )
+    drawn = xp.where(selected, xp.gather(draws, order, batch_dims=1), 2.0)
+    rank = 1 + xp.argsort(xp.argsort(drawn, axis=1), axis=1)
+    return xp.gather(xp.where(selected, rank, 0), xp.argsort(order, axis=1), batch_dims=1)
 
 
-def replace_tokens(
-    token_ids: array_ops.Tensor, positions: array_ops.Tensor, values: array_ops.Tensor
-) -> array_ops.Tensor:
+def replace_tokens(token_ids: xp.Tensor, positions: xp.Tensor, values: xp.Tensor) -> xp.Tensor:
     """Replace the tokens (B, L) at some positions (B, M) by values (B, M).
 
     Example:
@@ -357,24 +337,22 @@ def replace_tokens(
         >>> replace_tokens(token_ids, tf.constant([[2]]), values).numpy().tolist()
         [[5, 6, 9]]
     """
-    examples = array_ops.repeat(
-        array_ops.range(array_ops.shape(positions)[0])[:, None],
-        array_ops.shape(positions)[1],
+    examples = xp.repeat(
+        xp.range(xp.shape(positions)[0])[:, None],
+        xp.shape(positions)[1],
         axis=1,
     )
-    return array_ops.tensor_scatter_nd_update(
-        token_ids, array_ops.stack([examples, positions], axis=-1), values
-    )
+    return xp.tensor_scatter_nd_update(token_ids, xp.stack([examples, positions], axis=-1), values)
 
 
-def repeat_text_weights(weights, token_ids: array_ops.Tensor) -> array_ops.Tensor:
+def repeat_text_weights(weights, token_ids: xp.Tensor) -> xp.Tensor:
     """Return the weights (B, L) of tokens, which are the weights of the texts.
 
     Args:
         weights: Weights of examples (B,), or of the tokens of packed texts, ragged (B, None).
         token_ids: Integer tensor of shape (B, L).
     """
-    shape = array_ops.shape(token_ids, array_ops.int64)
-    if isinstance(weights, array_ops.RaggedTensor):
+    shape = xp.shape(token_ids, xp.int64)
+    if isinstance(weights, xp.RaggedTensor):
         return weights.to_tensor(shape=shape)
-    return array_ops.broadcast_to(weights[:, None], shape)
+    return xp.broadcast_to(weights[:, None], shape)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
@@ -106,7 +106,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         check_same_count(examples)
         return examples
 
-    def encode_labels(self, y) -> array_ops.Tensor:
+    def encode_labels(self, y) -> xp.Tensor:
         names = list(ORDER_LABELS) if self.objective == "sentence_order" else None
         labels = convert_class_indices(y, names, 2)
         if len(labels.shape) == 2:
@@ -117,7 +117,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         x, y, weights = super().collate(examples, seed, bucketed)
         labels = examples["labels"]
-        each = examples.get("sample_weight", array_ops.ones(array_ops.shape(labels)))
+        each = examples.get("sample_weight", xp.ones(xp.shape(labels)))
         return (
             x,
             {"masked_lm": y, self.objective: labels},

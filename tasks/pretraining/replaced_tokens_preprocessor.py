@@ -5,7 +5,7 @@ Comments use these letters for shapes: B batch, L sequence, M masked positions.
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
@@ -56,7 +56,5 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
         masked = super()._weigh_masks(weights, given, positions, token_ids)
         return {"generator": masked, "detection": repeat_text_weights(given, token_ids)}
 
-    def choose_replacements(
-        self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
-    ) -> array_ops.Tensor:
-        return array_ops.fill(array_ops.shape(kept), self.tokenizer.mask_token_id)
+    def choose_replacements(self, kept: xp.Tensor, kind: xp.Tensor, which: xp.Tensor) -> xp.Tensor:
+        return xp.fill(xp.shape(kept), self.tokenizer.mask_token_id)

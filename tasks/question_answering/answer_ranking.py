@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypedDict
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.tasks.base.explanation import Attributions
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, AnswerCandidates
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import QuestionContexts
@@ -60,16 +60,16 @@ class RankedSpans(NamedTuple):
         context: Int32 tensor of shape (N, n). Context index for each answer, or -1 for "no answer".
     """
 
-    start: array_ops.Tensor
-    end: array_ops.Tensor
-    score: array_ops.Tensor
-    total: array_ops.Tensor
-    null: array_ops.Tensor
-    context: array_ops.Tensor
+    start: xp.Tensor
+    end: xp.Tensor
+    score: xp.Tensor
+    total: xp.Tensor
+    null: xp.Tensor
+    context: xp.Tensor
 
 
 def find_best_answers(
-    found: AnswerCandidates, contexts: QuestionContexts, columns: array_ops.Tensor, n_best: int
+    found: AnswerCandidates, contexts: QuestionContexts, columns: xp.Tensor, n_best: int
 ) -> RankedSpans:
     """Return the best answers to each question. Spans found in two windows are only counted once.
 
@@ -81,28 +81,24 @@ def find_best_answers(
     """
     example = contexts.windows.example
     spans, scores = _remove_duplicates(*_collect_spans(found, contexts, columns))
-    question, *offsets = array_ops.unstack(spans, 3, axis=1)
+    question, *offsets = xp.unstack(spans, 3, axis=1)
     index = _find_best_in_groups(scores, question, contexts.ids.nrows(), n_best)
 
     def fields_of(values, filler):
-        filler = array_ops.constant([filler], values.dtype)
-        return array_ops.gather(array_ops.concat([values, filler], 0), index)
+        filler = xp.constant([filler], values.dtype)
+        return xp.gather(xp.concat([values, filler], 0), index)
 
-    start, end = (fields_of(array_ops.cast(offset, array_ops.int32), 0) for offset in offsets)
+    start, end = (fields_of(xp.cast(offset, xp.int32), 0) for offset in offsets)
     best = fields_of(scores, 2 * IMPOSSIBLE)
-    most = array_ops.math.segment_max(found.total, example)
-    total = array_ops.exp(found.total - array_ops.gather(most, example))
-    total = most + array_ops.math.log(array_ops.math.segment_sum(total, example))
-    null = array_ops.math.segment_min(found.null, example)
-    context = array_ops.broadcast_to(
-        array_ops.range(array_ops.shape(best)[0])[:, None], array_ops.shape(best)
-    )
+    most = xp.math.segment_max(found.total, example)
+    total = xp.exp(found.total - xp.gather(most, example))
+    total = most + xp.math.log(xp.math.segment_sum(total, example))
+    null = xp.math.segment_min(found.null, example)
+    context = xp.broadcast_to(xp.range(xp.shape(best)[0])[:, None], xp.shape(best))
     return RankedSpans(start, end, best, total, null, context)
 
 
-def _find_best_in_groups(
-    scores: array_ops.Tensor, group: array_ops.Tensor, count: int, n_best: int
-) -> array_ops.Tensor:
+def _find_best_in_groups(scores: xp.Tensor, group: xp.Tensor, count: int, n_best: int) -> xp.Tensor:
     """Return the indices of the best scores per group, (N, n), or K if there are fewer scores.
 
     A table with one row per group would be as wide as the largest group.
@@ -113,47 +109,38 @@ def _find_best_in_groups(
         count: Integer. Number of groups N.
         n_best: Integer. Number of indices n to return.
     """
-    order = array_ops.argsort(scores, direction="DESCENDING", stable=True)
-    order = array_ops.gather(order, array_ops.argsort(array_ops.gather(group, order), stable=True))
-    bounds = array_ops.searchsorted(group, array_ops.range(array_ops.cast(count, group.dtype) + 1))
-    rank = bounds[:-1, None] + array_ops.range(n_best)  # (N, n)
-    order = array_ops.concat([order, array_ops.shape(scores)], 0)
-    return array_ops.gather(
-        order, array_ops.where(rank < bounds[1:, None], rank, array_ops.size(scores))
-    )
+    order = xp.argsort(scores, direction="DESCENDING", stable=True)
+    order = xp.gather(order, xp.argsort(xp.gather(group, order), stable=True))
+    bounds = xp.searchsorted(group, xp.range(xp.cast(count, group.dtype) + 1))
+    rank = bounds[:-1, None] + xp.range(n_best)  # (N, n)
+    order = xp.concat([order, xp.shape(scores)], 0)
+    return xp.gather(order, xp.where(rank < bounds[1:, None], rank, xp.size(scores)))
 
 
 def _collect_spans(
-    found: AnswerCandidates, contexts: QuestionContexts, columns: array_ops.Tensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    found: AnswerCandidates, contexts: QuestionContexts, columns: xp.Tensor
+) -> tuple[xp.Tensor, xp.Tensor]:
     """Return int64 spans (K, 3) with question, start and end offset, and span scores (K,)."""
     windows = contexts.windows
-    index = array_ops.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
-    row_starts = array_ops.gather(
-        array_ops.cast(contexts.ids.row_starts(), array_ops.int64), windows.example
-    )
-    shift = row_starts + windows.begin - array_ops.cast(columns, array_ops.int64)  # (W,)
+    index = xp.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
+    row_starts = xp.gather(xp.cast(contexts.ids.row_starts(), xp.int64), windows.example)
+    shift = row_starts + windows.begin - xp.cast(columns, xp.int64)  # (W,)
     first, last = (
-        array_ops.cast(array_ops.gather_nd(column, index), array_ops.int64)
-        + array_ops.gather(shift, index[:, 0])
+        xp.cast(xp.gather_nd(column, index), xp.int64) + xp.gather(shift, index[:, 0])
         for column in (found.start, found.end)
     )
-    start = array_ops.gather(contexts.starts.flat_values, first)
-    end = array_ops.gather(contexts.ends.flat_values, last)
-    question = array_ops.gather(windows.example, index[:, 0])
-    characters = array_ops.cast(array_ops.stack([start, end], axis=1), array_ops.int64)
-    return array_ops.concat([question[:, None], characters], 1), array_ops.gather_nd(
-        found.score, index
-    )
+    start = xp.gather(contexts.starts.flat_values, first)
+    end = xp.gather(contexts.ends.flat_values, last)
+    question = xp.gather(windows.example, index[:, 0])
+    characters = xp.cast(xp.stack([start, end], axis=1), xp.int64)
+    return xp.concat([question[:, None], characters], 1), xp.gather_nd(found.score, index)
 
 
-def _remove_duplicates(
-    spans: array_ops.Tensor, scores: array_ops.Tensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+def _remove_duplicates(spans: xp.Tensor, scores: xp.Tensor) -> tuple[xp.Tensor, xp.Tensor]:
     """Remove duplicate spans and return the best score for each span, in the same order."""
-    with array_ops.device("CPU"):  # GPUs compare single numbers only
-        spans, number = array_ops.raw_ops.UniqueV2(x=spans, axis=[0])
-    return spans, array_ops.math.unsorted_segment_max(scores, number, array_ops.shape(spans)[0])
+    with xp.device("CPU"):  # GPUs compare single numbers only
+        spans, number = xp.raw_ops.UniqueV2(x=spans, axis=[0])
+    return spans, xp.math.unsorted_segment_max(scores, number, xp.shape(spans)[0])
 
 
 def rank_passages(found: RankedSpans) -> RankedSpans:
@@ -173,15 +160,13 @@ def rank_passages(found: RankedSpans) -> RankedSpans:
         >>> rank_passages(found).context.numpy().tolist()
         [[1]]
     """
-    score, index = array_ops.math.top_k(
-        array_ops.reshape(found.score, [1, -1]), found.score.shape[1]
-    )
+    score, index = xp.math.top_k(xp.reshape(found.score, [1, -1]), found.score.shape[1])
     start, end, context = (
-        array_ops.gather(array_ops.reshape(values, [1, -1]), index, batch_dims=1)
+        xp.gather(xp.reshape(values, [1, -1]), index, batch_dims=1)
         for values in (found.start, found.end, found.context)
     )
-    total = array_ops.reduce_logsumexp(found.total, keepdims=True)
-    null = array_ops.reduce_min(found.null, keepdims=True)
+    total = xp.reduce_logsumexp(found.total, keepdims=True)
+    null = xp.reduce_min(found.null, keepdims=True)
     return RankedSpans(start, end, score, total, null, context)
 
 
@@ -226,21 +211,21 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
         return found
     null = found.null[:, None]
     # Use the same differences as in `evaluate_answers`, to get the same rounding.
-    ahead = array_ops.fill(array_ops.shape(null), array_ops.constant(-null_threshold, null.dtype))
-    rank = array_ops.concat([found.score - null, ahead], axis=1)
-    order = array_ops.argsort(rank, axis=1, direction="DESCENDING", stable=True)
-    start, end = (array_ops.pad(values, [[0, 0], [0, 1]]) for values in (found.start, found.end))
-    context = array_ops.pad(found.context, [[0, 0], [0, 1]], constant_values=-1)
-    fields = start, end, array_ops.concat([found.score, null], axis=1), context
-    start, end, score, context = (array_ops.gather(f, order, batch_dims=1) for f in fields)
-    total = array_ops.reduce_logsumexp(array_ops.stack([found.total, found.null], axis=1), axis=1)
+    ahead = xp.fill(xp.shape(null), xp.constant(-null_threshold, null.dtype))
+    rank = xp.concat([found.score - null, ahead], axis=1)
+    order = xp.argsort(rank, axis=1, direction="DESCENDING", stable=True)
+    start, end = (xp.pad(values, [[0, 0], [0, 1]]) for values in (found.start, found.end))
+    context = xp.pad(found.context, [[0, 0], [0, 1]], constant_values=-1)
+    fields = start, end, xp.concat([found.score, null], axis=1), context
+    start, end, score, context = (xp.gather(f, order, batch_dims=1) for f in fields)
+    total = xp.reduce_logsumexp(xp.stack([found.total, found.null], axis=1), axis=1)
     return RankedSpans(start, end, score, total, found.null, context)
 
 
-def compute_answer_scores(found: RankedSpans) -> array_ops.Tensor:
+def compute_answer_scores(found: RankedSpans) -> xp.Tensor:
     """Compute answer probabilities over all allowed answers, float32 (N, n), with 0 for no span."""
-    share = array_ops.exp(found.score - found.total[:, None])
-    return array_ops.where(found.score > IMPOSSIBLE / 2, share, 0.0)
+    share = xp.exp(found.score - found.total[:, None])
+    return xp.where(found.score > IMPOSSIBLE / 2, share, 0.0)
 
 
 def make_answer_dicts(

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.family import MAX_TOP, TOP
@@ -73,19 +73,19 @@ class AnswerCandidates(NamedTuple):
             the best span.
     """
 
-    score: array_ops.Tensor
-    start: array_ops.Tensor
-    end: array_ops.Tensor
-    total: array_ops.Tensor
-    null: array_ops.Tensor
+    score: xp.Tensor
+    start: xp.Tensor
+    end: xp.Tensor
+    total: xp.Tensor
+    null: xp.Tensor
 
 
 def find_spans(
-    logits: array_ops.Tensor,
-    is_context: array_ops.Tensor,
+    logits: xp.Tensor,
+    is_context: xp.Tensor,
     max_answer_length: int,
     n_best: int,
-    null_column: array_ops.Tensor | None = None,
+    null_column: xp.Tensor | None = None,
 ) -> AnswerCandidates:
     """Find the best answer spans for each window.
 
@@ -111,33 +111,27 @@ def find_spans(
     """
     if max_answer_length < 1:
         raise invalid("max_answer_length", max_answer_length, "an integer of at least 1")
-    masked = array_ops.where(
-        is_context[:, None], array_ops.cast(logits, array_ops.float32), IMPOSSIBLE
-    )
-    start, end = array_ops.unstack(masked, axis=1)  # (W, L)
-    padded = array_ops.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE)
-    ends = array_ops.signal.frame(padded, max_answer_length, 1)  # (W, L, K)
+    masked = xp.where(is_context[:, None], xp.cast(logits, xp.float32), IMPOSSIBLE)
+    start, end = xp.unstack(masked, axis=1)  # (W, L)
+    padded = xp.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE)
+    ends = xp.signal.frame(padded, max_answer_length, 1)  # (W, L, K)
     scores = start[:, :, None] + ends
-    flat = array_ops.reshape(
-        scores, [array_ops.shape(scores)[0], array_ops.shape(scores)[1] * max_answer_length]
+    flat = xp.reshape(
+        scores, [xp.shape(scores)[0], xp.shape(scores)[1] * max_answer_length]
     )  # (W, L * K)
-    flat = array_ops.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, index = array_ops.math.top_k(flat, n_best)
+    flat = xp.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    best, index = xp.math.top_k(flat, n_best)
     first = index // max_answer_length
-    total = array_ops.reduce_logsumexp(flat, axis=1)
+    total = xp.reduce_logsumexp(flat, axis=1)
     # Without windows, there is no first column.
     null = logits[:, :, :1]
     if null_column is not None:
-        null = array_ops.where(
-            array_ops.range(array_ops.shape(logits)[2]) == null_column[:, None, None], logits, 0
-        )
-    null = array_ops.cast(array_ops.reduce_sum(null, axis=[1, 2]), array_ops.float32)
+        null = xp.where(xp.range(xp.shape(logits)[2]) == null_column[:, None, None], logits, 0)
+    null = xp.cast(xp.reduce_sum(null, axis=[1, 2]), xp.float32)
     return AnswerCandidates(best, first, first + index % max_answer_length, total, null)
 
 
-def make_context_mask(
-    column: array_ops.Tensor, tokens: array_ops.Tensor, positions: array_ops.Tensor
-) -> array_ops.Tensor:
+def make_context_mask(column: xp.Tensor, tokens: xp.Tensor, positions: xp.Tensor) -> xp.Tensor:
     """Compute a boolean mask (W, n) for positions that can be used in answers.
 
     Args:
@@ -153,9 +147,9 @@ def make_context_mask(
         [[False, False, True, False, False]]
     """
     index = positions - column[:, None]
-    outside = array_ops.shape(tokens)[1]
-    index = array_ops.where(index < 0, outside, array_ops.minimum(index, outside))
-    return array_ops.gather(array_ops.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
+    outside = xp.shape(tokens)[1]
+    index = xp.where(index < 0, outside, xp.minimum(index, outside))
+    return xp.gather(xp.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
 
 
 INPUTS = Inputs(Text("questions", "question"), Text("contexts", "context"), ignores_others=True)
@@ -248,7 +242,7 @@ def _make_answers(columns: dict, number: int) -> list[dict]:
     return [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
 
 
-def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+def check_answers(y, contexts: xp.Tensor) -> tuple[xp.Tensor, xp.Tensor]:
     """Check answers, and return the first answer to each question, in memory or inside `tf.data`.
 
     Args:
@@ -265,16 +259,14 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
         ValueError: If an answer is not found at the given position in the context.
         tf.errors.InvalidArgumentError: If an answer is invalid inside `tf.data`.
     """
-    as_tensors = isinstance(y, dict) and array_ops.is_tensor(y["text"])
+    as_tensors = isinstance(y, dict) and xp.is_tensor(y["text"])
     answers = _make_answer_tensors(y) if as_tensors else _make_answer_columns(y, contexts)
     index, text, start = answers[0].value_rowids(), *(column.flat_values for column in answers)
-    context = array_ops.gather(contexts, index)
-    length, size = (array_ops.strings.length(v, unit="UTF8_CHAR") for v in (text, context))
-    begin = array_ops.clip_by_value(start, 0, size)
-    there = array_ops.strings.substr(
-        context, begin, array_ops.maximum(length, 10), unit="UTF8_CHAR"
-    )
-    same = array_ops.strings.substr(context, begin, length, unit="UTF8_CHAR") == text
+    context = xp.gather(contexts, index)
+    length, size = (xp.strings.length(v, unit="UTF8_CHAR") for v in (text, context))
+    begin = xp.clip_by_value(start, 0, size)
+    there = xp.strings.substr(context, begin, xp.maximum(length, 10), unit="UTF8_CHAR")
+    same = xp.strings.substr(context, begin, length, unit="UTF8_CHAR") == text
     start = check_each(
         start,
         (length > 0) & (start >= 0) & same,
@@ -300,9 +292,7 @@ def _find_answer(text: str, context: str) -> str:
     return f" It starts at {context.index(text)}." if text and text in context else ""
 
 
-def _make_answer_columns(
-    y, contexts: array_ops.Tensor
-) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+def _make_answer_columns(y, contexts: xp.Tensor) -> tuple[xp.RaggedTensor, xp.RaggedTensor]:
     """Return ragged (N, None) answer texts and start offsets from lists."""
     answers = list_answers(y)
     if len(answers) != len(contexts):
@@ -312,27 +302,25 @@ def _make_answer_columns(
         )
     given = [answer for row in answers for answer in row]
     starts = [min(max(int(answer["answer_start"]), -1), 2**31 - 1) for answer in given]
-    texts = array_ops.constant([answer["text"] for answer in given], array_ops.string)
-    counts = array_ops.constant([len(row) for row in answers], array_ops.int64)
-    columns = texts, array_ops.constant(starts, array_ops.int32)
-    return tuple(array_ops.RaggedTensor.from_row_lengths(column, counts) for column in columns)
+    texts = xp.constant([answer["text"] for answer in given], xp.string)
+    counts = xp.constant([len(row) for row in answers], xp.int64)
+    columns = texts, xp.constant(starts, xp.int32)
+    return tuple(xp.RaggedTensor.from_row_lengths(column, counts) for column in columns)
 
 
-def _make_answer_tensors(y: dict) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+def _make_answer_tensors(y: dict) -> tuple[xp.RaggedTensor, xp.RaggedTensor]:
     """Return ragged (N, None) answer texts and start offsets from tensors."""
-    text, start = y["text"], array_ops.cast(y["answer_start"], array_ops.int32)
+    text, start = y["text"], xp.cast(y["answer_start"], xp.int32)
     if len(text.shape) == 1:
         text, start = text[:, None], start[:, None]
-    text, start = (
-        v.to_tensor() if isinstance(v, array_ops.RaggedTensor) else v for v in (text, start)
-    )
-    text = array_ops.RaggedTensor.from_tensor(text, padding="")
-    return text, array_ops.RaggedTensor.from_tensor(start, lengths=text.row_lengths())
+    text, start = (v.to_tensor() if isinstance(v, xp.RaggedTensor) else v for v in (text, start))
+    text = xp.RaggedTensor.from_tensor(text, padding="")
+    return text, xp.RaggedTensor.from_tensor(start, lengths=text.row_lengths())
 
 
 def strip_white_space(
-    contexts: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    contexts: xp.Tensor, start: xp.Tensor, end: xp.Tensor
+) -> tuple[xp.Tensor, xp.Tensor]:
     """Strip whitespace from answers, as in `str.strip`, and return the new offsets.
 
     Args:
@@ -347,19 +335,17 @@ def strip_white_space(
         >>> [bound.numpy().tolist() for bound in bounds]
         [[3], [7]]
     """
-    answer = array_ops.strings.substr(
-        contexts, array_ops.maximum(start, 0), end - start, unit="UTF8_CHAR"
-    )
-    answer = array_ops.strings.regex_replace(answer, f"^{_WHITE_SPACE}", "")
-    start = end - array_ops.strings.length(answer, unit="UTF8_CHAR")
-    answer = array_ops.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
-    return start, start + array_ops.strings.length(answer, unit="UTF8_CHAR")
+    answer = xp.strings.substr(contexts, xp.maximum(start, 0), end - start, unit="UTF8_CHAR")
+    answer = xp.strings.regex_replace(answer, f"^{_WHITE_SPACE}", "")
+    start = end - xp.strings.length(answer, unit="UTF8_CHAR")
+    answer = xp.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
+    return start, start + xp.strings.length(answer, unit="UTF8_CHAR")
 
 
 def find_beam_spans(
-    outputs: array_ops.Tensor,
-    columns: array_ops.Tensor,
-    tokens: array_ops.Tensor,
+    outputs: xp.Tensor,
+    columns: xp.Tensor,
+    tokens: xp.Tensor,
     max_answer_length: int,
     n_best: int,
 ) -> AnswerCandidates:
@@ -387,15 +373,15 @@ def find_beam_spans(
         [[[-2.25]], [[1]], [[2]], [-2.25], [-1.5]]
     """
     no_answer, spans = outputs[:, 0, 2], outputs[:, 1:]
-    first, last = (array_ops.cast(spans[:, :, i], array_ops.int32) for i in (0, 1))  # (W, n m)
+    first, last = (xp.cast(spans[:, :, i], xp.int32) for i in (0, 1))  # (W, n m)
     inside = make_context_mask(columns, tokens, first) & make_context_mask(columns, tokens, last)
     right = inside & (first <= last) & (last - first < max_answer_length)
-    scores = array_ops.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
-    total = array_ops.reduce_logsumexp(scores, axis=1)
-    scores = array_ops.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, index = array_ops.math.top_k(scores, n_best)
+    scores = xp.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
+    total = xp.reduce_logsumexp(scores, axis=1)
+    scores = xp.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    best, index = xp.math.top_k(scores, n_best)
     first, last = (
-        array_ops.gather(array_ops.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)
+        xp.gather(xp.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)
         for values in (first, last)
     )
     return AnswerCandidates(best, first, last, total, no_answer)

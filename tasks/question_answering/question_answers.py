@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
@@ -57,9 +57,9 @@ class ContextColumns(NamedTuple):
         null: Integer tensor of shape (W,). Position of "no answer".
     """
 
-    first: array_ops.Tensor
-    tokens: array_ops.Tensor
-    null: array_ops.Tensor
+    first: xp.Tensor
+    tokens: xp.Tensor
+    null: xp.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,15 +223,15 @@ class QuestionAnswers(Answers):
             found = self._insert_null_answers(found, null_threshold)
             start, end = found.start[:, 0], found.end[:, 0]
             score = answer_ranking.compute_answer_scores(found)[:, 0]
-            text = array_ops.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+            text = xp.strings.substr(context, start, end - start, unit="UTF8_CHAR")
             return {"text": text, "start": start, "end": end, "score": score}
 
         return answer
 
     def find_spans(
         self,
-        questions: array_ops.Tensor,
-        texts: array_ops.Tensor,
+        questions: xp.Tensor,
+        texts: xp.Tensor,
         top_k: int,
         max_answer_length: int,
         batch_size: int | None,
@@ -250,13 +250,12 @@ class QuestionAnswers(Answers):
         columns, order, parts = self._find_context_columns(contexts, examples), [], []
         wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
         for numbers, outputs in self.runner.run_examples(examples, batch_size):
-            chosen = ContextColumns(*(array_ops.gather(values, numbers) for values in columns))
-            outputs = array_ops.constant(outputs)
+            chosen = ContextColumns(*(xp.gather(values, numbers) for values in columns))
+            outputs = xp.constant(outputs)
             parts.append(self._find_candidates(outputs, chosen, max_answer_length, wanted))
             order.extend(numbers)
         found = (
-            array_ops.gather(array_ops.concat(field, 0), np.argsort(order))
-            for field in zip(*parts, strict=True)
+            xp.gather(xp.concat(field, 0), np.argsort(order)) for field in zip(*parts, strict=True)
         )
         return answer_ranking.find_best_answers(
             AnswerCandidates(*found), contexts, columns.first, top_k
@@ -280,5 +279,5 @@ class QuestionAnswers(Answers):
         first, tokens, null = columns
         if self.beam:
             return find_beam_spans(outputs, first, tokens, max_answer_length, n_best)
-        is_context = make_context_mask(first, tokens, array_ops.range(array_ops.shape(outputs)[2]))
+        is_context = make_context_mask(first, tokens, xp.range(xp.shape(outputs)[2]))
         return find_spans(outputs, is_context, max_answer_length, n_best, null)

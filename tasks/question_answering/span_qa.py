@@ -15,7 +15,7 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
@@ -402,22 +402,22 @@ class SpanQA(Task):
         answer = self._answers.trace_answers(run, max_answer_length, null_threshold)
         return {"serving_default": answer}
 
-    def _compute_outputs_in_graph(self, examples: dict) -> array_ops.Tensor:
+    def _compute_outputs_in_graph(self, examples: dict) -> xp.Tensor:
         """Compute the outputs (W, 2, L) of all windows, or (W, 1 + n m, 4) with a beam."""
         if not self.beam:
 
-            def by_token(inputs: dict) -> array_ops.Tensor:
-                return array_ops.transpose(self(inputs, training=False), (0, 2, 1))
+            def by_token(inputs: dict) -> xp.Tensor:
+                return xp.transpose(self(inputs, training=False), (0, 2, 1))
 
             outputs = compute_token_outputs_in_graph(self, by_token, examples)
-            return array_ops.transpose(outputs.to_tensor(), (0, 2, 1))
+            return xp.transpose(outputs.to_tensor(), (0, 2, 1))
 
-        def rows(examples: dict) -> array_ops.Tensor:
+        def rows(examples: dict) -> xp.Tensor:
             outputs = self(self.preprocessor.pad(examples), training=False)
-            return array_ops.reshape(outputs, [-1, COLUMNS])
+            return xp.reshape(outputs, [-1, COLUMNS])
 
         n, m = self.beam
-        size = array_ops.constant(1 + n * m, array_ops.int64)
-        counts = array_ops.fill([array_ops.size(examples["text_index"])], size)
+        size = xp.constant(1 + n * m, xp.int64)
+        counts = xp.fill([xp.size(examples["text_index"])], size)
         found = map_graph_batches(rows, examples, counts, COLUMNS)
         return found.to_tensor(shape=(None, 1 + n * m, COLUMNS))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -48,15 +48,15 @@ class QuestionContexts(NamedTuple):
         windows: `Windows` of the contexts.
     """
 
-    texts: array_ops.Tensor
-    questions: array_ops.RaggedTensor
-    ids: array_ops.RaggedTensor
-    starts: array_ops.RaggedTensor
-    ends: array_ops.RaggedTensor
+    texts: xp.Tensor
+    questions: xp.RaggedTensor
+    ids: xp.RaggedTensor
+    starts: xp.RaggedTensor
+    ends: xp.RaggedTensor
     windows: Windows
 
     @property
-    def has_characters(self) -> array_ops.RaggedTensor:
+    def has_characters(self) -> xp.RaggedTensor:
         """Return False for RoBERTa's separate space tokens, else True, ragged (N, None)."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
@@ -153,7 +153,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     @validate_arguments
     def tokenize_contexts(
-        self, questions: array_ops.Tensor, contexts: array_ops.Tensor, allow_empty: bool = False
+        self, questions: xp.Tensor, contexts: xp.Tensor, allow_empty: bool = False
     ) -> QuestionContexts:
         """Tokenize questions (N,) and contexts (N,), and split the contexts into windows.
 
@@ -161,19 +161,17 @@ class SpanQAPreprocessor(Preprocessor):
             ValueError: If a context is empty, or if a question is too long to leave space for the
                 context.
         """
-        question_ids = self.tokenizer.tokenize(array_ops.strings.strip(questions))
+        question_ids = self.tokenizer.tokenize(xp.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         lengths, most = question_ids.row_lengths(), self._longest_question
         message = ": the question has ", lengths, " tokens, so there is no space for its context "
         expected = f"in examples of {self.max_sequence_length}. Expected at most {most}."
         lengths = check_each(lengths, lengths <= most, *message, expected, unit="Example")
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
-        doc_stride = array_ops.minimum(
-            array_ops.cast(self.doc_stride, array_ops.int64), capacity // 2
-        )
+        doc_stride = xp.minimum(xp.cast(self.doc_stride, xp.int64), capacity // 2)
         windows = make_windows(ids.row_lengths(), capacity, doc_stride)
         found = QuestionContexts(contexts, question_ids, ids, starts, ends, windows)
-        right = array_ops.reduce_any(found.has_characters, axis=1) | allow_empty
+        right = xp.reduce_any(found.has_characters, axis=1) | allow_empty
         return check_each(found, right, ": the context is empty.", unit="Example")
 
     @property
@@ -187,28 +185,28 @@ class SpanQAPreprocessor(Preprocessor):
     def make_examples(self, contexts: QuestionContexts) -> dict:
         """Create an example per window, with the question and a part of the context."""
         windows = contexts.windows
-        texts = [array_ops.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
+        texts = [xp.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
         examples = self.pack(texts[::-1] if self.context_first else texts)
         return {**examples, "text_index": windows.example}
 
-    def find_context_start(self, examples: dict) -> array_ops.Tensor:
+    def find_context_start(self, examples: dict) -> xp.Tensor:
         """Return the position of the first context token, int32 (W,)."""
         return self._find_text_columns(examples)[0 if self.context_first else 1]
 
-    def find_question_start(self, examples: dict) -> array_ops.Tensor:
+    def find_question_start(self, examples: dict) -> xp.Tensor:
         """Return the position of the first question token, int32 (W,)."""
         return self._find_text_columns(examples)[1 if self.context_first else 0]
 
-    def _find_text_columns(self, examples: dict) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    def _find_text_columns(self, examples: dict) -> tuple[xp.Tensor, xp.Tensor]:
         """Return the start positions for the first and second text."""
         lengths = examples["first_length"]
-        first = array_ops.zeros_like(lengths) + self.tokenizer.first_column
+        first = xp.zeros_like(lengths) + self.tokenizer.first_column
         return first, lengths + self.tokenizer.template.num_second
 
-    def find_null_position(self, examples: dict) -> array_ops.Tensor:
+    def find_null_position(self, examples: dict) -> xp.Tensor:
         """Return the position of the start token (used for "no answer"), int32 (W,)."""
-        lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)
-        return array_ops.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
+        lengths = xp.cast(examples["token_ids"].row_lengths(), xp.int32)
+        return xp.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_inputs(x, y)
@@ -220,33 +218,25 @@ class SpanQAPreprocessor(Preprocessor):
         if sample_weight is not None:
             weight = convert_weights(sample_weight)
             check_same_count({"token_ids": contexts.ids, "sample_weight": weight})
-            examples["sample_weight"] = array_ops.gather(weight, contexts.windows.example)
+            examples["sample_weight"] = xp.gather(weight, contexts.windows.example)
         return examples
 
-    def _find_labels(
-        self, contexts: QuestionContexts, examples: dict, start, end
-    ) -> array_ops.Tensor:
+    def _find_labels(self, contexts: QuestionContexts, examples: dict, start, end) -> xp.Tensor:
         """Convert start and end offsets to token positions, int32 (W, 2)."""
         first, last = _find_answer_tokens(contexts, start, end)
         windows = contexts.windows
-        begin = array_ops.cast(windows.begin, array_ops.int32)
-        first, last, known = (
-            array_ops.gather(v, windows.example) for v in (first, last, start >= 0)
-        )
-        inside = (
-            known
-            & (first >= begin)
-            & (last < begin + array_ops.cast(windows.length, array_ops.int32))
-        )
+        begin = xp.cast(windows.begin, xp.int32)
+        first, last, known = (xp.gather(v, windows.example) for v in (first, last, start >= 0))
+        inside = known & (first >= begin) & (last < begin + xp.cast(windows.length, xp.int32))
         shift = self.find_context_start(examples) - begin
-        columns = array_ops.stack([first + shift, last + shift], axis=1)
-        return array_ops.where(inside[:, None], columns, self.find_null_position(examples)[:, None])
+        columns = xp.stack([first + shift, last + shift], axis=1)
+        return xp.where(inside[:, None], columns, self.find_null_position(examples)[:, None])
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, xp.Tensor]:
         inputs = super().pad(examples, bucketed)
         if self.marks_answers:
-            columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
+            columns = xp.range(xp.shape(inputs["token_ids"])[1])
             null = self.find_null_position(examples)[:, None]
             inputs["answer_mask"] = (columns < examples["first_length"][:, None] - 1) | (
                 columns == null
@@ -268,34 +258,26 @@ class SpanQAPreprocessor(Preprocessor):
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
-def _find_answer_tokens(
-    contexts: QuestionContexts, start, end
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+def _find_answer_tokens(contexts: QuestionContexts, start, end) -> tuple[xp.Tensor, xp.Tensor]:
     """Return the index of the first and last answer tokens, int32 (N,).
 
     Whitespace at the start and end is ignored, as it can be a separate token.
     """
     first_character, stop = strip_white_space(contexts.texts, start, end)
-    row = array_ops.range(array_ops.size(start), dtype=array_ops.int64) * ROW_STRIDE
-    begins = array_ops.cast(contexts.ids.row_starts(), array_ops.int32)
+    row = xp.range(xp.size(start), dtype=xp.int64) * ROW_STRIDE
+    begins = xp.cast(contexts.ids.row_starts(), xp.int32)
     start_keys, end_keys = (
-        row + array_ops.cast(first_character, array_ops.int64),
-        row + array_ops.cast(stop, array_ops.int64),
+        row + xp.cast(first_character, xp.int64),
+        row + xp.cast(stop, xp.int64),
     )
     # The first token that ends after the answer's start, the last that starts before its end.
-    first = (
-        array_ops.searchsorted(compute_sort_keys(contexts.ends), start_keys, side="right") - begins
-    )
-    last = (
-        array_ops.searchsorted(compute_sort_keys(contexts.starts), end_keys, side="left")
-        - 1
-        - begins
-    )
+    first = xp.searchsorted(compute_sort_keys(contexts.ends), start_keys, side="right") - begins
+    last = xp.searchsorted(compute_sort_keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))
-    answer = array_ops.strings.substr(
+    answer = xp.strings.substr(
         contexts.texts,
-        array_ops.maximum(start, 0),
-        array_ops.maximum(end - start, 0),
+        xp.maximum(start, 0),
+        xp.maximum(end - start, 0),
         unit="UTF8_CHAR",
     )
     expected = (

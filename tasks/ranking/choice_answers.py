@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
@@ -161,16 +161,16 @@ class ChoiceAnswers(Answers):
         """
 
         def choose(question, choices, *context):
-            present = has_text(array_ops.reshape(choices, [-1]))
-            present = array_ops.reshape(present, array_ops.shape(choices))  # False for padding
-            lists = array_ops.ragged.boolean_mask(choices, present)
-            logits = array_ops.tensor_scatter_nd_update(
-                array_ops.fill(array_ops.shape(choices), MASKED_LOGIT),
-                array_ops.where(present),
+            present = has_text(xp.reshape(choices, [-1]))
+            present = xp.reshape(present, xp.shape(choices))  # False for padding
+            lists = xp.ragged.boolean_mask(choices, present)
+            logits = xp.tensor_scatter_nd_update(
+                xp.fill(xp.shape(choices), MASKED_LOGIT),
+                xp.where(present),
                 run((question, lists, *context)),
             )
-            score = array_ops.where(present, array_ops.nn.softmax(logits), 0.0)
-            index = array_ops.argmax(logits, axis=1, output_type=array_ops.int32)
+            score = xp.where(present, xp.nn.softmax(logits), 0.0)
+            index = xp.argmax(logits, axis=1, output_type=xp.int32)
             return {"index": index, "score": score}
 
         functions = {

@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
@@ -182,7 +182,7 @@ class MultipleChoice(ListScores):
         """
         return self._answers.trace_choices(self._compute_logits_in_graph)
 
-    def _compute_logits_in_graph(self, x: tuple) -> array_ops.Tensor:
+    def _compute_logits_in_graph(self, x: tuple) -> xp.Tensor:
         """Compute the logits (T,) of all choices inside a `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from encoder_zoo.common import validation
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
@@ -31,15 +31,15 @@ class ChoicePairs(NamedTuple):
         counts: Int64 tensor of shape (N,). The number of choices per question.
     """
 
-    first: array_ops.Tensor
-    second: array_ops.Tensor
-    counts: array_ops.Tensor
+    first: xp.Tensor
+    second: xp.Tensor
+    counts: xp.Tensor
 
 
 def make_choice_pairs(
-    questions: array_ops.Tensor,
-    choices: array_ops.RaggedTensor,
-    contexts: array_ops.Tensor | None = None,
+    questions: xp.Tensor,
+    choices: xp.RaggedTensor,
+    contexts: xp.Tensor | None = None,
 ) -> ChoicePairs:
     """Create the text pairs for all choices.
 
@@ -60,10 +60,10 @@ def make_choice_pairs(
         ([b'She sings.', b'She sings.'], [b'Who? She.', b'Who? He.'])
     """
     row = choices.value_rowids()
-    first, second = array_ops.gather(questions, row), choices.values
+    first, second = xp.gather(questions, row), choices.values
     if contexts is not None:
-        second = array_ops.strings.join([first, second], separator=" ")
-        first = array_ops.gather(contexts, row)
+        second = xp.strings.join([first, second], separator=" ")
+        first = xp.gather(contexts, row)
     return ChoicePairs(first, second, choices.row_lengths())
 
 
@@ -159,23 +159,23 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             None). "labels" and "sample_weight" are included if they are given.
         """
         windows, counts = self.encode_choices(x)
-        choice = array_ops.cast(windows.pop("text_index"), array_ops.int64)  # (W,) of T
-        row = array_ops.gather(
-            array_ops.repeat(array_ops.range(array_ops.size(counts, array_ops.int64)), counts),
+        choice = xp.cast(windows.pop("text_index"), xp.int64)  # (W,) of T
+        row = xp.gather(
+            xp.repeat(xp.range(xp.size(counts, xp.int64)), counts),
             choice,
         )
-        first_choice = array_ops.cumsum(counts, exclusive=True)  # (N,)
-        number = array_ops.RaggedTensor.from_value_rowids(
-            array_ops.range(array_ops.size(row)), row, nrows=array_ops.size(counts, array_ops.int64)
+        first_choice = xp.cumsum(counts, exclusive=True)  # (N,)
+        number = xp.RaggedTensor.from_value_rowids(
+            xp.range(xp.size(row)), row, nrows=xp.size(counts, xp.int64)
         )  # (N, None) windows
         firsts, others = number.row_starts(), number[:, 1:]
         examples = combine_candidates(windows, firsts, others)
-        index = array_ops.cast(choice - array_ops.gather(first_choice, row), array_ops.int32)
+        index = xp.cast(choice - xp.gather(first_choice, row), xp.int32)
         examples[CHOICE_INDEX] = number.with_values(index)
         labels = None if y is None else self.label_values.convert(y, counts)
         return self.add_labels(examples, labels, sample_weight)
 
-    def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:
+    def encode_choices(self, x) -> tuple[dict, xp.Tensor]:
         """Encode the text pairs of all choices.
 
         Args:
@@ -193,15 +193,15 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         examples = self.pack(tokens)
         return {
             **examples,
-            "text_index": array_ops.range(array_ops.size(pairs.first)),
+            "text_index": xp.range(xp.size(pairs.first)),
         }, pairs.counts
 
-    def encode_labels(self, y) -> array_ops.Tensor:
+    def encode_labels(self, y) -> xp.Tensor:
         """Return the labels unchanged, because `encode` has checked them."""
         return y
 
     @validation.validate_arguments
-    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, xp.Tensor]:
         """Pad examples to model inputs (B, L), (B, M - 1, L) and (B, M)."""
         inputs = super().pad(examples, bucketed)
         if CHOICE_INDEX in examples:

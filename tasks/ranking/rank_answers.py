@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, use_numpy
+from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import compute_sigmoid
@@ -146,16 +146,16 @@ class RankAnswers(Answers):
         """
 
         def activate(logits):
-            return array_ops.sigmoid(logits) if self.activation == "sigmoid" else logits
+            return xp.sigmoid(logits) if self.activation == "sigmoid" else logits
 
         def score(query, text):
             return {"score": activate(run(query, text))}
 
         def rank(query, text):
             # Sort by logits, because different logits can have the same score after the sigmoid.
-            logits = run(array_ops.broadcast_to(query, array_ops.shape(text)), text)
-            order = array_ops.argsort(logits, direction="DESCENDING", stable=True)
-            return {"order": order, "score": activate(array_ops.gather(logits, order))}
+            logits = run(xp.broadcast_to(query, xp.shape(text)), text)
+            order = xp.argsort(logits, direction="DESCENDING", stable=True)
+            return {"order": order, "score": activate(xp.gather(logits, order))}
 
         rank.takes_other_shapes = True
         return {"serving_default": score, "rank": rank}

@@ -17,7 +17,7 @@ from keras import metrics, ops
 from encoder_zoo.common.arguments import CompileOptions, LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
@@ -362,7 +362,7 @@ class Reranker(ListScores):
             1.0
         """
         queries, texts = self.record.preprocessor_class.inputs.convert((queries, texts))
-        if not isinstance(texts, array_ops.RaggedTensor):
+        if not isinstance(texts, xp.RaggedTensor):
             raise ValueError(
                 "`texts` contains one text per query. Expected a list of texts for each query."
             )
@@ -378,7 +378,7 @@ class Reranker(ListScores):
                 "one query."
             )
         check_preprocessor(self, queries)
-        queries = array_ops.gather(queries, row)
+        queries = xp.gather(queries, row)
         logits = self._answers.find_logits(queries, texts.values, batch_size)
         rows = np.split(logits, texts.row_splits[1:-1].numpy())
         rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]

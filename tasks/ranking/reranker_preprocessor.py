@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -29,7 +29,7 @@ EXPECTED_SCORES = "scores, numbers"  # expected values in `y`
 HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that all other scores have no effect
 
 
-def convert_pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
+def convert_pair_scores(y, probabilities: bool = False) -> xp.Tensor:
     """Check the scores of pairs, and convert them to float32 of shape (N,).
 
     Args:
@@ -48,7 +48,7 @@ def convert_pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
     return _check_scores(Numbers("score", "pair", finite=False).convert(y), probabilities)
 
 
-def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:
+def list_scores(y, lengths: xp.Tensor, as_gains: bool = False) -> xp.RaggedTensor:
     """Check the scores of lists, and convert them to a ragged float32 tensor (N, None).
 
     Args:
@@ -69,34 +69,34 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
     """
     check_no_iterator(y, "y")
     y = convert_to_plain(check_given(y))
-    if isinstance(y, array_ops.RaggedTensor):
+    if isinstance(y, xp.RaggedTensor):
         scores = y.with_values(convert_numbers(y.values, "y", EXPECTED_SCORES))
-    elif array_ops.is_tensor(y):
-        scores = array_ops.RaggedTensor.from_tensor(convert_numbers(y, "y", EXPECTED_SCORES))
+    elif xp.is_tensor(y):
+        scores = xp.RaggedTensor.from_tensor(convert_numbers(y, "y", EXPECTED_SCORES))
     else:
         for i, row in enumerate(y):
             if not isinstance(row, ROW_TYPES):
                 raise invalid(f"Row {i} of `y`", row, "a list of scores, one for each text")
         values = convert_numbers([score for row in y for score in row], "y", EXPECTED_SCORES)
-        scores = array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
+        scores = xp.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
     counts = scores.row_lengths(), lengths
     if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
         raise ValueError(
             f"Received {known[0]} lists of scores for {known[1]} queries. Expected one list per "
             "query."
         )
-    right = array_ops.equal(*counts)
+    right = xp.equal(*counts)
     expected = " texts. Expected one for each text."
     scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
     scores = scores.with_values(_check_scores(scores.values, row=scores.value_rowids()))
     return _check_gains(scores) if as_gains else scores
 
 
-def _check_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+def _check_gains(scores: xp.RaggedTensor) -> xp.RaggedTensor:
     """Check that the scores are valid for `LambdaLoss`, and return them."""
-    highest = array_ops.reduce_max(scores.to_tensor(float("-inf")), axis=1)
-    lowest = array_ops.reduce_min(scores.to_tensor(float("inf")), axis=1)
-    right = (highest <= HIGHEST_GAIN) & ((highest > 0) | array_ops.equal(highest, lowest))
+    highest = xp.reduce_max(scores.to_tensor(float("-inf")), axis=1)
+    lowest = xp.reduce_min(scores.to_tensor(float("inf")), axis=1)
+    right = (highest <= HIGHEST_GAIN) & ((highest > 0) | xp.equal(highest, lowest))
     expected = (
         ". LambdaLoss, the default loss for lists, expects a score above 0 and no score above "
         f"{HIGHEST_GAIN:g}, because it uses the gain 2 ** score - 1 for positive scores. For the "
@@ -106,10 +106,8 @@ def _check_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     return check_each(scores, right, " has the highest score ", highest, expected)
 
 
-def _check_scores(
-    scores: array_ops.Tensor, probabilities: bool = False, row: array_ops.Tensor | None = None
-):
-    right, expected = array_ops.math.is_finite(scores), "a finite number"
+def _check_scores(scores: xp.Tensor, probabilities: bool = False, row: xp.Tensor | None = None):
+    right, expected = xp.math.is_finite(scores), "a finite number"
     if probabilities:
         right = right & (scores >= 0) & (scores <= 1)
         expected = (
@@ -207,7 +205,7 @@ class RerankerPreprocessor(Preprocessor):
             ragged (N, None).
         """
         queries, texts = self.read_texts(x)
-        if isinstance(texts, array_ops.RaggedTensor):
+        if isinstance(texts, xp.RaggedTensor):
             examples = self._encode_lists(queries, texts, y)
         else:
             tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
@@ -218,20 +216,20 @@ class RerankerPreprocessor(Preprocessor):
                 )[:, None]
         return self.add_labels(examples, None, sample_weight)
 
-    def _encode_lists(self, queries: array_ops.Tensor, texts: array_ops.RaggedTensor, y) -> dict:
+    def _encode_lists(self, queries: xp.Tensor, texts: xp.RaggedTensor, y) -> dict:
         """Encode lists of texts. The longest text of each list is first."""
         row = texts.value_rowids()
-        tokens = array_ops.gather(self.tokenizer.tokenize(queries), row)
+        tokens = xp.gather(self.tokenizer.tokenize(queries), row)
         packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # T pairs
         lengths = packed["token_ids"].row_lengths()
         # (T,)
-        order = array_ops.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)
-        firsts = array_ops.gather(order, texts.row_starts())
+        order = xp.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)
+        firsts = xp.gather(order, texts.row_starts())
         others = texts.with_values(order)[:, 1:]  # ragged (N, None)
         examples = batch_shapes.combine_candidates(packed, firsts, others)
         if y is not None:
             scores = list_scores(y, texts.row_lengths(), self.expected_scores == "gains")
-            examples["labels"] = texts.with_values(array_ops.gather(scores.values, order))
+            examples["labels"] = texts.with_values(xp.gather(scores.values, order))
         return examples
 
     def collate(self, examples: dict, seed=None, bucketed: batch_shapes.Bucketed = False):

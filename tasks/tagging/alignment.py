@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.classes import compute_softmax
 from encoder_zoo.tasks.preprocessing.character_bounds import trim_to_visible
@@ -45,10 +45,10 @@ ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `map_subword_tags`
 
 def convert_words(
     tokens: TokenizedTexts,
-    tags: array_ops.RaggedTensor,
+    tags: xp.RaggedTensor,
     names: Sequence[str] | None,
     all_tokens: bool,
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+) -> tuple[xp.Tensor, xp.Tensor]:
     """Convert word tags to token labels.
 
     Args:
@@ -62,19 +62,15 @@ def convert_words(
         Tuple of int32 labels (P,) and a boolean mask (P,) of the labelled tokens.
     """
     row = tokens.ids.value_rowids()
-    index = array_ops.gather(tags.row_starts(), row) + array_ops.cast(
-        tokens.words.flat_values, array_ops.int64
-    )
-    labels = array_ops.gather(array_ops.cast(tags.flat_values, array_ops.int32), index)
+    index = xp.gather(tags.row_starts(), row) + xp.cast(tokens.words.flat_values, xp.int64)
+    labels = xp.gather(xp.cast(tags.flat_values, xp.int32), index)
     begins = mark_word_starts(tokens)
     if not all_tokens:
         return labels, begins
     if names is not None:
-        index = array_ops.stack(
-            [labels, _find_span_position(begins, shift_left(begins, True))], axis=1
-        )
-        labels = array_ops.gather_nd(map_subword_tags(names), index)
-    return labels, array_ops.ones_like(begins)
+        index = xp.stack([labels, _find_span_position(begins, shift_left(begins, True))], axis=1)
+        labels = xp.gather_nd(map_subword_tags(names), index)
+    return labels, xp.ones_like(begins)
 
 
 def compute_word_tags(
@@ -106,7 +102,7 @@ def compute_word_tags(
     units = np.ones_like(begins) if by_all_tokens else begins
     best = np.zeros(len(units), "int32")
     best[units] = find_best_tags(
-        array_ops.constant(compute_softmax(logits[units])), array_ops.constant(row[units]), allowed
+        xp.constant(compute_softmax(logits[units])), xp.constant(row[units]), allowed
     )
     found = best[begins]
     if by_all_tokens:
@@ -120,10 +116,10 @@ def compute_word_tags(
 
 def convert_spans(
     tokens: TokenizedTexts,
-    spans: dict[str, array_ops.RaggedTensor],
+    spans: dict[str, xp.RaggedTensor],
     names: Sequence[str],
     all_tokens: bool,
-) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
+) -> tuple[xp.Tensor, xp.Tensor, xp.Tensor]:
     """Convert character spans to token labels.
 
     A token belongs to a span if they share a character. If a span cuts a word, both parts of the
@@ -144,22 +140,20 @@ def convert_spans(
     span = _find_token_spans(tokens, spans)
     # Mark the beginnings of spans and of text outside spans.
     other = (span != shift_right(span, -2)) | mark_row_starts(tokens.ids)
-    units = array_ops.ones_like(other) if all_tokens else other | mark_word_starts(tokens)
+    units = xp.ones_like(other) if all_tokens else other | mark_word_starts(tokens)
     # Only the first token of a unit is labelled, so its tag depends on where the unit ends.
-    unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
-    span_ends = array_ops.cast(shift_left(other, True), array_ops.int32)
-    ends = array_ops.gather(array_ops.math.segment_max(span_ends, unit), unit) > 0
-    table = array_ops.concat([_map_type_tags(names), [[_find_outside(names)] * 4]], 0)
-    kind = array_ops.cast(spans["label"].flat_values, array_ops.int32)
-    kind = array_ops.gather(array_ops.concat([kind, [-1]], 0), array_ops.maximum(span, 0))
-    kind = array_ops.where(span < 0, -1, kind) % array_ops.shape(table)[0]
-    labels = array_ops.gather_nd(
-        table, array_ops.stack([kind, _find_span_position(other, ends)], axis=1)
-    )
+    unit = xp.cumsum(xp.cast(units, xp.int32)) - 1
+    span_ends = xp.cast(shift_left(other, True), xp.int32)
+    ends = xp.gather(xp.math.segment_max(span_ends, unit), unit) > 0
+    table = xp.concat([_map_type_tags(names), [[_find_outside(names)] * 4]], 0)
+    kind = xp.cast(spans["label"].flat_values, xp.int32)
+    kind = xp.gather(xp.concat([kind, [-1]], 0), xp.maximum(span, 0))
+    kind = xp.where(span < 0, -1, kind) % xp.shape(table)[0]
+    labels = xp.gather_nd(table, xp.stack([kind, _find_span_position(other, ends)], axis=1))
     return labels, units, _compute_marks(tokens, spans, span, units)
 
 
-def mark_cut_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]) -> np.ndarray:
+def mark_cut_words(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> np.ndarray:
     """Return whether each span (S,) starts or ends inside a word, between two tokens.
 
     Args:
@@ -174,33 +168,29 @@ def mark_cut_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTens
     return cut[:-1]
 
 
-def _find_token_spans(
-    tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]
-) -> array_ops.Tensor:
+def _find_token_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> xp.Tensor:
     """Return the index of the span of each token, shape (P,). Tokens without a span have -1."""
-    order = array_ops.argsort(compute_sort_keys(spans["start"]))
-    start_keys = array_ops.gather(compute_sort_keys(spans["start"]), order)
+    order = xp.argsort(compute_sort_keys(spans["start"]))
+    start_keys = xp.gather(compute_sort_keys(spans["start"]), order)
     # the last span that starts before the end of the token, if it ends after its start
-    span = array_ops.searchsorted(start_keys, compute_sort_keys(tokens.ends), side="left") - 1
-    none = array_ops.size(order)  # the index of tokens if there are no spans
-    index = array_ops.gather(array_ops.concat([order, [none]], 0), array_ops.maximum(span, 0))
+    span = xp.searchsorted(start_keys, compute_sort_keys(tokens.ends), side="left") - 1
+    none = xp.size(order)  # the index of tokens if there are no spans
+    index = xp.gather(xp.concat([order, [none]], 0), xp.maximum(span, 0))
     row, end = (
-        array_ops.gather(
-            array_ops.concat([array_ops.cast(values, array_ops.int64), [-1]], 0), index
-        )
+        xp.gather(xp.concat([xp.cast(values, xp.int64), [-1]], 0), index)
         for values in (spans["start"].value_rowids(), spans["end"].flat_values)
     )
     inside = (span >= 0) & (row == tokens.ids.value_rowids())
-    inside &= end > array_ops.cast(tokens.starts.flat_values, array_ops.int64)
-    return array_ops.where(inside, index, -1)
+    inside &= end > xp.cast(tokens.starts.flat_values, xp.int64)
+    return xp.where(inside, index, -1)
 
 
 def _compute_marks(
     tokens: TokenizedTexts,
-    spans: dict[str, array_ops.RaggedTensor],
-    span: array_ops.Tensor,
-    units: array_ops.Tensor,
-) -> array_ops.Tensor:
+    spans: dict[str, xp.RaggedTensor],
+    span: xp.Tensor,
+    units: xp.Tensor,
+) -> xp.Tensor:
     """Return int32 marks (P,) of the spans that answers cannot match, because they cut tokens.
 
     A token has the mark `INEXACT` if its span begins or ends inside a token. The first token of a
@@ -215,17 +205,17 @@ def _compute_marks(
     """
     row = tokens.ids.value_rowids()
     span_row, start = spans["start"].value_rowids(), spans["start"].flat_values
-    count, inside = array_ops.size(start), span >= 0
-    segment = array_ops.where(inside, span, count)  # the last segment is for tokens without a span
-    ends = array_ops.concat([spans["end"].flat_values, [0]], 0)
+    count, inside = xp.size(start), span >= 0
+    segment = xp.where(inside, span, count)  # the last segment is for tokens without a span
+    ends = xp.concat([spans["end"].flat_values, [0]], 0)
     begin, behind = trim_to_visible(
         tokens.texts, row, tokens.starts.flat_values, tokens.ends.flat_values
     )
-    wrong = begin < array_ops.gather(array_ops.concat([start, [0]], 0), segment)
-    wrong |= behind > array_ops.gather(ends, segment)
+    wrong = begin < xp.gather(xp.concat([start, [0]], 0), segment)
+    wrong |= behind > xp.gather(ends, segment)
     inexact = _reduce_any(inside & wrong, segment, count)
     lost = ~_reduce_any(inside, segment, count)
-    if not array_ops.is_symbolic_tensor(span):
+    if not xp.is_symbolic_tensor(span):
         log_spans(
             "%d of the spans have no token of their own, so they are ignored.",
             spans["start"],
@@ -242,32 +232,30 @@ def _compute_marks(
 
     # The token in which each span begins, or the token before the span.
     token = (
-        array_ops.searchsorted(
+        xp.searchsorted(
             compute_sort_keys(tokens.starts), compute_sort_keys(spans["start"]), side="right"
         )
         - 1
     )
-    token_row = array_ops.gather(array_ops.concat([row, [-1]], 0), array_ops.maximum(token, 0))
+    token_row = xp.gather(xp.concat([row, [-1]], 0), xp.maximum(token, 0))
     lost &= (token >= 0) & (token_row == span_row)
-    unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
-    places = array_ops.concat([array_ops.where(units)[:, 0], [0]], 0)
-    unit = array_ops.gather(array_ops.concat([unit, [0]], 0), array_ops.maximum(token, 0))
-    size, number = array_ops.size(span), array_ops.cast(lost, array_ops.int32)
-    number = array_ops.math.unsorted_segment_sum(number, array_ops.gather(places, unit), size)
-    marked = inside & array_ops.gather(array_ops.concat([inexact, [False]], 0), segment)
-    return array_ops.cast(marked, array_ops.int32) * INEXACT + number * LOST
+    unit = xp.cumsum(xp.cast(units, xp.int32)) - 1
+    places = xp.concat([xp.where(units)[:, 0], [0]], 0)
+    unit = xp.gather(xp.concat([unit, [0]], 0), xp.maximum(token, 0))
+    size, number = xp.size(span), xp.cast(lost, xp.int32)
+    number = xp.math.unsorted_segment_sum(number, xp.gather(places, unit), size)
+    marked = inside & xp.gather(xp.concat([inexact, [False]], 0), segment)
+    return xp.cast(marked, xp.int32) * INEXACT + number * LOST
 
 
-def _reduce_any(
-    values: array_ops.Tensor, segment: array_ops.Tensor, count: array_ops.Tensor
-) -> array_ops.Tensor:
+def _reduce_any(values: xp.Tensor, segment: xp.Tensor, count: xp.Tensor) -> xp.Tensor:
     """Return whether each of the first `count` segments of values (P,) contains True."""
-    numbers = array_ops.cast(values, array_ops.int32)
-    return array_ops.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
+    numbers = xp.cast(values, xp.int32)
+    return xp.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
 
 
 def log_spans(
-    message: str, start: array_ops.RaggedTensor, end: array_ops.RaggedTensor, indices: np.ndarray
+    message: str, start: xp.RaggedTensor, end: xp.RaggedTensor, indices: np.ndarray
 ) -> None:
     """Log the number of selected spans and the position of the first span, if there are any.
 
@@ -285,11 +273,9 @@ def log_spans(
         )
 
 
-def _find_span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_ops.Tensor:
+def _find_span_position(begins: xp.Tensor, ends: xp.Tensor) -> xp.Tensor:
     """Return the position of each word in its span: ONLY, FIRST, MIDDLE or LAST."""
-    return array_ops.where(
-        begins, array_ops.where(ends, ONLY, FIRST), array_ops.where(ends, LAST, MIDDLE)
-    )
+    return xp.where(begins, xp.where(ends, ONLY, FIRST), xp.where(ends, LAST, MIDDLE))
 
 
 def _map_type_tags(names: Sequence[str]) -> np.ndarray:
@@ -332,11 +318,11 @@ def make_symbol_table(tokenizer) -> np.ndarray:
         >>> make_symbol_table(BertTokenizer([*special, "a", "-", "'"]))[-3:].tolist()
         [[False, False, False], [True, True, True], [True, True, False]]
     """
-    ids = array_ops.range(tokenizer.vocabulary_size)[:, None]
+    ids = xp.range(tokenizer.vocabulary_size)[:, None]
     spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
     symbol = r"[^\p{L}\p{M}\p{N}\s]"
     patterns = (rf"(?s)\s*{symbol}.*", rf"(?s).*{symbol}\s*", r"[^\p{L}\p{M}\p{N}\s'’]+")
-    columns = [array_ops.strings.regex_full_match(spelled, pattern).numpy() for pattern in patterns]
+    columns = [xp.strings.regex_full_match(spelled, pattern).numpy() for pattern in patterns]
     return np.stack(columns, axis=1)
 
 
@@ -353,9 +339,7 @@ def split_words_at_symbols(
         inside: Boolean. Whether to split at symbols between letters or digits. If False,
             "Rhein-Main" is one word, even if the vocabulary splits it into three. Defaults to True.
     """
-    begins_so, ends_so, joins = array_ops.unstack(
-        array_ops.gather(table, tokens.ids.flat_values), axis=1
-    )
+    begins_so, ends_so, joins = xp.unstack(xp.gather(table, tokens.ids.flat_values), axis=1)
     begins = mark_word_starts(tokens) | begins_so | shift_right(ends_so, False)
     if not inside:
         touches = tokens.starts.flat_values <= shift_right(tokens.ends.flat_values, -1)

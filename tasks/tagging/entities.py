@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import one_of
 from encoder_zoo.tasks.base.explanation import Attributions
 from encoder_zoo.tasks.preprocessing.character_bounds import trim_spans
@@ -96,16 +96,12 @@ def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bo
 
     `row` is the index of the text of each unit.
     """
-    return bool(
-        array_ops.reduce_all(
-            _mark_valid(array_ops.constant(labels), array_ops.constant(row), allowed)
-        )
-    )
+    return bool(xp.reduce_all(_mark_valid(xp.constant(labels), xp.constant(row), allowed)))
 
 
 def find_best_tags(
-    probabilities: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions | None
-) -> array_ops.Tensor:
+    probabilities: xp.Tensor, row: xp.Tensor, allowed: Transitions | None
+) -> xp.Tensor:
     """Find the most probable valid tag sequence for each text.
 
     Args:
@@ -129,28 +125,24 @@ def find_best_tags(
         >>> find_best_tags(probabilities, tf.constant([0, 0], tf.int64), allowed).numpy().tolist()
         [1, 2]
     """
-    best = array_ops.argmax(probabilities, axis=1, output_type=array_ops.int32)
+    best = xp.argmax(probabilities, axis=1, output_type=xp.int32)
     if allowed is None or (_has_rules(allowed) and allowed.between.all()):
         return best
-    chosen = array_ops.ones_like(best) > 0
+    chosen = xp.ones_like(best) > 0
     if _has_rules(allowed):
         # If the most probable tags of a text are a valid sequence, they are the best sequence.
-        number = array_ops.cumsum(array_ops.cast(row != shift_right(row, -1), array_ops.int64)) - 1
-        wrong = array_ops.cast(~_mark_valid(best, row, allowed), array_ops.int32)
-        chosen = array_ops.gather(array_ops.math.segment_max(wrong, number) > 0, number)  # (U,)
+        number = xp.cumsum(xp.cast(row != shift_right(row, -1), xp.int64)) - 1
+        wrong = xp.cast(~_mark_valid(best, row, allowed), xp.int32)
+        chosen = xp.gather(xp.math.segment_max(wrong, number) > 0, number)  # (U,)
     scores = _compute_logarithms(
-        array_ops.boolean_mask(probabilities, chosen), array_ops.boolean_mask(row, chosen)
+        xp.boolean_mask(probabilities, chosen), xp.boolean_mask(row, chosen)
     )
     lengths = scores.row_lengths()
-    found = array_ops.RaggedTensor.from_tensor(
-        _run_viterbi(scores.to_tensor(), lengths, allowed), lengths
-    )
-    return array_ops.tensor_scatter_nd_update(best, array_ops.where(chosen), found.flat_values)
+    found = xp.RaggedTensor.from_tensor(_run_viterbi(scores.to_tensor(), lengths, allowed), lengths)
+    return xp.tensor_scatter_nd_update(best, xp.where(chosen), found.flat_values)
 
 
-def compute_marginals(
-    probabilities: array_ops.Tensor, row: array_ops.Tensor, scores: Transitions
-) -> array_ops.Tensor:
+def compute_marginals(probabilities: xp.Tensor, row: xp.Tensor, scores: Transitions) -> xp.Tensor:
     """Compute the marginal probability (U, C) of each tag over all tag sequences of a text.
 
     Args:
@@ -171,46 +163,42 @@ def compute_marginals(
     rows = _compute_logarithms(probabilities, row)
     lengths, (first, between, last) = (
         rows.row_lengths(),
-        map(array_ops.constant, convert_to_scores(scores)),
+        map(xp.constant, convert_to_scores(scores)),
     )
-    logits = array_ops.pad(rows.to_tensor(), [[0, 0], [0, 1], [0, 0]])
-    shape = array_ops.shape(logits)
-    logits = array_ops.transpose(logits, (1, 0, 2))  # (L + 1, N, C)
-    edge = array_ops.zeros_like(logits[0])
-    ahead, behind = (
-        array_ops.TensorArray(array_ops.float32, shape[1], clear_after_read=False) for _ in range(2)
-    )
+    logits = xp.pad(rows.to_tensor(), [[0, 0], [0, 1], [0, 0]])
+    shape = xp.shape(logits)
+    logits = xp.transpose(logits, (1, 0, 2))  # (L + 1, N, C)
+    edge = xp.zeros_like(logits[0])
+    ahead, behind = (xp.TensorArray(xp.float32, shape[1], clear_after_read=False) for _ in range(2))
 
     def forward(i, total, totals):
         """Compute the sums (N, C) over all sequences up to unit i, for each tag of unit i."""
-        longer = array_ops.reduce_logsumexp(total[:, :, None] + between, axis=1)
-        total = array_ops.where(i == 0, first + edge, longer) + logits[i]
+        longer = xp.reduce_logsumexp(total[:, :, None] + between, axis=1)
+        total = xp.where(i == 0, first + edge, longer) + logits[i]
         return i + 1, total, totals.write(i, total)
 
     def backward(i, rest, rests):
         """Compute the sums (N, C) over all sequences after unit i, for each tag of unit i."""
-        follows = (i + 1 < array_ops.cast(lengths, array_ops.int32))[:, None]
-        after = logits[array_ops.minimum(i + 1, shape[1] - 1)] + rest
-        longer = array_ops.reduce_logsumexp(between + after[:, None], axis=2)
-        rest = array_ops.where(follows, longer, last + edge)
+        follows = (i + 1 < xp.cast(lengths, xp.int32))[:, None]
+        after = logits[xp.minimum(i + 1, shape[1] - 1)] + rest
+        longer = xp.reduce_logsumexp(between + after[:, None], axis=2)
+        rest = xp.where(follows, longer, last + edge)
         return i - 1, rest, rests.write(i, rest)
 
-    _, _, ahead = array_ops.while_loop(lambda i, *_: i < shape[1], forward, (0, edge, ahead))
+    _, _, ahead = xp.while_loop(lambda i, *_: i < shape[1], forward, (0, edge, ahead))
     loop = (shape[1] - 1, edge, behind)
-    _, _, behind = array_ops.while_loop(lambda i, *_: i >= 0, backward, loop)
-    found = array_ops.nn.softmax(ahead.stack() + behind.stack())
-    found = array_ops.transpose(found, (1, 0, 2))
-    return array_ops.RaggedTensor.from_tensor(found, lengths).values
+    _, _, behind = xp.while_loop(lambda i, *_: i >= 0, backward, loop)
+    found = xp.nn.softmax(ahead.stack() + behind.stack())
+    found = xp.transpose(found, (1, 0, 2))
+    return xp.RaggedTensor.from_tensor(found, lengths).values
 
 
-def _compute_logarithms(
-    probabilities: array_ops.Tensor, row: array_ops.Tensor
-) -> array_ops.RaggedTensor:
+def _compute_logarithms(probabilities: xp.Tensor, row: xp.Tensor) -> xp.RaggedTensor:
     """Convert probabilities (U, C) to ragged log-probabilities (N, None, C)."""
-    number = array_ops.cumsum(array_ops.cast(row != shift_right(row, -1), array_ops.int64)) - 1
-    values = array_ops.cast(probabilities, array_ops.float32)
-    values = array_ops.math.log(array_ops.maximum(values, MIN_PROBABILITY))
-    return array_ops.RaggedTensor.from_value_rowids(values, number)
+    number = xp.cumsum(xp.cast(row != shift_right(row, -1), xp.int64)) - 1
+    values = xp.cast(probabilities, xp.float32)
+    values = xp.math.log(xp.maximum(values, MIN_PROBABILITY))
+    return xp.RaggedTensor.from_value_rowids(values, number)
 
 
 def _has_rules(allowed: Transitions) -> bool:
@@ -224,56 +212,46 @@ def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
         yield scores.astype("float32")
 
 
-def _mark_valid(
-    labels: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions
-) -> array_ops.Tensor:
+def _mark_valid(labels: xp.Tensor, row: xp.Tensor, allowed: Transitions) -> xp.Tensor:
     """Return whether each tag (U,) is allowed after the previous tag, or as first or last tag."""
     begins = row != shift_right(row, -1)
     ends = shift_left(begins, True)
-    pairs = array_ops.stack([shift_right(labels, 0), labels], axis=1)
-    right = array_ops.where(
-        begins, array_ops.gather(allowed.first, labels), array_ops.gather_nd(allowed.between, pairs)
-    )
-    return right & (array_ops.gather(allowed.last, labels) | ~ends)
+    pairs = xp.stack([shift_right(labels, 0), labels], axis=1)
+    right = xp.where(begins, xp.gather(allowed.first, labels), xp.gather_nd(allowed.between, pairs))
+    return right & (xp.gather(allowed.last, labels) | ~ends)
 
 
-def _run_viterbi(
-    scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
-) -> array_ops.Tensor:
+def _run_viterbi(scores: xp.Tensor, lengths: xp.Tensor, allowed: Transitions) -> xp.Tensor:
     """Return the tags (N, L + 1) that maximize the sum of the scores (N, L, C)."""
-    first, between, last = map(array_ops.constant, convert_to_scores(allowed))
+    first, between, last = map(xp.constant, convert_to_scores(allowed))
     # The loops need at least one step, also if L is 0.
-    scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])
-    shape = array_ops.shape(scores)
-    scores, same = array_ops.transpose(scores, (1, 0, 2)), array_ops.range(shape[2])  # (L, N, C)
-    stay = array_ops.where(same[:, None] == same, 0.0, array_ops.constant(FORBIDDEN))
+    scores = xp.pad(scores, [[0, 0], [0, 1], [0, 0]])
+    shape = xp.shape(scores)
+    scores, same = xp.transpose(scores, (1, 0, 2)), xp.range(shape[2])  # (L, N, C)
+    stay = xp.where(same[:, None] == same, 0.0, xp.constant(FORBIDDEN))
 
     def forward(i, total, pointers):
         """Compute the best scores (N, C) up to unit i for each tag of unit i.
 
         The previous tag in each of these sequences is stored in `pointers`.
         """
-        inside = (i < array_ops.cast(lengths, array_ops.int32))[:, None]
-        sums = total[:, :, None] + array_ops.where(i == 0, stay, between)  # (N, C, C)
-        pointer = array_ops.where(
-            inside, array_ops.argmax(sums, axis=1, output_type=array_ops.int32), same
-        )
-        total = array_ops.where(inside, array_ops.reduce_max(sums, axis=1) + scores[i], total)
+        inside = (i < xp.cast(lengths, xp.int32))[:, None]
+        sums = total[:, :, None] + xp.where(i == 0, stay, between)  # (N, C, C)
+        pointer = xp.where(inside, xp.argmax(sums, axis=1, output_type=xp.int32), same)
+        total = xp.where(inside, xp.reduce_max(sums, axis=1) + scores[i], total)
         return i + 1, total, pointers.write(i, pointer)
 
     def backward(i, tag, tags):
-        before = array_ops.gather(pointers.read(i), tag, batch_dims=1)
+        before = xp.gather(pointers.read(i), tag, batch_dims=1)
         return i - 1, before, tags.write(i, tag)
 
-    total = array_ops.broadcast_to(first, (shape[0], shape[2]))
-    pointers, tags = (
-        array_ops.TensorArray(array_ops.int32, shape[1], clear_after_read=False) for _ in range(2)
-    )
+    total = xp.broadcast_to(first, (shape[0], shape[2]))
+    pointers, tags = (xp.TensorArray(xp.int32, shape[1], clear_after_read=False) for _ in range(2))
     loop = (0, total, pointers)
-    _, total, pointers = array_ops.while_loop(lambda i, *_: i < shape[1], forward, loop)
-    tag = array_ops.argmax(total + last, axis=1, output_type=array_ops.int32)
-    _, _, tags = array_ops.while_loop(lambda i, *_: i >= 0, backward, (shape[1] - 1, tag, tags))
-    return array_ops.transpose(array_ops.reshape(tags.stack(), (shape[1], shape[0])))
+    _, total, pointers = xp.while_loop(lambda i, *_: i < shape[1], forward, loop)
+    tag = xp.argmax(total + last, axis=1, output_type=xp.int32)
+    _, _, tags = xp.while_loop(lambda i, *_: i >= 0, backward, (shape[1] - 1, tag, tags))
+    return xp.transpose(xp.reshape(tags.stack(), (shape[1], shape[0])))
 
 
 Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]
@@ -304,11 +282,11 @@ class Units(NamedTuple):
         probabilities: Float32 tensor of shape (U, C).
     """
 
-    row: array_ops.Tensor
-    start: array_ops.Tensor
-    end: array_ops.Tensor
-    first: array_ops.Tensor
-    probabilities: array_ops.Tensor
+    row: xp.Tensor
+    start: xp.Tensor
+    end: xp.Tensor
+    first: xp.Tensor
+    probabilities: xp.Tensor
 
 
 class ScoredSpans(NamedTuple):
@@ -323,23 +301,23 @@ class ScoredSpans(NamedTuple):
         score: Float32.
     """
 
-    row: array_ops.Tensor
-    start: array_ops.Tensor
-    end: array_ops.Tensor
-    label: array_ops.Tensor
-    score: array_ops.Tensor
+    row: xp.Tensor
+    start: xp.Tensor
+    end: xp.Tensor
+    label: xp.Tensor
+    score: xp.Tensor
 
-    def keep(self, kept: array_ops.Tensor) -> ScoredSpans:
+    def keep(self, kept: xp.Tensor) -> ScoredSpans:
         """Return the spans selected by the boolean mask `kept` (P,)."""
-        return ScoredSpans(*(array_ops.boolean_mask(field, kept) for field in self))
+        return ScoredSpans(*(xp.boolean_mask(field, kept) for field in self))
 
-    def reorder(self, order: array_ops.Tensor) -> ScoredSpans:
+    def reorder(self, order: xp.Tensor) -> ScoredSpans:
         """Return the spans at the given indices, in the given order."""
-        return ScoredSpans(*(array_ops.gather(field, order) for field in self))
+        return ScoredSpans(*(xp.gather(field, order) for field in self))
 
 
 def find_entities(
-    probabilities: array_ops.Tensor,
+    probabilities: xp.Tensor,
     tokens: TokenizedTexts,
     tags: TagSet,
     strategy: str = "simple",
@@ -371,28 +349,26 @@ def find_entities(
     probabilities = units.probabilities
     if strategy != "none" and allowed is not None and not _has_rules(allowed):
         probabilities = compute_marginals(probabilities, units.row, allowed)
-    score = array_ops.gather(probabilities, label, batch_dims=1)
-    prefix, kind = array_ops.gather(tags.prefixes, label), array_ops.gather(tags.types, label)
+    score = xp.gather(probabilities, label, batch_dims=1)
+    prefix, kind = xp.gather(tags.prefixes, label), xp.gather(tags.types, label)
     inside = prefix != OUTSIDE
     if strategy == "none":
         found = ScoredSpans(units.row, units.start, units.end, label, score).keep(inside)
         return _trim_entities(found, tokens.texts)
-    before = array_ops.where(units.first, OUTSIDE, shift_right(prefix, OUTSIDE))
+    before = xp.where(units.first, OUTSIDE, shift_right(prefix, OUTSIDE))
     begins = mark_span_starts(prefix, kind, before, shift_right(kind, -1))
-    group = array_ops.boolean_mask(
-        array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1, inside
-    )
+    group = xp.boolean_mask(xp.cumsum(xp.cast(begins, xp.int32)) - 1, inside)
     found = ScoredSpans(
-        array_ops.boolean_mask(units.row, begins),
-        array_ops.boolean_mask(units.start, begins),
-        array_ops.math.segment_max(array_ops.boolean_mask(units.end, inside), group),
-        array_ops.boolean_mask(kind, begins),
-        array_ops.math.segment_mean(array_ops.boolean_mask(score, inside), group),
+        xp.boolean_mask(units.row, begins),
+        xp.boolean_mask(units.start, begins),
+        xp.math.segment_max(xp.boolean_mask(units.end, inside), group),
+        xp.boolean_mask(kind, begins),
+        xp.math.segment_mean(xp.boolean_mask(score, inside), group),
     )
     return _trim_entities(found, tokens.texts)
 
 
-def _trim_entities(found: ScoredSpans, texts: array_ops.Tensor) -> ScoredSpans:
+def _trim_entities(found: ScoredSpans, texts: xp.Tensor) -> ScoredSpans:
     """Trim entities to visible characters, and drop entities without visible characters.
 
     Some tokenizers have tokens for whitespace, which can be tagged like other tokens.
@@ -405,13 +381,13 @@ def select_above(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpa
     """Return the entities that reach the threshold of their label. By default, return all."""
     if thresholds is None:
         return found
-    kept = found.score >= array_ops.gather(array_ops.constant(thresholds), found.label)
+    kept = found.score >= xp.gather(xp.constant(thresholds), found.label)
     return found.keep(kept)
 
 
 def make_entity_columns(
-    found: ScoredSpans, texts: array_ops.Tensor, names: array_ops.Tensor
-) -> dict[str, array_ops.RaggedTensor]:
+    found: ScoredSpans, texts: xp.Tensor, names: xp.Tensor
+) -> dict[str, xp.RaggedTensor]:
     """Convert entities to columns "label", "text", "start", "end" and "score", ragged (N, None).
 
     Args:
@@ -427,14 +403,12 @@ def make_entity_columns(
         >>> columns["text"][1, 0].numpy().decode(), columns["label"].to_list()
         ('Zoé', [[], [b'PER']])
     """
-    row = array_ops.cast(found.row, array_ops.int64)
+    row = xp.cast(found.row, xp.int64)
     text = cut_texts(texts, row, found.start, found.end)
-    fields = {"label": array_ops.gather(names, found.label), "text": text}
+    fields = {"label": xp.gather(names, found.label), "text": text}
     fields |= {"start": found.start, "end": found.end, "score": found.score}
     return {
-        name: array_ops.RaggedTensor.from_value_rowids(
-            values, row, array_ops.size(texts, array_ops.int64)
-        )
+        name: xp.RaggedTensor.from_value_rowids(values, row, xp.size(texts, xp.int64))
         for name, values in fields.items()
     }
 
@@ -442,24 +416,22 @@ def make_entity_columns(
 def _merge_words(units: Units, tokens: TokenizedTexts, strategy: str) -> Units:
     """Combine tokens into words (U,)."""
     begins, probabilities = mark_word_starts(tokens), units.probabilities
-    word = array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1  # (P,)
-    indices = array_ops.where(begins)[:, 0]  # (U,) first tokens
+    word = xp.cumsum(xp.cast(begins, xp.int32)) - 1  # (P,)
+    indices = xp.where(begins)[:, 0]  # (U,) first tokens
     if strategy == "average":
-        probabilities = array_ops.math.segment_mean(probabilities, word)
+        probabilities = xp.math.segment_mean(probabilities, word)
     elif strategy == "first":
-        probabilities = array_ops.gather(probabilities, indices)
+        probabilities = xp.gather(probabilities, indices)
     else:
-        score = array_ops.reduce_max(probabilities, axis=1)
-        best = array_ops.gather(array_ops.math.segment_max(score, word), word)
-        here = array_ops.range(array_ops.size(word))
-        surest = array_ops.math.segment_min(
-            array_ops.where(score == best, here, array_ops.size(word)), word
-        )
-        probabilities = array_ops.gather(probabilities, surest)
+        score = xp.reduce_max(probabilities, axis=1)
+        best = xp.gather(xp.math.segment_max(score, word), word)
+        here = xp.range(xp.size(word))
+        surest = xp.math.segment_min(xp.where(score == best, here, xp.size(word)), word)
+        probabilities = xp.gather(probabilities, surest)
     return Units(
-        array_ops.gather(units.row, indices),
-        array_ops.gather(units.start, indices),
-        array_ops.math.segment_max(units.end, word),
-        array_ops.boolean_mask(units.first, begins),
+        xp.gather(units.row, indices),
+        xp.gather(units.start, indices),
+        xp.math.segment_max(units.end, word),
+        xp.boolean_mask(units.first, begins),
         probabilities,
     )

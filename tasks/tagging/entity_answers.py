@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
@@ -145,7 +145,7 @@ class EntityAnswers(Answers):
             lowest = np.log(lowest) - np.log1p(-lowest)
         found = self._find_candidates(examples, batch_size, lowest)
         found = span_decoding.merge_windows(found, words, read)
-        found = found._replace(score=array_ops.sigmoid(found.score))
+        found = found._replace(score=xp.sigmoid(found.score))
         found = span_decoding.choose(_drop_low_scores(found, least), nested, multi_label)
         return make_records(span_decoding.make_entity_columns(found, words, texts, names))
 
@@ -159,14 +159,14 @@ class EntityAnswers(Answers):
 
         def find(text, labels):
             text = replace_invalid_text(text)
-            count = array_ops.size(text, array_ops.int64)
-            names = array_ops.RaggedTensor.from_tensor(labels, padding="")
-            times = array_ops.where(names.nrows() == 1, count, 1)
-            rows = array_ops.repeat(array_ops.range(names.nrows()), times)
-            names = array_ops.gather(names, rows)
+            count = xp.size(text, xp.int64)
+            names = xp.RaggedTensor.from_tensor(labels, padding="")
+            times = xp.where(names.nrows() == 1, count, 1)
+            rows = xp.repeat(xp.range(names.nrows()), times)
+            names = xp.gather(names, rows)
             least = self.get_min_scores(threshold, names)
             words, read, examples = self._encode(text, names)
-            lowest = array_ops.reduce_min(least.flat_values)
+            lowest = xp.reduce_min(least.flat_values)
             found = self._find_candidates_in_graph(run, examples, lowest)
             found = _drop_low_scores(span_decoding.merge_windows(found, words, read), least)
             found = span_decoding.choose_in_graph(found, nested, multi_label)
@@ -193,8 +193,8 @@ class EntityAnswers(Answers):
         return outputs
 
     def get_min_scores(
-        self, given: float | Mapping[str, float] | None, names: array_ops.RaggedTensor
-    ) -> array_ops.RaggedTensor:
+        self, given: float | Mapping[str, float] | None, names: xp.RaggedTensor
+    ) -> xp.RaggedTensor:
         """Return the threshold of each label of each text, float32, ragged (N, None).
 
         Args:
@@ -204,11 +204,11 @@ class EntityAnswers(Answers):
         given = self.thresholds or {} if given is None else given
         known = given if isinstance(given, Mapping) else {}
         others = DEFAULT_THRESHOLD if isinstance(given, Mapping) else given
-        values = array_ops.constant([*known.values(), others], array_ops.float32)
-        found = array_ops.unique(names.flat_values)
+        values = xp.constant([*known.values(), others], xp.float32)
+        found = xp.unique(names.flat_values)
         index = find_label_indices(found.y, [*map(str, known)])
-        index = array_ops.where(index < 0, len(known), index)
-        return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
+        index = xp.where(index < 0, len(known), index)
+        return names.with_values(xp.gather(xp.gather(values, index), found.idx))
 
     def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
         """Split texts into words and windows, and encode the windows."""
@@ -232,46 +232,46 @@ class EntityAnswers(Answers):
         kinds = (np.int64, np.int32, np.int32, np.int32, np.float32)
         return ScoredSpans(
             *(
-                array_ops.constant(field[order].astype(kind))
+                xp.constant(field[order].astype(kind))
                 for field, kind in zip((window, *rest), kinds, strict=True)
             )
         )
 
     def _find_candidates_in_graph(
-        self, run: Callable, examples: dict, least: array_ops.Tensor
+        self, run: Callable, examples: dict, least: xp.Tensor
     ) -> ScoredSpans:
         """Find all spans whose score is above `least`, in all windows, inside `tf.function`."""
         counts = examples["word_count"], examples["label_positions"].row_lengths()
-        words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
+        words, labels = (xp.cast(n, xp.int64) for n in counts)  # (M,)
 
         def scores(examples):
             inputs = self.preprocessor.collate(examples)
             logits = run(inputs)  # (B, W, K, C)
             is_label = (inputs["label_positions"] >= 0)[:, None, None]
             real = inputs["word_mask"][:, :, None, None] & is_label
-            real = array_ops.broadcast_to(real, array_ops.shape(logits))
-            return array_ops.sigmoid(array_ops.boolean_mask(logits, real))[:, None]
+            real = xp.broadcast_to(real, xp.shape(logits))
+            return xp.sigmoid(xp.boolean_mask(logits, real))[:, None]
 
         sizes = words * labels * self.max_width
         found = map_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
         score = found.values[:, 0]
-        chosen = array_ops.where(score > least)[:, 0]
-        window = array_ops.gather(found.value_rowids(), chosen)
-        cell = chosen - array_ops.gather(found.row_starts(), window)
-        number = array_ops.gather(labels, window)
+        chosen = xp.where(score > least)[:, 0]
+        window = xp.gather(found.value_rowids(), chosen)
+        cell = chosen - xp.gather(found.row_starts(), window)
+        number = xp.gather(labels, window)
         start, width = cell // (number * self.max_width), cell // number % self.max_width
-        fields = (array_ops.cast(v, array_ops.int32) for v in (start, start + width, cell % number))
-        return ScoredSpans(window, *fields, array_ops.gather(score, chosen))
+        fields = (xp.cast(v, xp.int32) for v in (start, start + width, cell % number))
+        return ScoredSpans(window, *fields, xp.gather(score, chosen))
 
 
-def _drop_low_scores(found: ScoredSpans, least: array_ops.RaggedTensor) -> ScoredSpans:
+def _drop_low_scores(found: ScoredSpans, least: xp.RaggedTensor) -> ScoredSpans:
     """Return all candidates with a score above the threshold for the label."""
     return found.keep(found.score > span_decoding.get_text_values(least, found.row, found.label))
 
 
 def make_label_sets(
     labels: Labels | None, default: Sequence[str] | None, count: int
-) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+) -> tuple[xp.RaggedTensor, xp.RaggedTensor]:
     """Return the label names of each text, and the labels that the model reads.
 
     Args:
@@ -313,10 +313,10 @@ def make_label_sets(
         [make_label_set(given) for given in labels] if several else [make_label_set(labels)] * count
     )
     lengths = [len(names) for names, _ in sets]
-    lengths = array_ops.constant(lengths, array_ops.int64)
+    lengths = xp.constant(lengths, xp.int64)
     flat = ([text for pair in sets for text in pair[i]] for i in range(2))
-    strings = (array_ops.constant(values, array_ops.string) for values in flat)
-    return tuple(array_ops.RaggedTensor.from_row_lengths(values, lengths) for values in strings)
+    strings = (xp.constant(values, xp.string) for values in flat)
+    return tuple(xp.RaggedTensor.from_row_lengths(values, lengths) for values in strings)
 
 
 def _is_set(labels: object) -> bool:

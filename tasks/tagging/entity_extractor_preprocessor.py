@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -92,12 +92,12 @@ class WordsOfTexts(NamedTuple):
             omit these words.
     """
 
-    starts: array_ops.RaggedTensor
-    ends: array_ops.RaggedTensor
-    counts: array_ops.RaggedTensor
-    ids: array_ops.RaggedTensor
-    numbers: array_ops.RaggedTensor
-    absent: array_ops.Tensor
+    starts: xp.RaggedTensor
+    ends: xp.RaggedTensor
+    counts: xp.RaggedTensor
+    ids: xp.RaggedTensor
+    numbers: xp.RaggedTensor
+    absent: xp.Tensor
 
 
 class Prompts(NamedTuple):
@@ -110,8 +110,8 @@ class Prompts(NamedTuple):
             embedding of each label is read.
     """
 
-    ids: array_ops.RaggedTensor
-    positions: array_ops.RaggedTensor
+    ids: xp.RaggedTensor
+    positions: xp.RaggedTensor
 
 
 class SpanWindows(NamedTuple):
@@ -124,8 +124,8 @@ class SpanWindows(NamedTuple):
     """
 
     windows: Windows
-    first_word: array_ops.Tensor
-    word_count: array_ops.Tensor
+    first_word: xp.Tensor
+    word_count: xp.Tensor
 
 
 @serializable
@@ -204,40 +204,38 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     # -- texts and labels ----------------------------------------------------------------------
 
-    def tokenize_words(self, texts: array_ops.Tensor) -> WordsOfTexts:
+    def tokenize_words(self, texts: xp.Tensor) -> WordsOfTexts:
         """Split texts (N,) into words, and tokenize the words."""
         words, starts, ends = split_words(texts, compute_character_kinds())
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
         counts = words.with_values(ids.row_lengths())  # ragged (N, None)
         present = counts.with_values(counts.values > 0)
-        kept = [array_ops.ragged.boolean_mask(rows, present) for rows in (starts, ends)]
+        kept = [xp.ragged.boolean_mask(rows, present) for rows in (starts, ends)]
         absent = words.row_lengths() - kept[0].row_lengths()
-        counts = array_ops.ragged.boolean_mask(counts, present)
-        number = array_ops.ragged.range(counts.row_lengths()).values
-        numbers = array_ops.cast(array_ops.repeat(number, counts.values), array_ops.int32)
+        counts = xp.ragged.boolean_mask(counts, present)
+        number = xp.ragged.range(counts.row_lengths()).values
+        numbers = xp.cast(xp.repeat(number, counts.values), xp.int32)
         tokens = words.with_values(ids).merge_dims(1, 2)
         return WordsOfTexts(*kept, counts, tokens, tokens.with_values(numbers), absent)
 
-    def make_prompts(self, labels: array_ops.RaggedTensor) -> Prompts:
+    def make_prompts(self, labels: xp.RaggedTensor) -> Prompts:
         """Create the prompt tokens to add before each text.
 
         Args:
             labels: Ragged string tensor of shape (N, None). Labels to look for, per text.
         """
-        found = array_ops.unique(labels.flat_values)
+        found = xp.unique(labels.flat_values)
         ids = self.tokenizer.tokenize(found.y)
-        marker = array_ops.fill([array_ops.size(found.y), 1], self._marker_id)
-        ids = array_ops.concat([marker, ids], axis=1)
-        ids = labels.with_values(array_ops.gather(ids, found.idx))  # ragged (N, None, None)
-        lengths = array_ops.cast(ids.values.row_lengths(), array_ops.int32)
-        begins = array_ops.cumsum(lengths, exclusive=True)  # among all labels' tokens
+        marker = xp.fill([xp.size(found.y), 1], self._marker_id)
+        ids = xp.concat([marker, ids], axis=1)
+        ids = labels.with_values(xp.gather(ids, found.idx))  # ragged (N, None, None)
+        lengths = xp.cast(ids.values.row_lengths(), xp.int32)
+        begins = xp.cumsum(lengths, exclusive=True)  # among all labels' tokens
         ids = ids.merge_dims(1, 2)
-        begins -= array_ops.cast(
-            array_ops.gather(ids.row_starts(), labels.value_rowids()), array_ops.int32
-        )
+        begins -= xp.cast(xp.gather(ids.row_starts(), labels.value_rowids()), xp.int32)
         shift = self.tokenizer.first_column + (not self.embed_label_marker)
-        ends = array_ops.ones([ids.nrows(), 1], array_ops.int32) * self._separator_ids
-        return Prompts(array_ops.concat([ids, ends], axis=1), labels.with_values(begins + shift))
+        ends = xp.ones([ids.nrows(), 1], xp.int32) * self._separator_ids
+        return Prompts(xp.concat([ids, ends], axis=1), labels.with_values(begins + shift))
 
     def make_examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
         """Create an example for each window."""
@@ -255,44 +253,42 @@ class EntityExtractorPreprocessor(Preprocessor):
         )
         count = words.starts.row_lengths() + words.absent
         fits = (lengths <= room) & (count <= self.max_words)
-        capacity = array_ops.where(fits, room, array_ops.minimum(room, self.max_words))
+        capacity = xp.where(fits, room, xp.minimum(room, self.max_words))
         stride = capacity // 4 if self.doc_stride is None else self.doc_stride
-        windows = make_windows(lengths, capacity, array_ops.minimum(stride, capacity - 1))
+        windows = make_windows(lengths, capacity, xp.minimum(stride, capacity - 1))
 
         # Mark the tokens that represent words, and count them from the start of each window: a
         # cumulative sum over all windows, minus its value at the start of the window.
         numbers = take(words.numbers, windows)
         stands = numbers.with_values(take(self._mark_words(words), windows).values)
-        index = array_ops.cumsum(array_ops.cast(stands.values, array_ops.int32))
-        before = array_ops.concat([array_ops.zeros([1], array_ops.int32), index], axis=0)
-        index -= array_ops.gather(
-            before, array_ops.gather(stands.row_starts(), stands.value_rowids())
-        )
+        index = xp.cumsum(xp.cast(stands.values, xp.int32))
+        before = xp.concat([xp.zeros([1], xp.int32), index], axis=0)
+        index -= xp.gather(before, xp.gather(stands.row_starts(), stands.value_rowids()))
         if self.subtoken_pooling in ("first", "last"):
-            index = array_ops.where(stands.values, index, array_ops.zeros_like(index))
-        inside = array_ops.ragged.boolean_mask(numbers, stands)
+            index = xp.where(stands.values, index, xp.zeros_like(index))
+        inside = xp.ragged.boolean_mask(numbers, stands)
         word_count = inside.row_lengths()
-        padded = array_ops.concat([inside.values, array_ops.zeros([1], array_ops.int32)], axis=0)
-        first_word = array_ops.gather(padded, inside.row_starts())
+        padded = xp.concat([inside.values, xp.zeros([1], xp.int32)], axis=0)
+        first_word = xp.gather(padded, inside.row_starts())
 
         # Concatenate the prompt and the tokens of each window.
-        prompt = array_ops.gather(prompts.ids, windows.example)
-        tokens = array_ops.concat([prompt, take(words.ids, windows)], axis=1)
-        zeros = prompt.with_values(array_ops.zeros_like(prompt.values))
-        index = array_ops.concat([zeros, stands.with_values(index)], axis=1)
+        prompt = xp.gather(prompts.ids, windows.example)
+        tokens = xp.concat([prompt, take(words.ids, windows)], axis=1)
+        zeros = prompt.with_values(xp.zeros_like(prompt.values))
+        index = xp.concat([zeros, stands.with_values(index)], axis=1)
         # If a text has one window, words without tokens are counted at its end, and have no
         # embedding, as in gliner.
-        unseen = array_ops.where(fits, words.absent, array_ops.zeros_like(words.absent))
+        unseen = xp.where(fits, words.absent, xp.zeros_like(words.absent))
         examples = {
             **self.pack([tokens]),
             "word_index": self.add_frame(index),
-            "word_count": word_count + array_ops.gather(unseen, windows.example),
-            "label_positions": array_ops.gather(prompts.positions, windows.example),
+            "word_count": word_count + xp.gather(unseen, windows.example),
+            "label_positions": xp.gather(prompts.positions, windows.example),
             "text_index": windows.example,
         }
         return examples, SpanWindows(windows, first_word, word_count)
 
-    def _mark_words(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
+    def _mark_words(self, words: WordsOfTexts) -> xp.RaggedTensor:
         """Return a ragged boolean mask (N, None) that selects one token of each word."""
         numbers, begins = words.numbers.values, mark_row_starts(words.numbers)
         if self.subtoken_pooling == "last":
@@ -326,33 +322,31 @@ class EntityExtractorPreprocessor(Preprocessor):
             message = ": unknown label ", given, f". Expected one of {names}."
             row = sets.value_rowids()
             sets = check_each(sets, right, *message, unit="Text", index=row)
-            order = array_ops.argsort(compute_sort_keys(sets))
+            order = xp.argsort(compute_sort_keys(sets))
             found, given = (
-                array_ops.gather(compute_sort_keys(sets), order),
-                array_ops.gather(given, order),
+                xp.gather(compute_sort_keys(sets), order),
+                xp.gather(given, order),
             )
             message = ": the labels contain ", given[1:], " twice. Expected unique labels."
-            index = array_ops.gather(row, order)[1:]
+            index = xp.gather(row, order)[1:]
             once = found[1:] != found[:-1]
             sets = check_each(sets, once, *message, unit="Text", index=index)
         elif y is not None and len(names) > MAX_LABELS:
             sets = sample_labels(convert_spans_to_dicts(y), names)
         else:
-            count = array_ops.size(texts, array_ops.int64)
-            every = array_ops.repeat(array_ops.range(len(names))[None], count, axis=0)
-            sets = array_ops.RaggedTensor.from_tensor(every)
+            count = xp.size(texts, xp.int64)
+            every = xp.repeat(xp.range(len(names))[None], count, axis=0)
+            sets = xp.RaggedTensor.from_tensor(every)
         if y is not None:
             sets = shuffle_rows(sets)
         words = self.tokenize_words(texts)
-        texts_of_labels = array_ops.constant(names, array_ops.string)
-        prompts = self.make_prompts(
-            sets.with_values(array_ops.gather(texts_of_labels, sets.values))
-        )
+        texts_of_labels = xp.constant(names, xp.string)
+        prompts = self.make_prompts(sets.with_values(xp.gather(texts_of_labels, sets.values)))
         examples, found = self.make_examples(words, prompts)
         if y is not None:
             examples |= self._make_targets(texts, words, found, sets, y, names)
         if sample_weight is not None:
-            weights = array_ops.gather(convert_weights(sample_weight), examples["text_index"])
+            weights = xp.gather(convert_weights(sample_weight), examples["text_index"])
             examples["sample_weight"] = weights
         return examples
 
@@ -376,28 +370,24 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     def _make_targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
         """Return the training spans of each window: first word, width minus 1 and label."""
-        if not array_ops.is_symbolic_tensor(texts):
+        if not xp.is_symbolic_tensor(texts):
             y = convert_labels(y)
         start, end, label = locate_spans(y, texts, names)
         row = start.value_rowids()
         # The words that share a character with each span, as indices over all texts.
-        begin = array_ops.searchsorted(
+        begin = xp.searchsorted(
             compute_sort_keys(words.ends), compute_sort_keys(start), side="right"
         )
         last = (
-            array_ops.searchsorted(
-                compute_sort_keys(words.starts), compute_sort_keys(end), side="left"
-            )
+            xp.searchsorted(compute_sort_keys(words.starts), compute_sort_keys(end), side="left")
             - 1
         )
-        first_of_text = array_ops.cast(
-            array_ops.gather(words.starts.row_starts(), row), array_ops.int32
-        )
+        first_of_text = xp.cast(xp.gather(words.starts.row_starts(), row), xp.int32)
         expected = ", which does not contain a word. Expected letters, digits or symbols."
         message = ": the span from ", start.values, " to ", end.values, expected
         begin = check_each(begin, begin <= last, *message, unit="Example", index=row)
         column, is_known = find_columns_in_rows(label, sets)
-        given = array_ops.gather(array_ops.constant(names, array_ops.string), label.values)
+        given = xp.gather(xp.constant(names, xp.string), label.values)
         message = ": a span has the label ", given, ", which is not one of the labels of its text."
         begin = check_each(begin, is_known, *message, unit="Example", index=row)
         self._report_cut(words, start, end, begin, last)
@@ -406,24 +396,24 @@ class EntityExtractorPreprocessor(Preprocessor):
         self._report_wide(fits)
         # Assign the spans of each text to all of its windows, and keep those inside each window.
         rows = [
-            array_ops.gather(
-                array_ops.ragged.boolean_mask(start.with_values(v), start.with_values(fits)),
+            xp.gather(
+                xp.ragged.boolean_mask(start.with_values(v), start.with_values(fits)),
                 found.windows.example,
             )
             for v in (begin - first_of_text, width, column)
         ]
         begin, width, column = rows  # ragged (M, None)
         window = begin.value_rowids()
-        position = begin.values - array_ops.gather(found.first_word, window)
-        count = array_ops.cast(array_ops.gather(found.word_count, window), array_ops.int32)
+        position = begin.values - xp.gather(found.first_word, window)
+        count = xp.cast(xp.gather(found.word_count, window), xp.int32)
         inside = begin.with_values((position >= 0) & (position + width.values < count))
         kept = (begin.with_values(position), width, column)
-        kept = [array_ops.ragged.boolean_mask(rows, inside) for rows in kept]
+        kept = [xp.ragged.boolean_mask(rows, inside) for rows in kept]
         return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
 
     def _report_cut(self, words: WordsOfTexts, start, end, begin, last) -> None:
         """Log the number of spans that begin or end inside a word, which cannot be predicted."""
-        if array_ops.is_symbolic_tensor(begin):
+        if xp.is_symbolic_tensor(begin):
             return
         begin, last = (np.asarray(index, "int64") for index in (begin, last))
         cut = np.asarray(words.starts.values)[begin] < np.asarray(start.values)
@@ -434,9 +424,9 @@ class EntityExtractorPreprocessor(Preprocessor):
         )
         log_spans(message, start, end, cut)
 
-    def _report_wide(self, fits: array_ops.Tensor) -> None:
+    def _report_wide(self, fits: xp.Tensor) -> None:
         """Log the number of spans that training ignores because they have too many words."""
-        if array_ops.is_symbolic_tensor(fits):
+        if xp.is_symbolic_tensor(fits):
             return
         if wide := int(np.sum(~np.asarray(fits))):
             logger.warning(
@@ -448,25 +438,25 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         inputs = self.pad(examples, bucketed)
-        shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
+        shape = xp.shape(inputs["token_ids"], xp.int64)
         word_index = examples["word_index"].to_tensor(shape=shape)
-        inputs["word_index"] = array_ops.ensure_shape(word_index, inputs["token_ids"].shape)
-        count = array_ops.maximum(array_ops.reduce_max(examples["word_count"]), 1)
+        inputs["word_index"] = xp.ensure_shape(word_index, inputs["token_ids"].shape)
+        count = xp.maximum(xp.reduce_max(examples["word_count"]), 1)
         if bucketed or self.sequence_length:  # one shape per length L
-            count = array_ops.maximum(count, shape[1])
-        inputs["word_mask"] = array_ops.sequence_mask(examples["word_count"], count)
+            count = xp.maximum(count, shape[1])
+        inputs["word_mask"] = xp.sequence_mask(examples["word_count"], count)
         inputs["label_positions"] = examples["label_positions"].to_tensor(-1)
         if "span_start" not in examples:
             return inputs
         start = examples["span_start"]
         columns = start.value_rowids(), start.values, examples["span_width"].values
         columns = (*columns, examples["span_label"].values)
-        indices = array_ops.stack([array_ops.cast(c, array_ops.int64) for c in columns], axis=1)
-        labels = array_ops.shape(inputs["label_positions"], array_ops.int64)[1]
-        sizes = shape[0], count, array_ops.cast(self.max_width, array_ops.int64), labels
-        ones = array_ops.ones([array_ops.shape(indices)[0]], array_ops.float32)
-        y = array_ops.scatter_nd(indices, ones, array_ops.stack(sizes))
-        y = array_ops.minimum(y, 1.0)
+        indices = xp.stack([xp.cast(c, xp.int64) for c in columns], axis=1)
+        labels = xp.shape(inputs["label_positions"], xp.int64)[1]
+        sizes = shape[0], count, xp.cast(self.max_width, xp.int64), labels
+        ones = xp.ones([xp.shape(indices)[0]], xp.float32)
+        y = xp.scatter_nd(indices, ones, xp.stack(sizes))
+        y = xp.minimum(y, 1.0)
         return pack_batch(inputs, y, examples.get("sample_weight"))
 
     # -- tables --------------------------------------------------------------------------------
@@ -480,7 +470,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         """The id of the separator, or the ids (1, T) of its tokens if it is not a single token."""
         if self.separator in set(self.tokenizer.get_vocabulary()):
             return np.array([[self.tokenizer.token_to_id(self.separator)]], np.int32)
-        with array_ops.init_scope():
+        with xp.init_scope():
             return np.asarray(self.tokenizer.tokenize([self.separator])[0], np.int32)[None]
 
 
@@ -502,8 +492,8 @@ def compute_character_kinds() -> np.ndarray:
 
 
 def split_words(
-    texts: array_ops.Tensor, kinds: np.ndarray
-) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    texts: xp.Tensor, kinds: np.ndarray
+) -> tuple[xp.RaggedTensor, xp.RaggedTensor, xp.RaggedTensor]:
     r"""Split texts into words, the matches of `\w+(?:[-_]\w+)*|\S`.
 
     Args:
@@ -519,30 +509,30 @@ def split_words(
         >>> [word.decode() for word in words.to_list()[0]], starts.to_list(), ends.to_list()
         (['a-b', '-', 'c', '!'], [[0, 4, 5, 6]], [[3, 5, 6, 7]])
     """
-    codes = array_ops.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
-    kind, begins_text = array_ops.gather(kinds, codes.values), mark_row_starts(codes)
+    codes = xp.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
+    kind, begins_text = xp.gather(kinds, codes.values), mark_row_starts(codes)
     letter, hyphen = kind == WORD_LETTER, kind == HYPHEN
     letter_before = shift_right(letter, False) & ~begins_text
     letter_after = shift_left(letter, False) & ~shift_left(begins_text, True)
     joins = hyphen & letter_before & letter_after
     goes_on = joins | (letter & (letter_before | shift_right(joins, False)))
     visible = kind != WORD_SPACE
-    first = array_ops.where(visible & ~goes_on)[:, 0]  # (words of all texts,)
-    behind = array_ops.where(visible & ~shift_left(goes_on, False))[:, 0] + 1
-    spelled = array_ops.RaggedTensor.from_row_lengths(
-        array_ops.boolean_mask(codes.values, visible), behind - first
+    first = xp.where(visible & ~goes_on)[:, 0]  # (words of all texts,)
+    behind = xp.where(visible & ~shift_left(goes_on, False))[:, 0] + 1
+    spelled = xp.RaggedTensor.from_row_lengths(
+        xp.boolean_mask(codes.values, visible), behind - first
     )
-    words = array_ops.strings.unicode_encode(spelled, "UTF-8")
-    row = array_ops.gather(codes.value_rowids(), first)
-    offset = array_ops.gather(array_ops.cast(codes.row_starts(), array_ops.int64), row)
-    rows = [words, *(array_ops.cast(v - offset, array_ops.int32) for v in (first, behind))]
-    make, count = array_ops.RaggedTensor.from_value_rowids, array_ops.size(texts, array_ops.int64)
+    words = xp.strings.unicode_encode(spelled, "UTF-8")
+    row = xp.gather(codes.value_rowids(), first)
+    offset = xp.gather(xp.cast(codes.row_starts(), xp.int64), row)
+    rows = [words, *(xp.cast(v - offset, xp.int32) for v in (first, behind))]
+    make, count = xp.RaggedTensor.from_value_rowids, xp.size(texts, xp.int64)
     return tuple(make(values, row, count) for values in rows)
 
 
 def find_columns_in_rows(
-    values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    values: xp.RaggedTensor, sets: xp.RaggedTensor
+) -> tuple[xp.Tensor, xp.Tensor]:
     """Look up each value in the set of the same row.
 
     Return the index of each value in the set, shape (S,), and a mask of the values that were found.
@@ -555,30 +545,30 @@ def find_columns_in_rows(
         (1, [True, False])
     """
     wanted, there = compute_sort_keys(values), compute_sort_keys(sets)
-    order = array_ops.argsort(there)
-    ordered = array_ops.gather(there, order)
-    index = array_ops.searchsorted(ordered, wanted)
-    index = array_ops.minimum(index, array_ops.size(there) - 1)
-    found = array_ops.gather(ordered, index) == wanted
-    column = array_ops.cast(array_ops.gather(order, index), array_ops.int64)
-    column -= array_ops.gather(sets.row_starts(), values.value_rowids())
-    return array_ops.cast(column, array_ops.int32), found
+    order = xp.argsort(there)
+    ordered = xp.gather(there, order)
+    index = xp.searchsorted(ordered, wanted)
+    index = xp.minimum(index, xp.size(there) - 1)
+    found = xp.gather(ordered, index) == wanted
+    column = xp.cast(xp.gather(order, index), xp.int64)
+    column -= xp.gather(sets.row_starts(), values.value_rowids())
+    return xp.cast(column, xp.int32), found
 
 
-def shuffle_rows(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+def shuffle_rows(sets: xp.RaggedTensor) -> xp.RaggedTensor:
     """Shuffle the values in each row. Equal rows get the same order.
 
     Otherwise, the model could learn a label's meaning from its position.
     """
-    row = array_ops.cast(sets.value_rowids(), array_ops.float32)
-    shape = [array_ops.size(sets.values)]
-    drawn = array_ops.random.stateless_uniform(shape, [0, 1]) * 0.999
-    order = array_ops.argsort(drawn, stable=True)
-    by_row = array_ops.argsort(array_ops.gather(row, order), stable=True)
-    return sets.with_values(array_ops.gather(sets.values, array_ops.gather(order, by_row)))
+    row = xp.cast(sets.value_rowids(), xp.float32)
+    shape = [xp.size(sets.values)]
+    drawn = xp.random.stateless_uniform(shape, [0, 1]) * 0.999
+    order = xp.argsort(drawn, stable=True)
+    by_row = xp.argsort(xp.gather(row, order), stable=True)
+    return sets.with_values(xp.gather(sets.values, xp.gather(order, by_row)))
 
 
-def sample_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.RaggedTensor:
+def sample_labels(y: list[list[dict]], names: Sequence[str]) -> xp.RaggedTensor:
     """Collect the labels of the spans of each text, and add random labels up to `MAX_LABELS`.
 
     Args:
@@ -597,4 +587,4 @@ def sample_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.Ragged
         others = [i for i in drawn if i not in own]
         rows.append(sorted(own) + others[: max(MAX_LABELS - len(own), 0)])
     flat = np.array([i for row in rows for i in row], np.int32)
-    return array_ops.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
+    return xp.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, cut_texts
 from encoder_zoo.tasks.tagging.entities import ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
@@ -24,25 +24,24 @@ def merge_windows(found: ScoredSpans, words: WordsOfTexts, read: SpanWindows) ->
         words: `WordsOfTexts`.
         read: `SpanWindows`.
     """
-    count = array_ops.cast(array_ops.gather(read.word_count, found.row), array_ops.int32)
+    count = xp.cast(xp.gather(read.word_count, found.row), xp.int32)
     found = found.keep(found.end < count)  # words without tokens come after the other words
     window = found.row
-    text = array_ops.gather(read.windows.example, window)
-    first = array_ops.gather(read.first_word, window)
+    text = xp.gather(read.windows.example, window)
+    first = xp.gather(read.first_word, window)
     start, end = found.start + first, found.end + first
     # the index of the first token of each word among all tokens of its text
-    counts = array_ops.cast(words.counts.values, array_ops.int64)
-    behind = array_ops.cumsum(counts)  # of all texts
-    base = array_ops.gather(array_ops.cast(words.ids.row_starts(), array_ops.int64), text)
-    index = array_ops.gather(array_ops.cast(words.starts.row_starts(), array_ops.int64), text)
-    begin = index + array_ops.cast(start, array_ops.int64)
-    last = index + array_ops.cast(end, array_ops.int64)
-    begin = array_ops.gather(behind - counts, begin)
-    middle = (begin + array_ops.gather(behind, last) - 1) // 2 - base
-    middle -= array_ops.gather(read.windows.begin, window)
+    counts = xp.cast(words.counts.values, xp.int64)
+    behind = xp.cumsum(counts)  # of all texts
+    base = xp.gather(xp.cast(words.ids.row_starts(), xp.int64), text)
+    index = xp.gather(xp.cast(words.starts.row_starts(), xp.int64), text)
+    begin = index + xp.cast(start, xp.int64)
+    last = index + xp.cast(end, xp.int64)
+    begin = xp.gather(behind - counts, begin)
+    middle = (begin + xp.gather(behind, last) - 1) // 2 - base
+    middle -= xp.gather(read.windows.begin, window)
     owned_from, owned_to = (
-        array_ops.gather(bound, window)
-        for bound in (read.windows.owned_from, read.windows.owned_to)
+        xp.gather(bound, window) for bound in (read.windows.owned_from, read.windows.owned_to)
     )
     owned = (middle >= owned_from) & (middle < owned_to)
     return ScoredSpans(text, start, end, found.label, found.score).keep(owned)
@@ -101,7 +100,7 @@ def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
             last[row, start] = max(end, last.get((row, start), end))
             first[row, end] = min(start, first.get((row, end), start))
     chosen.sort(key=lambda i: spans[i][:2])
-    return found.reorder(array_ops.constant(np.array(chosen, "int64")))
+    return found.reorder(xp.constant(np.array(chosen, "int64")))
 
 
 def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
@@ -111,66 +110,64 @@ def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> Scor
     about one span of every connected group, so the number of steps is the size of the largest
     group.
     """
-    order = array_ops.argsort(found.score, direction="DESCENDING", stable=True)
+    order = xp.argsort(found.score, direction="DESCENDING", stable=True)
     found = found.reorder(order)
-    row, start, end = (array_ops.cast(field, array_ops.int64) for field in found[:3])
+    row, start, end = (xp.cast(field, xp.int64) for field in found[:3])
     # indices over all texts, with gaps between texts. The last indices are for windows that are too
     # long.
-    most = array_ops.reduce_max(array_ops.concat([end, [0]], axis=0)) + 2
-    widest = array_ops.reduce_max(array_ops.concat([end - start, [0]], axis=0)) + 1
-    size = (array_ops.reduce_max(array_ops.concat([row, [0]], axis=0)) + 1) * most + widest
+    most = xp.reduce_max(xp.concat([end, [0]], axis=0)) + 2
+    widest = xp.reduce_max(xp.concat([end - start, [0]], axis=0)) + 1
+    size = (xp.reduce_max(xp.concat([row, [0]], axis=0)) + 1) * most + widest
     start, end = row * most + start, row * most + end
     # distinct spans, the best first. All labels of a span share the result.
-    span = array_ops.unique(start * widest + end - start).idx  # (P,)
-    count = array_ops.reduce_max(array_ops.concat([span, [-1]], axis=0)) + 1
-    position = array_ops.range(array_ops.size(span))
-    best = array_ops.math.unsorted_segment_min(position, span, count)
-    start, end = array_ops.gather(start, best), array_ops.gather(end, best)
+    span = xp.unique(start * widest + end - start).idx  # (P,)
+    count = xp.reduce_max(xp.concat([span, [-1]], axis=0)) + 1
+    position = xp.range(xp.size(span))
+    best = xp.math.unsorted_segment_min(position, span, count)
+    start, end = xp.gather(start, best), xp.gather(end, best)
     steps, offsets = _divide_into_steps(start, end, size)
 
     def step(i, kept, a, b):
         chosen = steps[offsets[i] : offsets[i + 1]]
-        begin, stop = array_ops.gather(start, chosen), array_ops.gather(end, chosen)
-        words = begin[:, None] + array_ops.range(widest)  # (S, widest)
+        begin, stop = xp.gather(start, chosen), xp.gather(end, chosen)
+        words = begin[:, None] + xp.range(widest)  # (S, widest)
         inside = words <= stop[:, None]
         # The last words of spans that begin at it, and the first of spans that end at it.
         if nested:
-            later = array_ops.gather(a, words) > stop[:, None]
-            earlier = array_ops.gather(b, words) < begin[:, None]
+            later = xp.gather(a, words) > stop[:, None]
+            earlier = xp.gather(b, words) < begin[:, None]
             later &= inside & (words > begin[:, None])
             clash = later | (earlier & (words < stop[:, None]))
         else:  # 1 for words of selected spans
-            clash = inside & (array_ops.gather(a, words) > 0)
-        free = ~array_ops.reduce_any(clash, axis=1)
+            clash = inside & (xp.gather(a, words) > 0)
+        free = ~xp.reduce_any(clash, axis=1)
         if nested:
-            begin, stop = array_ops.boolean_mask(begin, free), array_ops.boolean_mask(stop, free)
-            a = array_ops.tensor_scatter_nd_max(a, begin[:, None], stop)
-            b = array_ops.tensor_scatter_nd_min(b, stop[:, None], begin)
+            begin, stop = xp.boolean_mask(begin, free), xp.boolean_mask(stop, free)
+            a = xp.tensor_scatter_nd_max(a, begin[:, None], stop)
+            b = xp.tensor_scatter_nd_min(b, stop[:, None], begin)
         else:
-            words = array_ops.boolean_mask(words, inside & free[:, None])
-            a = array_ops.tensor_scatter_nd_max(a, words[:, None], array_ops.ones_like(words))
+            words = xp.boolean_mask(words, inside & free[:, None])
+            a = xp.tensor_scatter_nd_max(a, words[:, None], xp.ones_like(words))
         return i + 1, kept.write(i, free), a, b
 
-    number = array_ops.size(offsets) - 1
-    kept = array_ops.TensorArray("bool", number, infer_shape=False, element_shape=[None])
-    none = array_ops.zeros([size], array_ops.int64)
-    _, kept, _, _ = array_ops.while_loop(
-        lambda i, *_: i < number, step, (0, kept, none, none + size)
-    )
+    number = xp.size(offsets) - 1
+    kept = xp.TensorArray("bool", number, infer_shape=False, element_shape=[None])
+    none = xp.zeros([size], xp.int64)
+    _, kept, _, _ = xp.while_loop(lambda i, *_: i < number, step, (0, kept, none, none + size))
     # Whether each span is selected.
-    fate = array_ops.scatter_nd(steps[:, None], kept.concat(), [count])
-    kept = array_ops.gather(fate, span)
+    fate = xp.scatter_nd(steps[:, None], kept.concat(), [count])
+    kept = xp.gather(fate, span)
     if not multi_label:
-        kept &= position == array_ops.gather(best, span)
+        kept &= position == xp.gather(best, span)
     found = found.keep(kept)
-    key = array_ops.cast(found.row, array_ops.int64) * ROW_STRIDE
-    key += array_ops.cast(found.start, array_ops.int64)
-    return found.reorder(array_ops.argsort(key, stable=True))
+    key = xp.cast(found.row, xp.int64) * ROW_STRIDE
+    key += xp.cast(found.start, xp.int64)
+    return found.reorder(xp.argsort(key, stable=True))
 
 
 def _divide_into_steps(
-    start: array_ops.Tensor, end: array_ops.Tensor, size: array_ops.Tensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    start: xp.Tensor, end: xp.Tensor, size: xp.Tensor
+) -> tuple[xp.Tensor, xp.Tensor]:
     """Divide spans into steps. Each step contains the next best span of every connected group.
 
     Args:
@@ -182,25 +179,25 @@ def _divide_into_steps(
         The indices (U,) of the spans, and the offsets (steps + 1,) at which the steps begin.
     """
     # The number of spans that contain both a word and the next word. A group ends if it is 0.
-    ones = array_ops.ones_like(start)
-    links = array_ops.math.unsorted_segment_sum(ones, start, size)
-    links = array_ops.cumsum(links - array_ops.math.unsorted_segment_sum(ones, end, size))
-    ends = array_ops.cast(links == 0, array_ops.int64)
-    group = array_ops.gather(array_ops.cumsum(ends, exclusive=True), start)
-    by_group = array_ops.argsort(group, stable=True)
-    sorted_group = array_ops.gather(group, by_group)
-    place = array_ops.range(array_ops.size(group))
-    begins = array_ops.math.unsorted_segment_min(place, sorted_group, size)
-    rank = place - array_ops.gather(begins, sorted_group)  # ranks of the spans sorted by group
-    by_rank = array_ops.argsort(rank, stable=True)
-    counts = array_ops.math.bincount(rank)
-    offsets = array_ops.concat([[0], array_ops.cumsum(counts)], axis=0)
-    return array_ops.gather(by_group, by_rank), offsets
+    ones = xp.ones_like(start)
+    links = xp.math.unsorted_segment_sum(ones, start, size)
+    links = xp.cumsum(links - xp.math.unsorted_segment_sum(ones, end, size))
+    ends = xp.cast(links == 0, xp.int64)
+    group = xp.gather(xp.cumsum(ends, exclusive=True), start)
+    by_group = xp.argsort(group, stable=True)
+    sorted_group = xp.gather(group, by_group)
+    place = xp.range(xp.size(group))
+    begins = xp.math.unsorted_segment_min(place, sorted_group, size)
+    rank = place - xp.gather(begins, sorted_group)  # ranks of the spans sorted by group
+    by_rank = xp.argsort(rank, stable=True)
+    counts = xp.math.bincount(rank)
+    offsets = xp.concat([[0], xp.cumsum(counts)], axis=0)
+    return xp.gather(by_group, by_rank), offsets
 
 
 def make_entity_columns(
-    found: ScoredSpans, words: WordsOfTexts, texts: array_ops.Tensor, names: array_ops.RaggedTensor
-) -> dict[str, array_ops.RaggedTensor]:
+    found: ScoredSpans, words: WordsOfTexts, texts: xp.Tensor, names: xp.RaggedTensor
+) -> dict[str, xp.RaggedTensor]:
     """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
 
     Args:
@@ -209,7 +206,7 @@ def make_entity_columns(
         texts: String tensor of shape (N,).
         names: Ragged string tensor of shape (N, None). Labels for each text.
     """
-    row = array_ops.cast(found.row, array_ops.int64)
+    row = xp.cast(found.row, xp.int64)
     start, end = (
         get_text_values(words.starts, row, found.start),
         get_text_values(words.ends, row, found.end),
@@ -217,16 +214,14 @@ def make_entity_columns(
     text = cut_texts(texts, row, start, end)
     fields = {"label": get_text_values(names, row, found.label), "text": text}
     fields |= {"start": start, "end": end, "score": found.score}
-    count = array_ops.size(texts, array_ops.int64)
+    count = xp.size(texts, xp.int64)
     return {
-        name: array_ops.RaggedTensor.from_value_rowids(values, row, count)
+        name: xp.RaggedTensor.from_value_rowids(values, row, count)
         for name, values in fields.items()
     }
 
 
-def get_text_values(
-    values: array_ops.RaggedTensor, row: array_ops.Tensor, number: array_ops.Tensor
-) -> array_ops.Tensor:
+def get_text_values(values: xp.RaggedTensor, row: xp.Tensor, number: xp.Tensor) -> xp.Tensor:
     """Gather values of words or labels, such as offsets, by text and index.
 
     Args:
@@ -234,5 +229,5 @@ def get_text_values(
         row: Integer tensor of shape (P,). Index of the text of each value.
         number: Integer tensor of shape (P,). Index of each value in its text.
     """
-    begin = array_ops.cast(array_ops.gather(values.row_starts(), row), array_ops.int64)
-    return array_ops.gather(values.values, begin + array_ops.cast(number, array_ops.int64))
+    begin = xp.cast(xp.gather(values.row_starts(), row), xp.int64)
+    return xp.gather(values.values, begin + xp.cast(number, xp.int64))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import (
     PositiveInt,
     Probability,
@@ -153,7 +153,7 @@ class TagAnswers(Answers):
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self.find_logits(texts, batch_size)
-        scores = array_ops.constant(compute_softmax(logits / np.float32(self.temperature)))
+        scores = xp.constant(compute_softmax(logits / np.float32(self.temperature)))
         return make_records(self._find(scores, tokens, strategy or self.best_strategy, threshold))
 
     def trace_entities(
@@ -169,7 +169,7 @@ class TagAnswers(Answers):
 
         def find(text):
             tokens = self.preprocessor.tokenize(replace_invalid_text(text), self.split_symbols)
-            scores = array_ops.nn.softmax(self._merge(tokens, run) / self.temperature)
+            scores = xp.nn.softmax(self._merge(tokens, run) / self.temperature)
             return pad_columns(self._find(scores, tokens, strategy, threshold))
 
         return find
@@ -179,7 +179,7 @@ class TagAnswers(Answers):
         transitions = self.get_transitions()
         found = entities.find_entities(scores, tokens, self.tags, strategy, transitions)
         found = entities.select_above(found, self.get_min_scores(threshold, strategy))
-        names = array_ops.constant(self.get_entity_names(strategy), array_ops.string)
+        names = xp.constant(self.get_entity_names(strategy), xp.string)
         return entities.make_entity_columns(found, tokens.texts, names)
 
     @validate_arguments
@@ -228,11 +228,11 @@ class TagAnswers(Answers):
         def run(examples):
             outputs = self.compute_unpadded_outputs(examples, batch_size)
             lengths = examples["token_ids"].row_lengths()
-            return array_ops.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+            return xp.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
 
         return tokens, self._merge(tokens, run).numpy()
 
-    def _merge(self, tokens: TokenizedTexts, run: Callable) -> array_ops.Tensor:
+    def _merge(self, tokens: TokenizedTexts, run: Callable) -> xp.Tensor:
         """Run the model on windows, and merge the outputs into logits (P, C) for all tokens."""
         windows = self.preprocessor.split_into_windows(tokens)
         outputs = run(self.preprocessor.make_examples(tokens, windows))  # ragged (W, None, C)

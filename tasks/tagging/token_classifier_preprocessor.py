@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -163,21 +163,21 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**self.make_examples(tokens, windows), "label_weights": weights}
 
     def _compute_label_weights(
-        self, tokens: TokenizedTexts, windows: Windows, labelled: array_ops.Tensor, sample_weight
-    ) -> array_ops.RaggedTensor:
+        self, tokens: TokenizedTexts, windows: Windows, labelled: xp.Tensor, sample_weight
+    ) -> xp.RaggedTensor:
         """Return the token weights of each window. Unlabelled and repeated tokens have weight 0."""
-        weights = array_ops.cast(labelled, "float32")
+        weights = xp.cast(labelled, "float32")
         if sample_weight is not None:
             sample_weight = convert_weights(sample_weight)
             check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
-            weights *= array_ops.gather(sample_weight, tokens.ids.value_rowids())
+            weights *= xp.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
-        counted = array_ops.cast(mask_owned(windows).flat_values, "float32")
+        counted = xp.cast(mask_owned(windows).flat_values, "float32")
         return self.add_frame(weights.with_flat_values(weights.flat_values * counted))
 
     def align_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
         """Return labels (P,), a mask of labelled tokens, and marks of spans (words have None)."""
-        words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
+        words, in_graph = is_words(x), xp.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
                 f"The labels of {'words are spans' if words else 'texts are tags'}. Expected tags "
@@ -205,12 +205,12 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _word_marks(self) -> np.ndarray:
-        with array_ops.init_scope():
+        with xp.init_scope():
             return mark_word_tokens(self.tokenizer)
 
     @functools.cached_property
     def _symbols(self) -> np.ndarray:
-        with array_ops.init_scope():
+        with xp.init_scope():
             return make_symbol_table(self.tokenizer)
 
     @property
@@ -222,9 +222,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         if "labels" not in examples:
             return inputs
         ids = inputs["token_ids"]
-        shape = array_ops.shape(ids, array_ops.int64)
+        shape = xp.shape(ids, xp.int64)
         padded = {
-            name: array_ops.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
+            name: xp.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
             for name in ("labels", "label_weights", SPAN_MARKS)
             if name in examples
         }

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.base.classes import find_label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.character_bounds import trim_to_visible
@@ -44,9 +44,7 @@ logger = logging.getLogger("encoder_zoo")
 SPAN = ("start", "end", "label")
 
 
-def check_spans(
-    y, texts: array_ops.Tensor, labels: list[str] | None
-) -> dict[str, array_ops.RaggedTensor]:
+def check_spans(y, texts: xp.Tensor, labels: list[str] | None) -> dict[str, xp.RaggedTensor]:
     """Check character spans, and convert them to integers, in memory or inside `tf.data`.
 
     Args:
@@ -66,8 +64,8 @@ def check_spans(
     """
     start, end, kind = locate_spans(y, texts, _list_types(labels))
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
-    order = array_ops.argsort(compute_sort_keys(start))
-    starts, ends, sorted_row = (array_ops.gather(values, order) for values in (starts, ends, row))
+    order = xp.argsort(compute_sort_keys(start))
+    starts, ends, sorted_row = (xp.gather(values, order) for values in (starts, ends, row))
     right = (sorted_row[1:] != sorted_row[:-1]) | (starts[1:] >= ends[:-1])
     message = ": the spans from ", starts[:-1], " to ", ends[:-1], " and from ", starts[1:], " to "
     message = *message, ends[1:], " overlap."
@@ -76,8 +74,8 @@ def check_spans(
 
 
 def locate_spans(
-    y, texts: array_ops.Tensor, names: Sequence[str]
-) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    y, texts: xp.Tensor, names: Sequence[str]
+) -> tuple[xp.RaggedTensor, xp.RaggedTensor, xp.RaggedTensor]:
     """Return the start, end and label index of each span, int32, ragged (N, None).
 
     Whitespace and invisible characters at the edges of spans are removed, because annotators
@@ -92,7 +90,7 @@ def locate_spans(
     label = find_label_indices(given, names)
     check = functools.partial(check_each, unit="Example", index=row)
 
-    length = array_ops.gather(array_ops.strings.length(texts, unit="UTF8_CHAR"), row)
+    length = xp.gather(xp.strings.length(texts, unit="UTF8_CHAR"), row)
     right = (starts >= 0) & (starts < ends) & (ends <= length)
     span = ": the span from ", starts, " to ", ends, " is empty or outside of its text, which has "
     expected = " characters. Expected 0 <= start < end <= length."
@@ -106,7 +104,7 @@ def locate_spans(
     return start, end, start.with_flat_values(label)
 
 
-def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
+def warn_moved_spans(y, spans: dict[str, xp.RaggedTensor], texts: xp.Tensor) -> None:
     """Log the number of spans with corrected edges, and the first of these spans.
 
     Args:
@@ -133,7 +131,7 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
 
 
 def warn_misaligned_spans(
-    spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor, tokens: TokenizedTexts
+    spans: dict[str, xp.RaggedTensor], texts: xp.Tensor, tokens: TokenizedTexts
 ) -> None:
     """Log the number of spans that begin or end inside a word, and the first of these spans.
 
@@ -190,7 +188,7 @@ def _list_types(labels: Sequence[str] | None) -> list[str]:
     return parse_tags(labels).type_names
 
 
-def _make_columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
+def _make_columns(y: Sequence[Sequence[dict]], texts: xp.Tensor) -> tuple:
     """Return the starts and ends of spans, int32, ragged (N, None), and a list of all labels."""
     if len(y) != len(texts):
         raise ValueError(
@@ -198,10 +196,10 @@ def _make_columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple
             "text."
         )
     _check_types(y)
-    counts = array_ops.constant([len(spans) for spans in y], array_ops.int64)
+    counts = xp.constant([len(spans) for spans in y], xp.int64)
     start, end, label = ([span[name] for spans in y for span in spans] for name in SPAN)
     bounds = (np.clip(values, -(2**31), 2**31 - 1).astype("int32") for values in (start, end))
-    return *(array_ops.RaggedTensor.from_row_lengths(values, counts) for values in bounds), label
+    return *(xp.RaggedTensor.from_row_lengths(values, counts) for values in bounds), label
 
 
 def _check_types(y: Sequence[Sequence]) -> None:
@@ -221,17 +219,17 @@ def _check_types(y: Sequence[Sequence]) -> None:
 def _make_ragged_spans(y: dict) -> tuple:
     """Return the starts, ends and labels of spans in tensors, without padding."""
     label = y["label"]
-    if not isinstance(label, array_ops.RaggedTensor):
-        padding = "" if label.dtype == array_ops.string else None
-        label = array_ops.RaggedTensor.from_tensor(label, padding=padding)
+    if not isinstance(label, xp.RaggedTensor):
+        padding = "" if label.dtype == xp.string else None
+        label = xp.RaggedTensor.from_tensor(label, padding=padding)
     bounds = []
     for name in ("start", "end"):
         values = y[name]
-        if not isinstance(values, array_ops.RaggedTensor):
-            values = array_ops.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
+        if not isinstance(values, xp.RaggedTensor):
+            values = xp.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
         same = values.row_lengths() == label.row_lengths()
         values = check_each(values, same, f" must have one {name} per label.", unit="Example")
-        bounds.append(array_ops.cast(values, array_ops.int32))
+        bounds.append(xp.cast(values, xp.int32))
     return *bounds, label.flat_values
 
 
@@ -345,9 +343,9 @@ def _split_columns(y: dict) -> list[list[dict]]:
 
 def _convert_to_plain(value):
     """Convert tensors to Python values, and bytes to strings."""
-    if isinstance(value, array_ops.RaggedTensor):
+    if isinstance(value, xp.RaggedTensor):
         return value.to_list()
-    if array_ops.is_tensor(value):
+    if xp.is_tensor(value):
         value = value.numpy()
         value = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(value, dict):
@@ -424,13 +422,13 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
     if is_words(x):
         return check_tags(y, make_word_tensor(x).row_lengths(), labels, num_classes)
     texts = convert_column(x)
-    in_graph = array_ops.is_symbolic_tensor(texts)
+    in_graph = xp.is_symbolic_tensor(texts)
     return check_spans(y if in_graph else convert_labels(check_given(y, x)), texts, labels)
 
 
 def check_tags(
-    y, word_counts: array_ops.Tensor, labels: list[str] | None, num_classes: int
-) -> array_ops.RaggedTensor:
+    y, word_counts: xp.Tensor, labels: list[str] | None, num_classes: int
+) -> xp.RaggedTensor:
     """Check word tags, and convert them to indices, in memory or inside `tf.data`.
 
     Args:
@@ -446,7 +444,7 @@ def check_tags(
         ValueError: If an example does not have one tag per word, or if a tag is unknown.
         tf.errors.InvalidArgumentError: If a tag is invalid inside `tf.data`.
     """
-    if array_ops.is_symbolic_tensor(word_counts):
+    if xp.is_symbolic_tensor(word_counts):
         y = check_given(_make_ragged_tags(y, word_counts))
         counts, given = y.row_lengths(), y.flat_values
     else:
@@ -457,20 +455,20 @@ def check_tags(
                 "one list per example."
             )
         counts, given = (
-            array_ops.constant([*map(len, y)], array_ops.int64),
+            xp.constant([*map(len, y)], xp.int64),
             [tag for row in y for tag in row],
         )
         given = [*map(str, given)] if numbers_are_names(labels) else given
     message = " has ", word_counts, " words but ", counts, " tags."
     counts = check_each(counts, counts == word_counts, *message, unit="Example")
-    tags = array_ops.RaggedTensor.from_row_lengths(find_label_indices(given, labels), counts)
+    tags = xp.RaggedTensor.from_row_lengths(find_label_indices(given, labels), counts)
     right = (tags.flat_values >= 0) & (tags.flat_values < num_classes)
     expected = (
         f". Expected {f'one of {labels}' if labels else f'a number from 0 to {num_classes - 1}'}."
     )
     message = (
         ", word ",
-        array_ops.ragged.range(counts).flat_values,
+        xp.ragged.range(counts).flat_values,
         ": unknown tag ",
         given,
         expected,
@@ -478,15 +476,15 @@ def check_tags(
     return check_each(tags, right, *message, unit="Example", index=tags.value_rowids())
 
 
-def _make_ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_ops.RaggedTensor:
+def _make_ragged_tags(y: xp.Tensor, word_counts: xp.Tensor) -> xp.RaggedTensor:
     """Remove padding from tags ("" for names, and 0 or less for indices)."""
-    if isinstance(y, array_ops.RaggedTensor):
+    if isinstance(y, xp.RaggedTensor):
         return y
-    if y.dtype == array_ops.string:
-        return array_ops.RaggedTensor.from_tensor(y, padding="")
+    if y.dtype == xp.string:
+        return xp.RaggedTensor.from_tensor(y, padding="")
     # 0 is also a valid tag, so at least one tag per word is kept.
-    counts = array_ops.RaggedTensor.from_tensor(array_ops.maximum(y, 0), padding=0).row_lengths()
-    return array_ops.RaggedTensor.from_tensor(y, lengths=array_ops.maximum(counts, word_counts))
+    counts = xp.RaggedTensor.from_tensor(xp.maximum(y, 0), padding=0).row_lengths()
+    return xp.RaggedTensor.from_tensor(y, lengths=xp.maximum(counts, word_counts))
 
 
 def collect_labels(dataset: tf.data.Dataset) -> list:
@@ -495,11 +493,11 @@ def collect_labels(dataset: tf.data.Dataset) -> list:
     for element in dataset:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]
         if isinstance(y, dict):
-            names = array_ops.reshape(getattr(y["label"], "flat_values", y["label"]), [-1])
+            names = xp.reshape(getattr(y["label"], "flat_values", y["label"]), [-1])
             labels.append(
                 [{"label": _convert_to_plain(n)} for n in names.numpy().tolist() if n != b""]
             )
         else:
-            tags = array_ops.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
+            tags = xp.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
             labels.append([tag for tag in tags if tag != b""])
     return labels

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
@@ -223,7 +223,7 @@ class BatchMaker:
         )
 
     def _choose_lengths(self, examples: dict) -> None:
-        longest = int(array_ops.reduce_max(examples["token_ids"].row_lengths()))
+        longest = int(xp.reduce_max(examples["token_ids"].row_lengths()))
         self.graphs.lengths = batch_shapes.choose_lengths(longest, self.graphs.lengths)
 
     def _find_packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:

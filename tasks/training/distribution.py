@@ -27,7 +27,7 @@ from encoder_zoo.common.keras_private import (
     gather_from_processes,
     has_ddp_model,
 )
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.tensorflow_private import separate_collectives
 
 if TYPE_CHECKING:
@@ -105,11 +105,7 @@ def select_batch_part(batch, number, count: int):
     """
 
     def part(rows):
-        size = (
-            len(rows)
-            if not array_ops.is_symbolic_tensor(rows)
-            else array_ops.shape(rows, array_ops.int64)[0]
-        )
+        size = len(rows) if not xp.is_symbolic_tensor(rows) else xp.shape(rows, xp.int64)[0]
         return rows[size * number // count : size * (number + 1) // count]
 
     return keras.tree.map_structure(part, batch)
@@ -123,7 +119,7 @@ def skip_overflow(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     check = optimizer.check_finite
 
     def check_everywhere(grads: list):
-        bad = array_ops.cast(array_ops.logical_not(check(grads)), array_ops.float32)
+        bad = xp.cast(xp.logical_not(check(grads)), xp.float32)
         return tf.distribute.get_replica_context().all_reduce("SUM", bad) == 0
 
     optimizer.check_finite = check_everywhere
@@ -142,7 +138,7 @@ def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
     apply = optimizer.apply
 
     def apply_clipped(grads, trainable_variables=None):
-        pairs = [(i, array_ops.convert_to_tensor(g)) for i, g in enumerate(grads) if g is not None]
+        pairs = [(i, xp.convert_to_tensor(g)) for i, g in enumerate(grads) if g is not None]
         numbers, given = zip(*pairs, strict=True)
         count = tf.distribute.get_replica_context().num_replicas_in_sync
         if count > 1:
@@ -389,7 +385,7 @@ class Distribution:
         if not self.is_in_replica():
             return result()
         # Keras would average the results of the replicas.
-        values = [array_ops.identity(v.value) for v in variables]  # on the device of the replica
+        values = [xp.identity(v.value) for v in variables]  # on the device of the replica
         sums = tf.distribute.get_replica_context().all_reduce("SUM", values)
         with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
             results = result()
@@ -409,7 +405,7 @@ def gather_from_workers(
         return multihost_utils.process_allgather(np.array(numbers)).tolist()
     if not is_multi_worker(strategy):
         return [numbers]
-    mine = strategy.run(tf.function(lambda: array_ops.constant([numbers], array_ops.int64)))
+    mine = strategy.run(tf.function(lambda: xp.constant([numbers], xp.int64)))
     return strategy.gather(mine, axis=0).numpy().tolist()
 
 

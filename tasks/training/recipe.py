@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layers import list_layers
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.training.optimizers import (
@@ -609,13 +609,13 @@ def build_metrics(task, dataset: tf.data.Dataset) -> None:
         # the sizes of the outputs.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
         y = tf.TensorSpec(sizes, y.dtype)
-    x, y, y_pred, weight = array_ops.nest.map_structure(_make_smallest, (x, y, y_pred, weight))
+    x, y, y_pred, weight = xp.nest.map_structure(_make_smallest, (x, y, y_pred, weight))
     task.compute_loss(x, y, y_pred, weight, training=False)
     task.compute_metrics(x, y, y_pred, weight)
     task.reset_metrics()
 
 
-def _make_smallest(spec) -> array_ops.Tensor | None:
+def _make_smallest(spec) -> xp.Tensor | None:
     """Create a tensor of zeros for a spec.
 
     Unknown sizes and the number of examples are replaced by 2. Keras drops axes of size 1, and the
@@ -624,7 +624,7 @@ def _make_smallest(spec) -> array_ops.Tensor | None:
     if spec is None:
         return None
     sizes = [size or 2 for size in spec.shape]
-    return array_ops.zeros([2, *sizes[1:]] if sizes else [], spec.dtype)
+    return xp.zeros([2, *sizes[1:]] if sizes else [], spec.dtype)
 
 
 def is_auto(argument) -> bool:

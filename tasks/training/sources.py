@@ -17,7 +17,7 @@ from typing import Any, Literal
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf, use_numpy
+from encoder_zoo.common.lazy import tf, use_numpy, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
@@ -244,7 +244,7 @@ class DatasetBatches(Source):
 
         def prepare(data, number):
             examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
-            seeds = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
+            seeds = xp.stack([xp.cast(seed, xp.int64), number])
             return fill_batch(collate, examples, seeds, rows, multiple)
 
         numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(start)
@@ -437,7 +437,7 @@ class StreamBatches(Source):
             return
         size = self.plan.batch_size
         with use_numpy():
-            lengths = array_ops.cast(count_tokens(examples), array_ops.int32)
+            lengths = xp.cast(count_tokens(examples), xp.int32)
             order = shuffle_by_length(lengths, size, np.array([seed, number]))
         for start in range(0, len(order), size):
             with use_numpy():
@@ -682,17 +682,17 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
         ValueError: If `share` is invalid. See `count_training_examples`.
     """
     if "text_index" in examples:  # Text indices are sorted. A text can have several examples.
-        count = int(array_ops.reduce_max(examples["text_index"])) + 1
+        count = int(xp.reduce_max(examples["text_index"])) + 1
         first = int(np.searchsorted(examples["text_index"], count_training_examples(count, share)))
     else:
         first = count_training_examples(examples["token_ids"].shape[0], share)
     parts = (lambda values: values[:first]), (lambda values: values[first:])
-    return tuple(array_ops.nest.map_structure(part, examples) for part in parts)
+    return tuple(xp.nest.map_structure(part, examples) for part in parts)
 
 
 def take_first(examples: dict, count: int) -> dict:
     """Return the first `count` examples, or all examples if there are fewer."""
-    return array_ops.nest.map_structure(lambda values: values[:count], examples)
+    return xp.nest.map_structure(lambda values: values[:count], examples)
 
 
 def count_training_examples(count: int, share: float) -> int:

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.machine import count_cores
 
 
-def compute_row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor:
+def compute_row_ids(splits: xp.Tensor, num: xp.Tensor) -> xp.Tensor:
     """Return the row index for each value with shape (num,), given row splits with shape (B + 1,).
 
     This is faster than `value_rowids` if row lengths vary a lot.
@@ -22,25 +22,19 @@ def compute_row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_op
         >>> compute_row_ids(tf.constant([0, 2, 2, 3]), 3).numpy().tolist()
         [0, 0, 2]
     """
-    ends = array_ops.cast(splits[1:, None], array_ops.int32)
-    return array_ops.cumsum(
-        array_ops.scatter_nd(ends, array_ops.ones_like(ends[:, 0]), [num + 1])[:num]
-    )
+    ends = xp.cast(splits[1:, None], xp.int32)
+    return xp.cumsum(xp.scatter_nd(ends, xp.ones_like(ends[:, 0]), [num + 1])[:num])
 
 
-def make_index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_ops.Tensor:
+def make_index_mask(indices: xp.Tensor, size: xp.Tensor) -> xp.Tensor:
     """Return a mask with shape (size,) that is True at the given indices.
 
     Indices equal to `size` will be ignored.
     """
-    return (
-        array_ops.scatter_nd(indices[:, None], array_ops.ones_like(indices), [size + 1])[:size] > 0
-    )
+    return xp.scatter_nd(indices[:, None], xp.ones_like(indices), [size + 1])[:size] > 0
 
 
-def expand_spans(
-    starts: array_ops.Tensor, ends: array_ops.Tensor
-) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
+def expand_spans(starts: xp.Tensor, ends: xp.Tensor) -> tuple[xp.Tensor, xp.Tensor, xp.Tensor]:
     """Concatenate the indices in all spans (W,).
 
     Returns:
@@ -53,31 +47,29 @@ def expand_spans(
         >>> expand_spans(tf.constant([1, 7]), tf.constant([3, 8]))[0].numpy().tolist()
         [1, 2, 7]
     """
-    splits = array_ops.concat([[0], array_ops.cumsum(ends - starts)], 0)
+    splits = xp.concat([[0], xp.cumsum(ends - starts)], 0)
     span = compute_row_ids(splits, splits[-1])
-    return array_ops.range(splits[-1]) + array_ops.gather(starts - splits[:-1], span), span, splits
+    return xp.range(splits[-1]) + xp.gather(starts - splits[:-1], span), span, splits
 
 
-def is_in_span(
-    starts: array_ops.Tensor, ends: array_ops.Tensor, which: array_ops.Tensor
-) -> array_ops.Tensor:
+def is_in_span(starts: xp.Tensor, ends: xp.Tensor, which: xp.Tensor) -> xp.Tensor:
     """Return a mask (N,) of the indices inside of spans.
 
     Only the spans from `starts` to `ends` (exclusive) that `which` selects are used.
     """
-    change = array_ops.where(which, 1, 0)
-    num = array_ops.size(starts)
-    delta = array_ops.scatter_nd(starts[:, None], change, [num + 1])
-    delta -= array_ops.scatter_nd(ends[:, None], change, [num + 1])
-    return array_ops.cumsum(delta)[:num] > 0
+    change = xp.where(which, 1, 0)
+    num = xp.size(starts)
+    delta = xp.scatter_nd(starts[:, None], change, [num + 1])
+    delta -= xp.scatter_nd(ends[:, None], change, [num + 1])
+    return xp.cumsum(delta)[:num] > 0
 
 
 def replace_by_spans(
-    num: array_ops.Tensor,
-    replaced: array_ops.Tensor,
-    spans: array_ops.Tensor,
-    splits: array_ops.Tensor,
-) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
+    num: xp.Tensor,
+    replaced: xp.Tensor,
+    spans: xp.Tensor,
+    splits: xp.Tensor,
+) -> tuple[xp.Tensor, xp.Tensor, xp.Tensor]:
     """Return indices that replace some of N values with spans of other values.
 
     The other values are stored after the N values.
@@ -99,26 +91,26 @@ def replace_by_spans(
         >>> replace_by_spans(tf.constant(3), *arguments)[0].numpy().tolist()
         [0, 3, 4, 2]
     """
-    splits = array_ops.cast(splits, array_ops.int32) + num
-    starts, ends = array_ops.gather(splits, spans), array_ops.gather(splits, spans + 1)
-    starts = array_ops.tensor_scatter_nd_update(array_ops.range(num), replaced[:, None], starts)
-    ends = array_ops.tensor_scatter_nd_update(array_ops.range(1, num + 1), replaced[:, None], ends)
+    splits = xp.cast(splits, xp.int32) + num
+    starts, ends = xp.gather(splits, spans), xp.gather(splits, spans + 1)
+    starts = xp.tensor_scatter_nd_update(xp.range(num), replaced[:, None], starts)
+    ends = xp.tensor_scatter_nd_update(xp.range(1, num + 1), replaced[:, None], ends)
     return expand_spans(starts, ends)
 
 
-def shift_right(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.Tensor:
+def shift_right(values: xp.Tensor, steps: int, fill: object) -> xp.Tensor:
     """Shift values (N,) to higher indices. Free positions at the start are filled."""
-    filling = array_ops.fill([steps], array_ops.cast(fill, values.dtype))
-    return array_ops.concat([filling, values], 0)[: array_ops.size(values)]
+    filling = xp.fill([steps], xp.cast(fill, values.dtype))
+    return xp.concat([filling, values], 0)[: xp.size(values)]
 
 
-def shift_left(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.Tensor:
+def shift_left(values: xp.Tensor, steps: int, fill: object) -> xp.Tensor:
     """Shift values (N,) to lower indices. Free positions at the end are filled."""
-    filling = array_ops.fill([steps], array_ops.cast(fill, values.dtype))
-    return array_ops.concat([values, filling], 0)[steps : steps + array_ops.size(values)]
+    filling = xp.fill([steps], xp.cast(fill, values.dtype))
+    return xp.concat([values, filling], 0)[steps : steps + xp.size(values)]
 
 
-def keep_every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
+def keep_every_other(flags: xp.Tensor) -> xp.Tensor:
     """Keep every other value (first, third, ...) in runs of true values.
 
     Example:
@@ -127,11 +119,9 @@ def keep_every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
         [True, False, True, False, True]
     """
     run_starts = flags & ~shift_right(flags, 1, False)
-    first = array_ops.cast(array_ops.where(run_starts)[:, 0], array_ops.int32)
-    run = array_ops.maximum(array_ops.cumsum(array_ops.cast(run_starts, array_ops.int32)) - 1, 0)
-    within = array_ops.range(array_ops.size(flags)) - array_ops.gather(
-        array_ops.concat([first, [0]], 0), run
-    )
+    first = xp.cast(xp.where(run_starts)[:, 0], xp.int32)
+    run = xp.maximum(xp.cumsum(xp.cast(run_starts, xp.int32)) - 1, 0)
+    within = xp.range(xp.size(flags)) - xp.gather(xp.concat([first, [0]], 0), run)
     return flags & (within % 2 == 0)
 
 
@@ -139,9 +129,9 @@ CHUNK_BYTES = 2**18  # text size per chunk
 
 
 def map_chunks(
-    function: Callable[[array_ops.Tensor], tuple[array_ops.RaggedTensor, ...]],
-    rows: array_ops.Tensor | array_ops.RaggedTensor,
-) -> tuple[array_ops.RaggedTensor, ...]:
+    function: Callable[[xp.Tensor], tuple[xp.RaggedTensor, ...]],
+    rows: xp.Tensor | xp.RaggedTensor,
+) -> tuple[xp.RaggedTensor, ...]:
     """Apply a function to chunks of rows, and concatenate the results.
 
     Chunks are processed in parallel, so memory is only needed for a few chunks. Symbolic tensors
@@ -156,13 +146,13 @@ def map_chunks(
         Results for all rows.
 
     Example:
-        >>> letters, = map_chunks(lambda rows: (array_ops.strings.unicode_split(rows, "UTF-8"),),
-        ...                      array_ops.constant(["ab", "c"] * 200_000))
+        >>> letters, = map_chunks(lambda rows: (xp.strings.unicode_split(rows, "UTF-8"),),
+        ...                      xp.constant(["ab", "c"] * 200_000))
         >>> letters.shape[0], letters[-2].numpy().tolist()
         (400000, [b'a', b'b'])
     """
-    flat = rows.values if isinstance(rows, array_ops.RaggedTensor) else rows
-    if array_ops.is_symbolic_tensor(flat):
+    flat = rows.values if isinstance(rows, xp.RaggedTensor) else rows
+    if xp.is_symbolic_tensor(flat):
         return function(rows)
     bounds = find_chunk_bounds(rows)
     if len(bounds) <= 2:
@@ -171,22 +161,20 @@ def map_chunks(
     # Use threads, because tf.data would optimize the graph for each call.
     with ThreadPoolExecutor(count_cores()) as threads:
         parts = zip(*threads.map(function, chunks), strict=True)
-    return tuple(array_ops.concat(list(part), axis=0) for part in parts)
+    return tuple(xp.concat(list(part), axis=0) for part in parts)
 
 
-def find_chunk_bounds(rows: array_ops.Tensor | array_ops.RaggedTensor) -> list[int]:
+def find_chunk_bounds(rows: xp.Tensor | xp.RaggedTensor) -> list[int]:
     """Return start rows for chunks with about `CHUNK_BYTES`, followed by the total number of rows.
 
     Example:
-        >>> find_chunk_bounds(array_ops.constant(["a" * 2**18, "b", "c"]))
+        >>> find_chunk_bounds(xp.constant(["a" * 2**18, "b", "c"]))
         [0, 1, 3]
     """
-    if isinstance(rows, array_ops.RaggedTensor):
-        sizes = array_ops.reduce_sum(
-            rows.with_values(1 + array_ops.strings.length(rows.values)), axis=1
-        )
+    if isinstance(rows, xp.RaggedTensor):
+        sizes = xp.reduce_sum(rows.with_values(1 + xp.strings.length(rows.values)), axis=1)
     else:
-        sizes = array_ops.strings.length(rows)
+        sizes = xp.strings.length(rows)
     sizes = sizes.numpy() + np.int64(1)
     chunk = (np.cumsum(sizes) - sizes) // CHUNK_BYTES
     return [0, *(np.flatnonzero(np.diff(chunk)) + 1).tolist(), len(chunk)]

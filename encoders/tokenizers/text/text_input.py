@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, refuse_in_fork, tf, uses_tensorflow
+from encoder_zoo.common.lazy import refuse_in_fork, tf, uses_tensorflow, xp
 from encoder_zoo.common.missing import describe_missing_rows, is_masked_array
 from encoder_zoo.common.wording import invalid
 
@@ -16,7 +16,7 @@ BYTES_PER_WORD = 8  # most words are shorter
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def make_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
+def make_text_tensor(texts: Any, name: str = "texts") -> xp.Tensor:
     """Convert texts to a validated string tensor.
 
     Lone surrogates are replaced by U+FFFD. Symbolic tensors are not validated, but the tokenizers
@@ -40,10 +40,10 @@ def make_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
     """
     if uses_tensorflow():  # other backends can also read texts in data loader workers
         refuse_in_fork()
-    if isinstance(texts, array_ops.Tensor):
+    if isinstance(texts, xp.Tensor):
         return _check_tensor(texts, name)
     if isinstance(texts, str | bytes):
-        return array_ops.constant(_check_text(texts, name), array_ops.string)
+        return xp.constant(_check_text(texts, name), xp.string)
     if isinstance(texts, Sequence) and not hasattr(texts, "__array__"):
         texts = list(texts)  # for example, a column from datasets
     if not isinstance(texts, list) and not hasattr(texts, "__array__"):
@@ -54,13 +54,13 @@ def make_text_tensor(texts: Any, name: str = "texts") -> array_ops.Tensor:
         texts = texts.tolist()  # masked values become None
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
-        return array_ops.constant(_check_text(rows, name), array_ops.string)
+        return xp.constant(_check_text(rows, name), xp.string)
     try:
         checked = [_check_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
     except ValueError as error:
         hint = describe_missing_rows(rows, name)
         raise ValueError(f"{error}{hint}") from None
-    return array_ops.constant(checked, array_ops.string, shape=(len(checked),))
+    return xp.constant(checked, xp.string, shape=(len(checked),))
 
 
 def _check_text(text: object, name: str) -> bytes:
@@ -83,21 +83,21 @@ def _check_text(text: object, name: str) -> bytes:
     raise invalid(name, text, "a string" + " instead of a nested list" * nested)
 
 
-def _check_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
+def _check_tensor(texts: xp.Tensor, name: str) -> xp.Tensor:
     """Check the dtype and rank of a string tensor, and the bytes if the tensor is eager."""
-    if texts.dtype != array_ops.string or (array_ops.TensorShape(texts.shape).rank or 0) > 1:
+    if texts.dtype != xp.string or (xp.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
             f"{name} has dtype {texts.dtype.name} and shape {texts.shape}. Expected a string "
             "tensor of rank 0 or 1."
         )
-    if uses_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays are already checked
-        repaired = array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+    if uses_tensorflow() and not xp.is_symbolic_tensor(texts):  # arrays are already checked
+        repaired = xp.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
             _check_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
     return texts
 
 
-def truncate_texts(texts: array_ops.Tensor, num: int) -> array_ops.Tensor:
+def truncate_texts(texts: xp.Tensor, num: int) -> xp.Tensor:
     """Truncate long texts (B,) after at least `num` tokens.
 
     An ASCII letter after a space always starts a word, and every word contains at least one token.
@@ -105,28 +105,26 @@ def truncate_texts(texts: array_ops.Tensor, num: int) -> array_ops.Tensor:
     with fewer words in the first `BYTES_PER_WORD * num` bytes are not truncated.
 
     Example:
-        >>> truncate_texts(array_ops.constant(["one, two " + "and more " * 9]), 2).numpy().tolist()
+        >>> truncate_texts(xp.constant(["one, two " + "and more " * 9]), 2).numpy().tolist()
         [b'one, two and']
     """
     width = BYTES_PER_WORD * num
 
-    def cut() -> array_ops.Tensor:
+    def cut() -> xp.Tensor:
         codes = tf.io.decode_raw(texts, tf.uint8, fixed_length=width)  # (B, width)
         is_letter = tf.bitwise.bitwise_or(codes, 32) - ord("a") < 26  # lower-case; may wrap around
         begins = is_letter[:, 1:] & (codes[:, :-1] == ord(" "))
-        enough = array_ops.math.count_nonzero(begins, 1, dtype=array_ops.int32) > num
-        last = array_ops.reduce_max(array_ops.where(begins, array_ops.range(width - 1), 0), 1)
-        lengths = array_ops.where(enough, last, array_ops.strings.length(texts))
-        return array_ops.strings.substr(texts, array_ops.zeros_like(lengths), lengths)
+        enough = xp.math.count_nonzero(begins, 1, dtype=xp.int32) > num
+        last = xp.reduce_max(xp.where(begins, xp.range(width - 1), 0), 1)
+        lengths = xp.where(enough, last, xp.strings.length(texts))
+        return xp.strings.substr(texts, xp.zeros_like(lengths), lengths)
 
-    return array_ops.cond(
-        array_ops.reduce_any(array_ops.strings.length(texts) > width), cut, lambda: texts
-    )
+    return xp.cond(xp.reduce_any(xp.strings.length(texts) > width), cut, lambda: texts)
 
 
 def join_spelling(
-    rows: array_ops.RaggedTensor, spelling: array_ops.Tensor, skipped: Sequence[int] = ()
-) -> array_ops.Tensor:
+    rows: xp.RaggedTensor, spelling: xp.Tensor, skipped: Sequence[int] = ()
+) -> xp.Tensor:
     """Join the tokens of each row to a text, and return a string tensor of shape (B,).
 
     Args:
@@ -140,8 +138,6 @@ def join_spelling(
         array([b'ba', b'a'], dtype=object)
     """
     if skipped:
-        special = array_ops.reduce_any(rows.values[:, None] == list(skipped), 1)
-        rows = array_ops.ragged.boolean_mask(rows, rows.with_values(~special))
-    return array_ops.strings.reduce_join(
-        rows.with_values(array_ops.gather(spelling, rows.values)), axis=1
-    )
+        special = xp.reduce_any(rows.values[:, None] == list(skipped), 1)
+        rows = xp.ragged.boolean_mask(rows, rows.with_values(~special))
+    return xp.strings.reduce_join(rows.with_values(xp.gather(spelling, rows.values)), axis=1)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from encoder_zoo.common.lazy import array_ops, use_numpy, use_tensorflow
+from encoder_zoo.common.lazy import use_numpy, use_tensorflow, xp
 from encoder_zoo.tasks.preprocessing.windows import make_windows
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     compute_answer_scores,
@@ -48,15 +48,15 @@ def test_the_best_spans_of_all_windows(engine, kind, n_best):
 
 def check_best_answers(lengths, n_best, seed):
     rng = np.random.default_rng(seed)
-    windows = make_windows(array_ops.constant(lengths, array_ops.int64), 4, 2)
+    windows = make_windows(xp.constant(lengths, xp.int64), 4, 2)
     example, begin, length = (np.asarray(field) for field in windows[:3])
     n, count = 3, len(example)
     positions = np.concatenate([np.arange(0), *map(np.arange, lengths)]).astype("int32")
     ids, starts, ends = (
-        array_ops.RaggedTensor.from_row_lengths(array_ops.constant(values), lengths)
+        xp.RaggedTensor.from_row_lengths(xp.constant(values), lengths)
         for values in (positions, 2 * positions, 2 * positions + 1)
     )
-    texts = array_ops.constant(np.full(len(lengths), "", object), array_ops.string)
+    texts = xp.constant(np.full(len(lengths), "", object), xp.string)
     contexts = QuestionContexts(texts, ids, ids, starts, ends, windows)
     columns = rng.integers(3, 9, count)
     first = rng.integers(0, np.maximum(length, 1)[:, None], (count, n))
@@ -65,10 +65,8 @@ def check_best_answers(lengths, n_best, seed):
     score[(rng.random((count, n)) < 0.3) | (length == 0)[:, None]] = IMPOSSIBLE
     total, null = rng.normal(size=(2, count)).astype("float32")
     fields = score, first + columns[:, None], last + columns[:, None], total, null
-    candidates = AnswerCandidates(*map(array_ops.constant, fields))
-    found = find_best_answers(
-        candidates, contexts, array_ops.constant(columns, array_ops.int32), n_best
-    )
+    candidates = AnswerCandidates(*map(xp.constant, fields))
+    found = find_best_answers(candidates, contexts, xp.constant(columns, xp.int32), n_best)
     assert all(field.shape[0] == len(lengths) for field in found)
     shares = np.asarray(compute_answer_scores(insert_null_answers(found, None)))
     for question in range(len(lengths)):

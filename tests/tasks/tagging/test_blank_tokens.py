@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import xp
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.tagging.entities import find_entities
 from encoder_zoo.tasks.tagging.tags import parse_tags
@@ -30,7 +30,7 @@ def test_edges_of_entities_are_visible(family, strategy):
     tokens = ez.TokenClassifierPreprocessor(tokenizer).tokenize([*TEXTS])
     count = len(tokens.ids.flat_values)
     of_token = np.float32([[0.1, 0.2, 0.7]])  # I-X
-    probabilities = array_ops.constant(np.tile(of_token, (count, 1)))
+    probabilities = xp.constant(np.tile(of_token, (count, 1)))
     found = find_entities(probabilities, tokens, parse_tags(TAGS), strategy)
     pieces = {text: [] for text in TEXTS}
     fields = (field.numpy() for field in (found.row, found.start, found.end))
