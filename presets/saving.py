@@ -325,39 +325,25 @@ def check_all_saved(
 
 def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_bytes: int) -> None:
     """Write all weights to one file, or to several shards of up to `shard_bytes` bytes."""
+    from huggingface_hub import split_state_dict_into_shards_factory
+
     sizes = {
         name: int(np.prod(weight.shape)) * np.dtype(DTYPES[dtypes[name]]).itemsize
         for name, (weight, _) in weights.items()
     }
-    shards = _split_into_shards(sizes, shard_bytes)
-    names = {}
-    for i, shard in enumerate(shards, 1):
-        file = f"model-{i:05}-of-{len(shards):05}.safetensors"
-        file = preset_files.SAFETENSORS.file if len(shards) == 1 else file
+    plan = split_state_dict_into_shards_factory(
+        sizes,
+        get_storage_size=int,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    for file, names in plan.filename_to_tensors.items():
         arrays = {
             name: checkpoint.make_stored_array(*weights[name], DTYPES[dtypes[name]])
-            for name in shard
+            for name in names
         }
         # transformers opens only files with this metadata.
         save_file(arrays, folder / file, metadata={"format": "pt"})
-        names |= dict.fromkeys(shard, file)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": names}
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / preset_files.SAFETENSORS.index).write_bytes(encode_json(index))
-
-
-def _split_into_shards(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """Divide names into consecutive shards. Only a shard with a single name can exceed the limit.
-
-    Example:
-        >>> _split_into_shards({"a": 3, "b": 3, "c": 9, "d": 1}, limit=6)
-        [['a', 'b'], ['c'], ['d']]
-    """
-    shards, total = [[]], 0
-    for name, size in sizes.items():
-        if shards[-1] and total + size > limit:
-            shards.append([])
-            total = 0
-        shards[-1].append(name)
-        total += size
-    return shards

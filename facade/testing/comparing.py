@@ -30,6 +30,11 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float
         )
 
 
+def assert_same_outputs(found: keras.Model, expected: keras.Model, inputs: Mapping) -> None:
+    """Assert that two models return equal outputs for the same inputs."""
+    assert_same(compute_outputs(found, inputs), compute_outputs(expected, inputs))
+
+
 def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> None:
     """Assert that batching and padding do not change the outputs of a model.
 
@@ -69,7 +74,7 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
         path = pathlib.Path(folder) / "model.keras"
         model.save(path)
         again = keras.saving.load_model(path)
-    assert_same(compute_outputs(again, inputs), compute_outputs(model, inputs))
+    assert_same_outputs(again, model, inputs)
 
 
 @contextlib.contextmanager

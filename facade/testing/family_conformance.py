@@ -106,9 +106,7 @@ def get_config_round_trip(family: Family) -> None:
     assert again.get_config() == backbone.get_config(), "from_config changes arguments"
     again.set_weights(backbone.get_weights())
     inputs = tiny.examples(family)
-    comparing.assert_same(
-        comparing.compute_outputs(again, inputs), comparing.compute_outputs(backbone, inputs)
-    )
+    comparing.assert_same_outputs(again, backbone, inputs)
 
 
 def keras_file_round_trip(family: Family) -> None:
@@ -124,9 +122,7 @@ def preset_round_trip(family: Family) -> None:
         again = Backbone.from_preset(folder)
         tokenizer = family.tokenizer.load().from_preset(folder)
     assert type(again) is family.backbone, f"loaded a {type(again).__name__}"
-    comparing.assert_same(
-        comparing.compute_outputs(again, inputs), comparing.compute_outputs(backbone, inputs)
-    )
+    comparing.assert_same_outputs(again, backbone, inputs)
     assert tokenizer.get_config() == tiny.tokenizer(family).get_config(), "another tokenizer"
 
 

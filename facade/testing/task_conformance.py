@@ -51,9 +51,7 @@ def get_config_round_trip(cls: type[Task], family: Family) -> None:
         found, expected = getattr(again, name), getattr(task, name)
         assert found == expected, f"{name} is {found!r}, expected {expected!r}"
     again.set_weights(task.get_weights())
-    comparing.assert_same(
-        comparing.compute_outputs(again, inputs), comparing.compute_outputs(task, inputs)
-    )
+    comparing.assert_same_outputs(again, task, inputs)
 
 
 def keras_file_round_trip(cls: type[Task], family: Family) -> None:
@@ -67,9 +65,7 @@ def preset_round_trip(cls: type[Task], family: Family) -> None:
     with tempfile.TemporaryDirectory() as folder, comparing.assert_no_warnings():
         task.save_to_preset(folder)
         again = cls.from_preset(folder)
-    comparing.assert_same(
-        comparing.compute_outputs(again, inputs), comparing.compute_outputs(task, inputs)
-    )
+    comparing.assert_same_outputs(again, task, inputs)
     assert again.labels == task.labels, f"labels are {again.labels}, expected {task.labels}"
     found, expected = (each.preprocessor.tokenizer.get_config() for each in (again, task))
     # Rerankers save the sequence length as `model_max_length`, as in sentence-transformers.
