@@ -31,12 +31,7 @@ from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.heads import restore_head, settle_head
-from encoder_zoo.presets.opening import (
-    Safeguards,
-    open_files,
-    open_preset,
-    open_tokenizer,
-)
+from encoder_zoo.presets.opening import Safeguards, open_files, open_preset, open_tokenizer
 from encoder_zoo.presets.origin import OriginVocabulary, find_origin
 from encoder_zoo.presets.restoring import report_unused, restore_backbone
 
@@ -384,10 +379,7 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
     if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
         return
     raise invalid(
-        "preprocessor",
-        preprocessor,
-        f"{expected.__name__} with the same tokenizer",
-        TypeError,
+        "preprocessor", preprocessor, f"{expected.__name__} with the same tokenizer", TypeError
     )
 
 

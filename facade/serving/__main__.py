@@ -29,9 +29,7 @@ MAX_CONNECTIONS = 1000  # more connections are rejected with status 503
 MAX_PORT = 65_535
 
 
-def parse_arguments(
-    arguments: Sequence[str] | None = None,
-) -> tuple[argparse.Namespace, Limits]:
+def parse_arguments(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Limits]:
     """Parse the command line. For invalid arguments, print an error and exit with status 2."""
     parser = argparse.ArgumentParser(
         "python -m encoder_zoo.serving", description="Serve models over HTTP."

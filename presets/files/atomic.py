@@ -263,8 +263,7 @@ def _check_writable(path: pathlib.Path) -> None:
     """Raise an error for a read-only path, even for an administrator, who could write to it."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
-            errno.EACCES,
-            f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)",
+            errno.EACCES, f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)"
         )
 
 

@@ -84,11 +84,7 @@ def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
     for field, is_valid, words in (
-        (
-            "format",
-            manifest.get("format") == MANIFEST_FORMAT,
-            f"{MANIFEST_FORMAT}",
-        ),
+        ("format", manifest.get("format") == MANIFEST_FORMAT, f"{MANIFEST_FORMAT}"),
         ("task", isinstance(manifest.get("task"), str), "the name of a task"),
         ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
         ("preprocessor", _is_plain(manifest.get("preprocessor", {})), "plain settings"),

@@ -12,11 +12,7 @@ from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.special_tokens import (
-    OPTIONS,
-    Template,
-    read_template,
-)
+from encoder_zoo.encoders.tokenizers.files.special_tokens import OPTIONS, Template, read_template
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.preset_files import GLINER, TOKENIZER_JSON
 

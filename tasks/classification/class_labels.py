@@ -341,19 +341,12 @@ def convert_regression_targets(y, count: int) -> xp.Tensor:
         y = np.asarray(_make_matrix(_flatten_column(columns.convert_to_plain(y)), None))
         y = xp.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
     shapes = [(None, count), *([(None,)] if count == 1 else [])]
-    numbers = xp.is_tensor(y) and y.dtype not in (
-        xp.string,
-        xp.complex64,
-        xp.complex128,
-    )
+    numbers = xp.is_tensor(y) and y.dtype not in (xp.string, xp.complex64, xp.complex128)
     if not numbers or not any(map(xp.TensorShape(y.shape).is_compatible_with, shapes)):
         raise ValueError(
             f"`y` has dtype {y.dtype} and shape {tuple(y.shape)}. Expected {count} "
             f"number{'s' * (count > 1)} per text."
         )
     y = xp.reshape(xp.cast(y, xp.float32), (-1, count))
-    right, given = (
-        xp.reduce_all(xp.math.is_finite(y), axis=1),
-        y[:, 0] if count == 1 else y,
-    )
+    right, given = (xp.reduce_all(xp.math.is_finite(y), axis=1), y[:, 0] if count == 1 else y)
     return check_each(y, right, " has the label ", given, ". Expected a number.")

@@ -373,10 +373,7 @@ class ZeroShotClassifier:
         count, names = len(hypotheses), xp.constant(labels)
 
         def answer(text):
-            pairs = (
-                xp.repeat(text, count),
-                tf.tile(xp.constant(hypotheses), [xp.size(text)]),
-            )
+            pairs = (xp.repeat(text, count), tf.tile(xp.constant(hypotheses), [xp.size(text)]))
             logits = self.classifier._compute_logits_in_graph(pairs)
             scores = compute_label_scores(logits, self.nli_classes, count, multi_label)
             scores, order = xp.math.top_k(scores, count)

@@ -444,10 +444,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             longest = xp.reduce_max(xp.concat([[0], count], axis=0))
             weights, indices = xp.math.top_k(weights, longest)
             real = xp.sequence_mask(count, xp.shape(weights)[1])
-            indices, weights = (
-                xp.where(real, indices, 0),
-                xp.where(real, weights, 0.0),
-            )
+            indices, weights = (xp.where(real, indices, 0), xp.where(real, weights, 0.0))
             terms = xp.where(real, xp.gather(xp.constant(self.terms), indices), "")
             return {"count": count, "index": indices, "term": terms, "weight": weights}
 

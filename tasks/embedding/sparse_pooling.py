@@ -215,10 +215,7 @@ def _compute_gradients(x, table, index, dy) -> tuple:
     values = xp.cast(xp.gather_nd(dy, pairs), xp.float32)
     # (B L, V)
     matrix = tf.SparseTensor(xp.stack([token, pairs[:, 1]], axis=1), values, shape)
-    tokens, rows = (
-        xp.cast(xp.reshape(x, [-1, width]), xp.float32),
-        xp.cast(table, xp.float32),
-    )
+    tokens, rows = (xp.cast(xp.reshape(x, [-1, width]), xp.float32), xp.cast(table, xp.float32))
     dx = tf.sparse.sparse_dense_matmul(matrix, rows)
     dtable = tf.sparse.sparse_dense_matmul(matrix, tokens, adjoint_a=True)
     return xp.cast(xp.reshape(dx, xp.shape(x)), x.dtype), xp.cast(dtable, table.dtype)

@@ -410,8 +410,7 @@ def group_batches(
             chosen = order[start : start + batch_size]
             # If there are weights without labels, the labels are None.
             return xp.nest.map_structure(
-                lambda values: None if values is None else xp.gather(values, chosen),
-                megabatch,
+                lambda values: None if values is None else xp.gather(values, chosen), megabatch
             )
 
         return tf.data.Dataset.range(0, xp.size(order, xp.int64), batch_size).map(batch_at)
@@ -448,10 +447,7 @@ def count_bytes(x) -> xp.Tensor:
 
 
 def map_graph_batches(
-    function: Callable[[dict], xp.Tensor],
-    examples: dict,
-    lengths: xp.Tensor,
-    width: int,
+    function: Callable[[dict], xp.Tensor], examples: dict, lengths: xp.Tensor, width: int
 ) -> xp.RaggedTensor:
     """Apply a function to all examples in batches inside `tf.function`, longest examples first.
 

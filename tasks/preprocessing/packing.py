@@ -149,10 +149,7 @@ def pack(
 
 
 def compute_segments(
-    columns: xp.Tensor,
-    first_length: xp.Tensor,
-    length: xp.Tensor,
-    first_column: int = 1,
+    columns: xp.Tensor, first_length: xp.Tensor, length: xp.Tensor, first_column: int = 1
 ) -> xp.Tensor:
     """Return the segments of tokens: 0 (first text), 1 (second text), 2 (start token at the end).
 
@@ -174,11 +171,7 @@ def compute_segments(
 
 
 def write_tokens(
-    ids: xp.Tensor,
-    tokens: xp.RaggedTensor,
-    begins: xp.Tensor,
-    begun: xp.Tensor,
-    kept: xp.Tensor,
+    ids: xp.Tensor, tokens: xp.RaggedTensor, begins: xp.Tensor, begun: xp.Tensor, kept: xp.Tensor
 ) -> xp.Tensor:
     """Copy `kept[i]` tokens from text i, starting at `begun[i]`, to `ids` at `begins[i]`.
 
@@ -264,11 +257,7 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
     result = {name: by_token(values) for name, values in examples.items()}
     lengths = texts.row_lengths()
     first_length = xp.cast(result.pop("first_length").flat_values, xp.int64)
-    of_text = (
-        xp.ragged.range(lengths).flat_values,
-        first_length,
-        xp.gather(lengths, text),
-    )
+    of_text = (xp.ragged.range(lengths).flat_values, first_length, xp.gather(lengths, text))
     result["segment_ids"] = joined.with_values(compute_segments(*of_text, first_column))
     starts = texts.row_starts() - xp.gather(joined.row_starts(), token_ids.value_rowids())
     result["text_starts"] = token_ids.with_values(xp.cast(starts, xp.int32))

@@ -144,8 +144,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
         order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
         count = xp.maximum(
-            1,
-            xp.cast(xp.round(self.mask_rate * xp.cast(length, "float32")), "int32"),
+            1, xp.cast(xp.round(self.mask_rate * xp.cast(length, "float32")), "int32")
         )
         if self.sequence_length is not None:
             count = max(1, round(self.mask_rate * self.sequence_length))
@@ -337,11 +336,7 @@ def replace_tokens(token_ids: xp.Tensor, positions: xp.Tensor, values: xp.Tensor
         >>> replace_tokens(token_ids, tf.constant([[2]]), values).numpy().tolist()
         [[5, 6, 9]]
     """
-    examples = xp.repeat(
-        xp.range(xp.shape(positions)[0])[:, None],
-        xp.shape(positions)[1],
-        axis=1,
-    )
+    examples = xp.repeat(xp.range(xp.shape(positions)[0])[:, None], xp.shape(positions)[1], axis=1)
     return xp.tensor_scatter_nd_update(token_ids, xp.stack([examples, positions], axis=-1), values)
 
 

@@ -343,11 +343,7 @@ def strip_white_space(
 
 
 def find_beam_spans(
-    outputs: xp.Tensor,
-    columns: xp.Tensor,
-    tokens: xp.Tensor,
-    max_answer_length: int,
-    n_best: int,
+    outputs: xp.Tensor, columns: xp.Tensor, tokens: xp.Tensor, max_answer_length: int, n_best: int
 ) -> AnswerCandidates:
     """Find the best spans for each window from the n * m spans in the beam.
 

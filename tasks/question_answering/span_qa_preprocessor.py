@@ -266,19 +266,13 @@ def _find_answer_tokens(contexts: QuestionContexts, start, end) -> tuple[xp.Tens
     first_character, stop = strip_white_space(contexts.texts, start, end)
     row = xp.range(xp.size(start), dtype=xp.int64) * ROW_STRIDE
     begins = xp.cast(contexts.ids.row_starts(), xp.int32)
-    start_keys, end_keys = (
-        row + xp.cast(first_character, xp.int64),
-        row + xp.cast(stop, xp.int64),
-    )
+    start_keys, end_keys = (row + xp.cast(first_character, xp.int64), row + xp.cast(stop, xp.int64))
     # The first token that ends after the answer's start, the last that starts before its end.
     first = xp.searchsorted(compute_sort_keys(contexts.ends), start_keys, side="right") - begins
     last = xp.searchsorted(compute_sort_keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))
     answer = xp.strings.substr(
-        contexts.texts,
-        xp.maximum(start, 0),
-        xp.maximum(end - start, 0),
-        unit="UTF8_CHAR",
+        contexts.texts, xp.maximum(start, 0), xp.maximum(end - start, 0), unit="UTF8_CHAR"
     )
     expected = (
         "because the tokenizer removes all its characters. Correct the answer, or remove "

@@ -37,9 +37,7 @@ class ChoicePairs(NamedTuple):
 
 
 def make_choice_pairs(
-    questions: xp.Tensor,
-    choices: xp.RaggedTensor,
-    contexts: xp.Tensor | None = None,
+    questions: xp.Tensor, choices: xp.RaggedTensor, contexts: xp.Tensor | None = None
 ) -> ChoicePairs:
     """Create the text pairs for all choices.
 
@@ -160,10 +158,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         """
         windows, counts = self.encode_choices(x)
         choice = xp.cast(windows.pop("text_index"), xp.int64)  # (W,) of T
-        row = xp.gather(
-            xp.repeat(xp.range(xp.size(counts, xp.int64)), counts),
-            choice,
-        )
+        row = xp.gather(xp.repeat(xp.range(xp.size(counts, xp.int64)), counts), choice)
         first_choice = xp.cumsum(counts, exclusive=True)  # (N,)
         number = xp.RaggedTensor.from_value_rowids(
             xp.range(xp.size(row)), row, nrows=xp.size(counts, xp.int64)
@@ -191,10 +186,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         if self.pools_windows:
             return self._encode_windows(tokens), pairs.counts
         examples = self.pack(tokens)
-        return {
-            **examples,
-            "text_index": xp.range(xp.size(pairs.first)),
-        }, pairs.counts
+        return {**examples, "text_index": xp.range(xp.size(pairs.first))}, pairs.counts
 
     def encode_labels(self, y) -> xp.Tensor:
         """Return the labels unchanged, because `encode` has checked them."""

@@ -49,8 +49,7 @@ MIN_FLOAT32_DIGITS = 14  # A float32 such as 0.10000000149011612 has more digits
 # later.
 OPERATORS = {
     **dict.fromkeys(
-        ("$eq", "$ne", "$in", "$nin"),
-        lambda values, wanted: map(set(wanted).__contains__, values),
+        ("$eq", "$ne", "$in", "$nin"), lambda values, wanted: map(set(wanted).__contains__, values)
     ),
     "$gt": lambda values, wanted: values > wanted[0],
     "$gte": lambda values, wanted: values >= wanted[0],

@@ -44,10 +44,7 @@ ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `map_subword_tags`
 
 
 def convert_words(
-    tokens: TokenizedTexts,
-    tags: xp.RaggedTensor,
-    names: Sequence[str] | None,
-    all_tokens: bool,
+    tokens: TokenizedTexts, tags: xp.RaggedTensor, names: Sequence[str] | None, all_tokens: bool
 ) -> tuple[xp.Tensor, xp.Tensor]:
     """Convert word tags to token labels.
 
@@ -186,10 +183,7 @@ def _find_token_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor])
 
 
 def _compute_marks(
-    tokens: TokenizedTexts,
-    spans: dict[str, xp.RaggedTensor],
-    span: xp.Tensor,
-    units: xp.Tensor,
+    tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor], span: xp.Tensor, units: xp.Tensor
 ) -> xp.Tensor:
     """Return int32 marks (P,) of the spans that answers cannot match, because they cut tokens.
 

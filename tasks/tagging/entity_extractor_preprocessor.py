@@ -323,10 +323,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             row = sets.value_rowids()
             sets = check_each(sets, right, *message, unit="Text", index=row)
             order = xp.argsort(compute_sort_keys(sets))
-            found, given = (
-                xp.gather(compute_sort_keys(sets), order),
-                xp.gather(given, order),
-            )
+            found, given = (xp.gather(compute_sort_keys(sets), order), xp.gather(given, order))
             message = ": the labels contain ", given[1:], " twice. Expected unique labels."
             index = xp.gather(row, order)[1:]
             once = found[1:] != found[:-1]

@@ -454,10 +454,7 @@ def check_tags(
                 f"Received {len(word_counts)} examples, but tags for {len(y)} examples. Expected "
                 "one list per example."
             )
-        counts, given = (
-            xp.constant([*map(len, y)], xp.int64),
-            [tag for row in y for tag in row],
-        )
+        counts, given = (xp.constant([*map(len, y)], xp.int64), [tag for row in y for tag in row])
         given = [*map(str, given)] if numbers_are_names(labels) else given
     message = " has ", word_counts, " words but ", counts, " tags."
     counts = check_each(counts, counts == word_counts, *message, unit="Example")
@@ -466,13 +463,7 @@ def check_tags(
     expected = (
         f". Expected {f'one of {labels}' if labels else f'a number from 0 to {num_classes - 1}'}."
     )
-    message = (
-        ", word ",
-        xp.ragged.range(counts).flat_values,
-        ": unknown tag ",
-        given,
-        expected,
-    )
+    message = (", word ", xp.ragged.range(counts).flat_values, ": unknown tag ", given, expected)
     return check_each(tags, right, *message, unit="Example", index=tags.value_rowids())
 
 

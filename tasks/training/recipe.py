@@ -384,9 +384,7 @@ class FrozenLayers:
         blocks = backbone.blocks
         if count > len(blocks):
             raise invalid(
-                "frozen_layers",
-                count,
-                f"an integer from 0 to {len(blocks)}, the number of blocks",
+                "frozen_layers", count, f"an integer from 0 to {len(blocks)}, the number of blocks"
             )
         if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
             raise ValueError(

@@ -206,9 +206,7 @@ def make_word_piece(
     return numbers, WordPiece(tokens, continues, ids, unknown_id), table
 
 
-def _list_text_tokens(
-    vocabulary: Mapping[str, int],
-) -> tuple[PackedWords, np.ndarray, np.ndarray]:
+def _list_text_tokens(vocabulary: Mapping[str, int]) -> tuple[PackedWords, np.ndarray, np.ndarray]:
     """Return the tokens that can occur in texts, whether they continue a word, and the ids."""
     tokens = [token for token in vocabulary if token]
     texts = [token[2:] if _is_continuation(token) else token for token in tokens]

@@ -15,10 +15,7 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.charsmap import MAX_GRAPHEME_BYTES
-from encoder_zoo.encoders.tokenizers.text.normalization import (
-    FIRST_COMPLEX,
-    expand_characters,
-)
+from encoder_zoo.encoders.tokenizers.text.normalization import FIRST_COMPLEX, expand_characters
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
 from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids, shift_left, shift_right
 

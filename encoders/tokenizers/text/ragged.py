@@ -65,10 +65,7 @@ def is_in_span(starts: xp.Tensor, ends: xp.Tensor, which: xp.Tensor) -> xp.Tenso
 
 
 def replace_by_spans(
-    num: xp.Tensor,
-    replaced: xp.Tensor,
-    spans: xp.Tensor,
-    splits: xp.Tensor,
+    num: xp.Tensor, replaced: xp.Tensor, spans: xp.Tensor, splits: xp.Tensor
 ) -> tuple[xp.Tensor, xp.Tensor, xp.Tensor]:
     """Return indices that replace some of N values with spans of other values.
 
@@ -129,8 +126,7 @@ CHUNK_BYTES = 2**18  # text size per chunk
 
 
 def map_chunks(
-    function: Callable[[xp.Tensor], tuple[xp.RaggedTensor, ...]],
-    rows: xp.Tensor | xp.RaggedTensor,
+    function: Callable[[xp.Tensor], tuple[xp.RaggedTensor, ...]], rows: xp.Tensor | xp.RaggedTensor
 ) -> tuple[xp.RaggedTensor, ...]:
     """Apply a function to chunks of rows, and concatenate the results.
 
