@@ -146,11 +146,8 @@ def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") ->
         >>> hash_file(io.BytesIO())[:12]
         'e3b0c44298fc'
     """
-    digest = hashlib.new(algorithm, prefix)
     file.seek(0)
-    while block := file.read(2**20):
-        digest.update(block)
-    return digest.hexdigest()
+    return hashlib.file_digest(file, lambda: hashlib.new(algorithm, prefix)).hexdigest()
 
 
 def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
