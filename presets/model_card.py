@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from encoder_zoo.common.escaping import escape_markdown, escape_python
+from encoder_zoo.common.escaping import escape_markdown, escape_python, escape_yaml
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.origin import Origin
@@ -139,7 +140,7 @@ def make_card(name: str, description: Description) -> str:
 hidden size {backbone.hidden_dim}, vocabulary of {backbone.vocabulary_size},
 weights in {description.dtype}."""
     parts = [
-        f"---\n{_format_front_matter(description)}\n---",
+        f"---\n{_format_front_matter(description)}---",
         f"# {escape_markdown(name)}",
         CARD_MARK,
         facts,
@@ -155,24 +156,42 @@ weights in {description.dtype}."""
 
 def _format_front_matter(description: Description) -> str:
     """Create the YAML fields for the hub at the start of the card."""
-    from huggingface_hub import ModelCardData
-
     usage, origin = description.usage, description.origin
     more_tags = []
     if usage.library is SENTENCE_TRANSFORMERS:
         more_tags += ["sentence-transformers", usage.pipeline]
     more_tags += ["feature-extraction"] if usage.pipeline == "sentence-similarity" else []
     on_hub = REPOSITORY.fullmatch(origin.base_model or "")
-    fields = ModelCardData(
-        library_name="keras",
-        pipeline_tag=usage.pipeline,
-        license=origin.licence,
-        language=list(origin.languages) or None,
-        base_model=origin.base_model if on_hub else None,
-        metrics=[name for name in description.results if name != "loss"] or None,
-        tags=["encoder_zoo", description.backbone.family.name, *more_tags],
-    )
-    return fields.to_yaml()
+    fields = {
+        "library_name": "keras",
+        "pipeline_tag": usage.pipeline,
+        "license": origin.licence,
+        "language": list(origin.languages),
+        "base_model": origin.base_model if on_hub else None,
+        "metrics": [name for name in description.results if name != "loss"],
+        "tags": ["encoder_zoo", description.backbone.family.name, *more_tags],
+    }
+    return "".join(_format_yaml(name, value) for name, value in fields.items() if value)
+
+
+def _format_yaml(name: str, value: str | list[str]) -> str:
+    """Format a YAML field. Values that are not plain words are quoted.
+
+    Example:
+        >>> print(_format_yaml("language", ["en", "no"]), end="")
+        language:
+        - en
+        - "no"
+    """
+    if isinstance(value, list):
+        return f"{name}:\n" + "".join(f"- {_format_scalar(item)}\n" for item in value)
+    return f"{name}: {_format_scalar(value)}\n"
+
+
+def _format_scalar(value: str) -> str:
+    is_word = re.fullmatch(r"[A-Za-z][\w./-]*", value)
+    is_other = value.lower() in ("no", "yes", "on", "off", "y", "n", "true", "false", "null")
+    return value if is_word and not is_other else escape_yaml(value)
 
 
 def _describe_origin(origin: Origin) -> str:
