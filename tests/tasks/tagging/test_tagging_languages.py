@@ -171,6 +171,7 @@ def test_every_scheme_and_strategy(scheme, crf):
     assert {label[-3:] for row in found_by(model, x) for label, *_ in row} == {"PER"}
 
 
+@pytest.mark.eager
 @pytest.mark.slow(except_for="-5")
 @pytest.mark.parametrize("doc_stride", [0, 5])
 @pytest.mark.parametrize("kind", ["spans", "words"])
@@ -189,6 +190,7 @@ def test_long_texts(kind, doc_stride):
     assert scores(model, x, y) == (1.0, 1.0)
 
 
+@pytest.mark.eager
 @pytest.mark.slow(except_for="^spans-True-True|^words-False-False")
 @pytest.mark.parametrize("crf", [False, True])
 @pytest.mark.parametrize("valid_tags", [False, True])

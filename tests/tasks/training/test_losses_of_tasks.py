@@ -177,6 +177,10 @@ class Case:
     def model(self):
         return self.task(ez.BertBackbone(30, **sizes()), **self.arguments)
 
+    @functools.cached_property
+    def optimizer(self):
+        return keras.optimizers.SGD()  # creating it takes as long as the rest of `compile`
+
     def values(self, name):
         scores = self.logits if name in OF_MARGINS else self.probabilities(self.logits)
         return FORMULAS[name](self.one_hot.astype("float64"), scores.astype("float64"))
@@ -195,14 +199,14 @@ class Case:
         return total / (weights.sum() if is_weighted else values.size)
 
     def computed(self, loss, weight=None):
-        self.model.compile(keras.optimizers.SGD(), loss=loss)
+        self.model.compile(self.optimizer, loss=loss)
         given = (v if v is None else tf.constant(v) for v in (self.y, self.logits, weight))
         return float(self.model.compute_loss({}, *given, training=False))
 
     def metric(self, metric, weight=None, weighted=False):
         arguments = {"weighted_metrics" if weighted else "metrics": [metric]}
         self.model.compile(
-            keras.optimizers.SGD(),
+            self.optimizer,
             loss="auto",
             **{"metrics": [], "weighted_metrics": [], **arguments},
         )
@@ -585,14 +589,14 @@ def test_losses_of_half_precision_are_computed_in_float32(half_models, case, nam
     half = variant(task, logits=tf.cast(rounded, "float32").numpy(), model=half_models(case, dtype))
     assert half.model.dtype_policy.name == f"mixed_{dtype}"
     loss = batch_loss.LOSS_CLASSES[getattr(losses, name)]()
-    half.model.compile(keras.optimizers.SGD(), loss=loss)
+    half.model.compile(half.optimizer, loss=loss)
     weight = task.weight if task.weight is None else tf.constant(task.weight)
     found = half.model.compute_loss({}, tf.constant(task.y), rounded, weight, training=False)
     expected = half.expected(name, weight=task.weight)
     assert float(found) == pytest.approx(expected, rel=2e-5, abs=1e-6)
     metric = loss if name == "categorical_generalized_cross_entropy" else name
     arguments = {"metrics": [metric], "weighted_metrics": []}
-    half.model.compile(keras.optimizers.SGD(), loss="auto", **arguments)
+    half.model.compile(half.optimizer, loss="auto", **arguments)
     half.model.reset_metrics()
     results = half.model.compute_metrics({}, tf.constant(task.y), rounded, weight)
     [value] = [float(value) for name, value in results.items() if name != "loss"]

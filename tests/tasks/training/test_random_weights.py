@@ -28,6 +28,7 @@ def lines(model, caplog):
     return caplog.text.count("has random weights")
 
 
+@pytest.mark.eager
 def test_random_weights_are_named_once(caplog):
     model = make()
     assert lines(model, caplog) == 1

@@ -495,6 +495,7 @@ def test_the_edges_of_streams(backend):
         assert answers and as_before is (name not in LEARNED_BEFORE), name
 
 
+@pytest.mark.eager
 @pytest.mark.slow(except_for="^TokenClassifier|^SequenceClassifier")
 @pytest.mark.parametrize(
     ("name", "arguments", "x", "y"),
