@@ -5,24 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from encoder_zoo.common.wording import quote
-from encoder_zoo.encoders.tokenizers import (
-    ALBERT_SENTENCEPIECE,
-    ANY_STEPS,
-    BERTWEET,
-    BYTE_BPE,
-    CAMEMBERT_SENTENCEPIECE,
-    DEBERTA_SENTENCEPIECE,
-    ESM_RESIDUES,
-    GEMMA_BPE,
-    LLAMA_BPE,
-    MODERN_BPE,
-    MPNET_WORDPIECE,
-    TOKENIZERS,
-    WORDPIECE,
-    XLM_SENTENCEPIECE,
-    XLNET_SENTENCEPIECE,
-    TokenizerClass,
-)
+from encoder_zoo.encoders import tokenizers as kinds
 from encoder_zoo.encoders.tokenizers.files.reading import (
     GENERIC_CLASSES,
     TokenizerFiles,
@@ -32,15 +15,19 @@ from encoder_zoo.encoders.tokenizers.steps import get_model_type
 
 logger = logging.getLogger("encoder_zoo")
 
-_SENTENCEPIECE = (XLM_SENTENCEPIECE, CAMEMBERT_SENTENCEPIECE, DEBERTA_SENTENCEPIECE)
+_SENTENCEPIECE = (
+    kinds.XLM_SENTENCEPIECE,
+    kinds.CAMEMBERT_SENTENCEPIECE,
+    kinds.DEBERTA_SENTENCEPIECE,
+)
 
 
 def choose_tokenizer(
     files: TokenizerFiles,
     config: Mapping,
     names: Collection[str],
-    default: TokenizerClass | None = None,
-) -> TokenizerClass:
+    default: kinds.TokenizerClass | None = None,
+) -> kinds.TokenizerClass:
     """Select the tokenizer class for a checkpoint based on its files.
 
     The order of precedence is tokenizer.json, the class in tokenizer_config.json, the class in
@@ -64,7 +51,7 @@ def choose_tokenizer(
         'BertTokenizer'
     """
     named = _get_named_class(files, config)
-    if named is BERTWEET:  # not supported in tokenizer.json
+    if named is kinds.BERTWEET:  # not supported in tokenizer.json
         return named
     if "tokenizer.json" in files:
         described = _rank_classes(files)
@@ -79,13 +66,13 @@ def choose_tokenizer(
         return named if named in described else described[0]
     if named:
         return named
-    present = [kind for kind in TOKENIZERS if set(kind.files) <= set(names)]
-    if BERTWEET in present and WORDPIECE in present:  # both vocab.txt and bpe.codes
-        present.remove(WORDPIECE)
+    present = [kind for kind in kinds.TOKENIZERS if set(kind.files) <= set(names)]
+    if kinds.BERTWEET in present and kinds.WORDPIECE in present:  # both vocab.txt and bpe.codes
+        present.remove(kinds.WORDPIECE)
     if default and (default in present or not present):
         return default
     if not present:
-        vocabularies = dict.fromkeys(" and ".join(kind.files) for kind in TOKENIZERS)
+        vocabularies = dict.fromkeys(" and ".join(kind.files) for kind in kinds.TOKENIZERS)
         raise FileNotFoundError(
             f"{files.folder} has no tokenizer file. Expected tokenizer.json, or "
             f"{', or '.join(vocabularies)}."
@@ -93,7 +80,7 @@ def choose_tokenizer(
     return max(present, key=lambda kind: len(kind.files))
 
 
-def _get_named_class(files: TokenizerFiles, config: Mapping) -> TokenizerClass | None:
+def _get_named_class(files: TokenizerFiles, config: Mapping) -> kinds.TokenizerClass | None:
     """Return the class named in tokenizer_config.json or config.json, if any."""
     first, second = files.tokenizer_class, strip_fast(config.get("tokenizer_class"))
     if first is None:
@@ -109,49 +96,50 @@ def _get_named_class(files: TokenizerFiles, config: Mapping) -> TokenizerClass |
     return _get_class(first, files.folder / "tokenizer_config.json")
 
 
-def _get_class(name: object, path: Path) -> TokenizerClass | None:
+def _get_class(name: object, path: Path) -> kinds.TokenizerClass | None:
     """Return the class for a transformers class name, or None for a generic name."""
     if name is None or name in GENERIC_CLASSES:
         return None
-    for kind in TOKENIZERS:
+    for kind in kinds.TOKENIZERS:
         if name in kind.checkpoint_names:
             return kind
-    known = sorted({n for kind in TOKENIZERS for n in kind.checkpoint_names} - {*GENERIC_CLASSES})
+    known = {n for kind in kinds.TOKENIZERS for n in kind.checkpoint_names}
     raise ValueError(
         f"{path}: tokenizer_class is {quote(name)}, which is not supported. Expected one of "
-        f"{', '.join(known)}. If tokenizer.json contains all steps, set tokenizer_class to "
+        f"{', '.join(sorted(known - {*GENERIC_CLASSES}))}. If tokenizer.json contains all steps, "
+        "set tokenizer_class to "
         '"PreTrainedTokenizerFast". To open the model without a tokenizer, use '
         "Backbone.from_preset."
     )
 
 
-def _rank_classes(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
+def _rank_classes(files: TokenizerFiles) -> tuple[kinds.TokenizerClass, ...]:
     """Return the classes that support the steps in tokenizer.json, sorted by likelihood."""
     model = files.get_part("model")
     kind = get_model_type(model)
     if kind == "WordPiece":
-        both = (WORDPIECE, MPNET_WORDPIECE)
+        both = (kinds.WORDPIECE, kinds.MPNET_WORDPIECE)
         return both[::-1] if {"<mask>", "</s>"} <= _list_tokens(model) else both
     normalizers = files.get_steps("normalizer")
     splits = [step.get("type") for step in files.get_steps("pre_tokenizer")]
     if kind == "BPE":
         if "ByteLevel" in splits and "Split" in splits:
-            return (LLAMA_BPE,)
+            return (kinds.LLAMA_BPE,)
         if "ByteLevel" in splits:
-            return (MODERN_BPE,) if {"type": "NFC"} in normalizers else (BYTE_BPE,)
+            return (kinds.MODERN_BPE,) if {"type": "NFC"} in normalizers else (kinds.BYTE_BPE,)
         if [step.get("type") for step in normalizers] == ["Replace"]:
-            return (GEMMA_BPE,)
+            return (kinds.GEMMA_BPE,)
     elif kind == "WordLevel" and splits == ["WhitespaceSplit", "Split"]:
-        return (ESM_RESIDUES,)
+        return (kinds.ESM_RESIDUES,)
     elif kind != "Unigram":
-        return (ANY_STEPS,)
+        return (kinds.ANY_STEPS,)
     tokens = _list_tokens(model)
     if any(step.get("pattern") == {"String": "``"} for step in normalizers):
-        return (XLNET_SENTENCEPIECE if "<cls>" in tokens else ALBERT_SENTENCEPIECE,)
+        return (kinds.XLNET_SENTENCEPIECE if "<cls>" in tokens else kinds.ALBERT_SENTENCEPIECE,)
     if "<s>NOTUSED" in tokens:
-        likeliest = CAMEMBERT_SENTENCEPIECE
+        likeliest = kinds.CAMEMBERT_SENTENCEPIECE
     else:
-        likeliest = DEBERTA_SENTENCEPIECE if "[CLS]" in tokens else XLM_SENTENCEPIECE
+        likeliest = kinds.DEBERTA_SENTENCEPIECE if "[CLS]" in tokens else kinds.XLM_SENTENCEPIECE
     return (likeliest, *(kind for kind in _SENTENCEPIECE if kind is not likeliest))
 
 

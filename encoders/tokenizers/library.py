@@ -16,7 +16,7 @@ import numpy as np
 from encoder_zoo.common.lazy import LazyModule, xp
 from encoder_zoo.common.reading import convert_read_errors, parse_json, read_field
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.steps import flatten_steps
+from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, flatten_steps
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,9 +28,6 @@ else:
         "Without TensorFlow, texts are tokenized by the library tokenizers, which is not "
         "installed: `pip install tokenizers`.",
     )
-
-
-SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
 
 
 class LibraryTokenizer:
@@ -114,8 +111,8 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
         vocabulary = {token: i for i, token in enumerate(tokens)}
     content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
     content |= {"decoder": None, "model": {**model.settings, "vocab": vocabulary}}
-    for part, name in SEQUENCES.items():
-        content[part] = {"type": "Sequence", name: getattr(steps, part)}
+    for part in ("normalizer", "pre_tokenizer"):
+        content[part] = {"type": "Sequence", SEQUENCES[part]: getattr(steps, part)}
     trim = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     trims = [{**trim, "add_prefix_space": prefix} for prefix in steps.trims]
     content["post_processor"] = {"type": "Sequence", "processors": trims}

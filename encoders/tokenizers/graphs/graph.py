@@ -1,20 +1,33 @@
-"""Base class for tokenizer graphs. Handles characters, added tokens, offsets and words."""
+"""Tokenizer graph: characters, added tokens, normalizer, pre-tokenizer, model and offsets."""
 
 from __future__ import annotations
 
 import functools
+import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.tokenizers.files.reading import count_surrounding_spaces
+from encoder_zoo.encoders.tokenizers.graphs import sentencepiece
+from encoder_zoo.encoders.tokenizers.graphs.models import make_model, map_token_ids
+from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizer
+from encoder_zoo.encoders.tokenizers.graphs.wordpiece import (
+    BertWordPiece,
+    has_bert_steps,
+    make_bert_splitter,
+)
+from encoder_zoo.encoders.tokenizers.graphs.words import Words, make_pre_tokenizer
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
     make_added_tokenizer,
     make_finder,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
-from encoder_zoo.encoders.tokenizers.steps import make_unsupported_error
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import WordLookup
+from encoder_zoo.encoders.tokenizers.steps import SPACE, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, decode_characters
 from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids
 
@@ -23,29 +36,71 @@ if TYPE_CHECKING:
 
 
 class TokenizerGraph(tf.Module):
-    """The tables and graphs of a tokenizer, implemented with TensorFlow core operations.
-
-    Subclasses must implement `_tokenize(characters)`, and call `_index_added_tokens` at the end of
-    `__init__`.
+    """Executes tokenizer steps with TensorFlow core operations.
 
     Args:
         steps: `Steps` to execute.
         model: `Model` to use with the steps.
+
+    Raises:
+        ValueError: If a step is not supported by TensorFlow operations.
     """
 
     def __init__(self, steps: Steps, model: Model):
         super().__init__()
-        self.words_are_independent = steps.words_are_independent
-        self.unknown_token_id = steps.unknown_id
         self._stripping = [token for token in steps.special_tokens if token["lstrip"]]
         texts = tf.TensorSpec([None], tf.string)
         words = tf.RaggedTensorSpec([None, None], tf.string)
-        self.texts_to_ids = compile_method(self._texts_to_ids, [texts])
-        self.texts_to_tokens = compile_method(self._texts_to_tokens, [texts])
+        self.texts_to_ids = compile_method(self._compute_ids, [texts])
+        self.texts_to_tokens = compile_method(self._encode, [texts])
         self.words_to_ids = compile_method(self._words_to_ids, [words])
+        kind, ids = model.settings["type"], map_token_ids(model.settings)
+        splits_words = steps.keeps_spaces and sentencepiece.tokens_stay_in_words(ids)
+        independent = splits_words or not steps.keeps_spaces
+        self.words_are_independent = steps.words_are_independent and independent
+        marks = kind in ("BPE", "Unigram") and sentencepiece.marks_words(steps)
+        self._is_byte_level = "ByteLevel" in steps.list_types("pre_tokenizer")
+        self._pre_tokenize = None
+        if kind == "WordPiece" and has_bert_steps(steps):
+            self._model = BertWordPiece(steps, model)
+            self._normalizer = self._model.normalizer
+        else:
+            self._model = make_model(model, steps.unknown_id, self._is_byte_level)
+            normalizer = steps.normalizer
+            if marks:
+                normalizer = sentencepiece.drop_word_steps(normalizer)
+                self._pre_tokenize = sentencepiece.mark_words(steps, splits_words)
+            else:
+                self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
+            self._normalizer = make_normalizer(normalizer)
+        self._without_space = None  # words that follow a space, but do not start with one
+        if steps.keeps_spaces and not steps.inserts_space:
+            special = [re.escape(token["content"]) for token in steps.special_tokens]
+            self._without_space = "".join(rf"(?:{token})\C*|" for token in special)
+        self._trims, self._spaces = steps.trims, None
+        if self._trims:
+            self._spaces = tf.constant(count_spaces(steps, ids))
+        self._index_added_tokens(steps)
+        split = None
+        if self.words_are_independent and self._pre_tokenize is None:
+            split = make_bert_splitter(steps)
+        elif self.words_are_independent and marks:
+            split = sentencepiece.make_splitter(steps)
+        self._word_lookup = None
+        if split:
+            prefix = SPACE if marks else ""
+            words = [token[len(prefix) :] for token in ids if token.startswith(prefix)]
+            self._word_lookup = WordLookup(self._find_single_tokens(words), split)
+
+    def _find_single_tokens(self, words: Sequence[str]) -> dict[str, int]:
+        """Return {word: id} for all words with a single token."""
+        ids, *_ = self._encode(tf.constant(words))
+        rows = np.flatnonzero(ids.row_lengths() == 1)
+        found = tf.gather(ids.values, tf.gather(ids.row_starts(), rows)).numpy().tolist()
+        return {words[row]: token_id for row, token_id in zip(rows, found, strict=True)}
 
     def _index_added_tokens(self, steps: Steps) -> None:
-        """Create the finders of added tokens. The subclass must have set the normalizer."""
+        """Create the finders of added tokens, which need the normalizer."""
         if len(steps.trims) > 1:
             raise make_unsupported_error("post_processor", steps.post_processor)
         options = {"trim_offsets": bool(steps.trims), "keep_first_space": any(steps.trims)}
@@ -55,26 +110,27 @@ class TokenizerGraph(tf.Module):
         self._raw_finder = make_finder(raw, contents, **options)
         self._normalized_finder = None
         if normalized:
-            chars = self._normalize(
+            chars = self._normalizer(
                 decode_characters(tf.constant([t["content"] for t in normalized]))
             )
             contents = tf.RaggedTensor.from_row_splits(chars.codes, chars.row_splits)
             self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
 
-    def _texts_to_ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        with tf.device("CPU"):
-            return self._compute_ids(texts, as_words=False)
-
-    def _compute_ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
-        """Return ids from `_encode`. This can be overridden with a faster implementation."""
-        return self._encode(texts, as_words)[0]
-
-    def _texts_to_tokens(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        return self._encode(texts, as_words=False)
-
-    def _encode(self, texts: tf.Tensor, as_words: bool) -> tuple[tf.RaggedTensor, ...]:
-        """Return ids, starts and ends for texts (B,), or for words that each follow a space."""
+    def _compute_ids(self, texts: tf.Tensor, as_words: bool = False) -> tf.RaggedTensor:
+        """Return ids for texts (B,), or for words that each follow a space."""
         with tf.device("CPU"):  # a GPU would only add copies
+            if as_words and self._without_space is not None:
+                apart = tf.strings.regex_full_match(texts, self._without_space)
+                texts = tf.where(apart, texts, tf.strings.join([" ", texts]))
+            if self._word_lookup is None:
+                return self._encode(texts, as_words)[0]
+            return self._word_lookup.look_up_ids(
+                texts, lambda part: self._encode(part, as_words)[0]
+            )
+
+    def _encode(self, texts: tf.Tensor, as_words: bool = False) -> tuple[tf.RaggedTensor, ...]:
+        """Return ids, starts and ends for texts (B,), or for words that each follow a space."""
+        with tf.device("CPU"):
             chars = decode_characters(texts)
             tokens = self._trim_spans(self._tokenize_with_added(chars, as_words))
             for token in self._stripping:  # exclude white space before the token from the span
@@ -94,29 +150,31 @@ class TokenizerGraph(tf.Module):
     def _tokenize_with_added(self, chars: Characters, as_words: bool) -> Tokens:
         """Find added tokens, and tokenize the text between them."""
 
-        def tokenize(parts: Characters) -> Tokens:
-            return self._tokenize(self._add_prefix_space(parts, as_words))
+        def tokenize(chars: Characters) -> Tokens:
+            if self._pre_tokenize is None:
+                return self._model(chars)
+            words = Words.from_texts(chars)
+            if as_words and self._is_byte_level:
+                words = Words.from_texts(words.prepend(ord(" ")).chars)
+            return self._model(self._pre_tokenize(words))
 
-        def normalize_and_tokenize(parts: Characters) -> Tokens:
-            return make_added_tokenizer(self._normalized_finder, tokenize)(self._normalize(parts))
+        def normalize_and_tokenize(chars: Characters) -> Tokens:
+            return make_added_tokenizer(self._normalized_finder, tokenize)(self._normalizer(chars))
 
         return make_added_tokenizer(self._raw_finder, normalize_and_tokenize)(chars)
 
-    def _normalize(self, chars: Characters) -> Characters:
-        """Normalize characters."""
-        return chars
-
-    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
-        """Insert a space before the first word, if this is done by the pre-tokenizer."""
-        return chars
-
-    def _tokenize(self, chars: Characters) -> Tokens:
-        """Split normalized texts into tokens."""
-        raise NotImplementedError
-
     def _trim_spans(self, tokens: Tokens) -> Tokens:
-        """Trim token spans, if this is done by the post-processor."""
-        return tokens
+        """Exclude spaces at both ends from token spans, as in RobertaProcessing."""
+        if not self._trims:
+            return tokens
+        ids, starts, ends, rows = tokens
+        leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
+        if self._trims[0]:  # a single leading space is treated like an inserted space
+            first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
+            ones = tf.cast(tf.gather(leading, first) == 1, tf.int32)
+            leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
+        starts = tf.minimum(starts + leading, ends)
+        return Tokens(ids, starts, tf.maximum(ends - trailing, starts), rows)
 
     def _words_to_ids(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         with tf.device("CPU"):
@@ -127,6 +185,16 @@ class TokenizerGraph(tf.Module):
             )
             merged = per_text.merge_dims(1, 2)
             return merged, merged.with_values(tf.gather(within, ids.value_rowids()))
+
+
+def count_spaces(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
+    """Return the number of leading and trailing spaces for each token, with shape (ids, 2)."""
+    added = [token["id"] for token in steps.tokens_in_texts]
+    size = 1 + max(*vocabulary.values(), *steps.skipped_ids, *added)
+    spaces = np.zeros([size, 2], np.int32)
+    spaces[[*vocabulary.values()]] = count_surrounding_spaces(list(vocabulary))
+    spaces[[token["id"] for token in steps.added_tokens]] = 0
+    return spaces
 
 
 def _call(method: weakref.WeakMethod, *args):

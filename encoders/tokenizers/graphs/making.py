@@ -1,4 +1,4 @@
-"""Select the graph to execute tokenizer steps."""
+"""Check that a model is supported, and build the graph to execute tokenizer steps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import tensorflow as tf
 from encoder_zoo.common.lazy import use_tensorflow
 from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-from encoder_zoo.encoders.tokenizers.graphs.steps_graph import StepsGraph
-from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph, has_bert_steps
 from encoder_zoo.encoders.tokenizers.steps import (
     Model,
     Steps,
@@ -33,9 +31,8 @@ def make_graph(steps: Steps, model: Model) -> TokenizerGraph:
         ValueError: If a step or the model is not supported by TensorFlow operations.
     """
     check_model(steps, model)
-    is_wordpiece = model.settings["type"] == "WordPiece" and has_bert_steps(steps)
     with tf.init_scope(), use_tensorflow():  # do not add tables to a user's graph
-        return WordPieceGraph(steps, model) if is_wordpiece else StepsGraph(steps, model)
+        return TokenizerGraph(steps, model)
 
 
 def check_model(steps: Steps, model: Model) -> None:

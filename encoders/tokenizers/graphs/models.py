@@ -1,4 +1,4 @@
-"""Tokenizer models with characters as symbols, implemented with TensorFlow core operations.
+"""Tokenizer models, implemented with TensorFlow core operations.
 
 Comments use these letters for shapes: S symbols, W words, T tokens.
 """
@@ -6,12 +6,13 @@ Comments use these letters for shapes: S symbols, W words, T tokens.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.tokenizers.files.reading import map_alphabet_to_bytes
 from encoder_zoo.encoders.tokenizers.graphs.patterns import join_words
 from encoder_zoo.encoders.tokenizers.graphs.wordpiece import make_word_piece
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
@@ -21,11 +22,10 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     WordTokens,
     are_single_tokens,
 )
-from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
+from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie, Unigram
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     MAX_SYMBOLS,
     WordTable,
-    compute_word_keys,
 )
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text import ragged
@@ -69,7 +69,12 @@ def fuses_unknown(model: Mapping) -> bool:
 
 
 def make_splitter(
-    model: Mapping, numbers: np.ndarray, words: PackedWords, ids: np.ndarray, unknown_id: int
+    model: Mapping,
+    texts: Mapping[str, int],
+    numbers: np.ndarray,
+    words: PackedWords,
+    ids: np.ndarray,
+    unknown_id: int,
 ) -> Unigram | BPE:
     """Create a Unigram or BPE model with the tokens that can occur in texts.
 
@@ -78,6 +83,7 @@ def make_splitter(
 
     Args:
         model: Dict with a model from tokenizer.json.
+        texts: Dict mapping tokens to ids, with one character per symbol.
         numbers: Integer array of shape (code points,). The symbol for each character.
         words: `PackedWords` with the symbols in all tokens.
         ids: Integer array of shape (W,). The id for each token.
@@ -85,14 +91,29 @@ def make_splitter(
     """
     if model["type"] == "Unigram":
         return Unigram(words, ids, [score for _, score in model["vocab"]], unknown_id)
-    vocabulary, num = map_token_ids(model), int(numbers.max()) + 1
+    num = int(numbers.max()) + 1
     symbol_ids = np.full(2 * num, unknown_id)
     for first, suffix in ((0, ""), (num, get_word_suffix(model))):
-        for token, token_id in vocabulary.items():
+        for token, token_id in texts.items():
             if len(token) == 1 + len(suffix) and token.endswith(suffix):
                 symbol_ids[first + numbers[ord(token[0])]] = token_id
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-    return BPE(symbol_ids, merges, vocabulary)
+    return BPE(symbol_ids, merges, model["vocab"])
+
+
+def decode_byte_tokens(vocabulary: Mapping[str, int]) -> dict[str, int]:
+    """Return byte-level tokens with the characters 0 to 255 for bytes, without other tokens.
+
+    Example:
+        >>> decode_byte_tokens({"Ġa": 1, "▁": 2})
+        {' a': 1}
+    """
+    byte_of = map_alphabet_to_bytes()
+    return {
+        bytes(map(byte_of.get, token)).decode("latin-1"): i
+        for token, i in vocabulary.items()
+        if all(c in byte_of for c in token)
+    }
 
 
 def get_word_suffix(model: Mapping) -> str:
@@ -134,42 +155,60 @@ def replace_unknown(
     return ids, tf.gather(begins, owner), tf.gather(ends, owner), splits
 
 
-class CharacterModel(tf.Module):
-    """Splits words into tokens with characters as symbols.
+class SubwordModel(tf.Module):
+    """Splits words into tokens, with characters or bytes as symbols.
 
     Args:
         model: `Model` to use.
         unknown_id: Integer. The id for unknown tokens.
+        is_byte_level: Boolean. Whether the symbols are bytes.
     """
 
-    def __init__(self, model: Model, unknown_id: int):
+    def __init__(self, model: Model, unknown_id: int, is_byte_level: bool):
         super().__init__()
         settings, vocabulary = model.settings, map_token_ids(model.settings)
         self._unknown_id, self._fuses = unknown_id, fuses_unknown(settings)
-        self._bytes = find_byte_ids(settings)
-        self._ids, self._first_last = None, 0  # first symbol for the last character in a word
+        self._bytes, self._is_byte_level = find_byte_ids(settings), is_byte_level
+        self._ids, self._long = None, None
+        self._first_last = 0  # first symbol for the last character in a word
         if settings["type"] == "WordPiece":
             tables = make_word_piece(vocabulary, unknown_id)
             numbers, self._model, self._word_table = tables
         else:
+            texts = decode_byte_tokens(vocabulary) if is_byte_level else vocabulary
             suffix = get_word_suffix(settings)
-            found = {t.removesuffix(suffix): i for t, i in vocabulary.items() if t.endswith(suffix)}
+            found = {t.removesuffix(suffix): i for t, i in texts.items() if t.endswith(suffix)}
             found.pop("", None)
             words, ids = PackedWords.from_texts(list(found)), np.array(list(found.values()), int)
-            numbers = number_characters(PackedWords.from_texts(list(vocabulary)))
+            numbers = number_characters(PackedWords.from_texts(list(texts)))
             words = words._replace(symbols=numbers[words.symbols])
             if model.ids:
                 self._ids = tf.constant(model.ids, tf.int32)
                 unknown_id = vocabulary[settings["unk_token"]]
-            self._model = make_splitter(settings, numbers, words, ids, unknown_id)
+            self._model = make_splitter(settings, texts, numbers, words, ids, unknown_id)
             if suffix:
                 self._first_last = int(numbers.max()) + 1
-            is_short = words.lengths <= MAX_SYMBOLS
-            words, ids = words.where(is_short), ids[is_short]
             ids = np.array(model.ids)[ids] if model.ids else ids
-            is_whole = are_single_tokens(self._split, words, ids)
-            self._word_table = WordTable(words.where(is_whole), ids[is_whole])
+            self._word_table = self._make_word_table(words, ids, settings.get("ignore_merges"))
         self._numbers = CodePointTable(numbers)
+
+    def _make_word_table(
+        self, words: PackedWords, ids: np.ndarray, ignore_merges: bool | None
+    ) -> WordTable:
+        """Create the table for words with a single token.
+
+        With `ignore_merges`, this includes all tokens. Long tokens that do not result from merges
+        are stored in a trie, as the table only contains short words.
+        """
+        is_short = words.lengths <= MAX_SYMBOLS
+        checked = ~is_short if ignore_merges else is_short
+        is_single = np.ones(len(ids), bool)
+        is_single[checked] = are_single_tokens(self._split, words.where(checked), ids[checked])
+        if ignore_merges and not is_single.all():
+            self._long = Trie(
+                np.ones(len(ids))[~is_single], words.where(~is_single), ids[~is_single]
+            )
+        return WordTable(words.where(is_single), ids[is_single])
 
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""
@@ -179,33 +218,48 @@ class CharacterModel(tf.Module):
         tokens = self._model.encode(symbols, starts, ends)
         if self._ids is not None:
             tokens = tokens._replace(ids=tf.gather(self._ids, tokens.ids))
+        if self._long is not None:
+            tokens = tokens.replace_words(self._find_long_tokens(symbols, starts, ends))
         return tokens.fuse(self._unknown_id) if self._fuses else tokens
 
-    def look_up_single_tokens(self, words: Sequence[str]) -> np.ndarray:
-        """Return an id per word, or -1 for long words and for words with several tokens."""
-        packed = PackedWords.from_texts(words)
-        starts = tf.constant(packed.starts, tf.int32)
-        symbols = self._numbers(tf.constant(packed.symbols, tf.int32))
-        ends = starts + tf.constant(packed.lengths, tf.int32)
-        return self._word_table.look_up(compute_word_keys(symbols, starts, ends)).numpy()
+    def _find_long_tokens(
+        self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
+    ) -> tf.Tensor:
+        """Return an id (W,) for each word that is a long token, and -1 for other words."""
+
+        def symbol_at(words: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+            position = tf.gather(starts, words) + offset
+            symbol = tf.gather(symbols, tf.minimum(position, tf.size(symbols) - 1))
+            return tf.where(position < tf.gather(ends, words), symbol, 0)
+
+        ids, lengths = self._long.find_longest_matches(tf.ones_like(starts, tf.int64), symbol_at)
+        return tf.where(lengths == ends - starts, ids, -1)
 
     def __call__(self, words: Words) -> Tokens:
         """Tokenize words."""
         chars, starts = words.chars, words.starts
-        numbers = self._numbers(chars.codes)
+        before_rows = tf.searchsorted(starts, chars.row_splits)
+        symbols, owners = chars.codes, None
+        if self._is_byte_level:
+            symbols, splits, owners = encode_utf8(chars.codes)
+            starts = tf.gather(splits, starts)
+        numbers = self._numbers(symbols)
         ids, begins, ends, splits = self._word_table.look_up_tokens(
             numbers,
             starts,
             ragged.shift_left(starts, 1, tf.size(numbers)),
             functools.partial(self._split, numbers),
         )
-        rows = tf.gather(splits, tf.searchsorted(starts, chars.row_splits))
+        rows = tf.gather(splits, before_rows)
         if self._bytes is not None:
             ids, begins, ends, splits = replace_unknown(
                 self._bytes, self._unknown_id, chars.codes, ids, begins, ends
             )
             rows = tf.gather(splits, rows)
-        return Tokens(ids, tf.gather(chars.starts, begins), tf.gather(chars.ends, ends - 1), rows)
+        lasts = ends - 1
+        if owners is not None:
+            begins, lasts = tf.gather(owners, begins), tf.gather(owners, lasts)
+        return Tokens(ids, tf.gather(chars.starts, begins), tf.gather(chars.ends, lasts), rows)
 
 
 class WordLevel(tf.Module):
@@ -231,3 +285,10 @@ class WordLevel(tf.Module):
             tf.gather(chars.ends, last),
             tf.searchsorted(starts, chars.row_splits),
         )
+
+
+def make_model(model: Model, unknown_id: int, is_byte_level: bool) -> SubwordModel | WordLevel:
+    """Create the model to split words into tokens. See `SubwordModel` for the arguments."""
+    if model.settings["type"] == "WordLevel":
+        return WordLevel(model, unknown_id)
+    return SubwordModel(model, unknown_id, is_byte_level)

@@ -9,15 +9,20 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder
+from encoder_zoo.encoders.tokenizers.graphs.wordpiece import read_bert_options
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.steps import QUOTES, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text import normalization
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, CodePointTable, mark_members
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    NUM_CODE_POINTS,
+    Characters,
+    CodePointTable,
+    mark_members,
+)
 from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer
 from encoder_zoo.encoders.tokenizers.text.precompiled import (
     CharacterMap,
-    Expansions,
     PrecompiledNormalizer,
 )
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_left
@@ -30,11 +35,6 @@ def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
     return CharacterMap(normalization.make_folding_map(lowercase, keep_accents))
 
 
-def map_kind(kind: str, codes: Sequence[int] = ()) -> Normalizer:
-    """Create a normalizer to replace or remove all characters with a given kind."""
-    return CharacterMap(dict.fromkeys(np.flatnonzero(mark_members(kind)).tolist(), codes))
-
-
 def replace(step: Mapping) -> Normalizer | None:
     """Create a normalizer for a Replace step, or return None if RE2 cannot match the pattern."""
     content = [*map(ord, step["content"])]
@@ -43,7 +43,7 @@ def replace(step: Mapping) -> Normalizer | None:
         return CharacterMap({ord(replaced): content})
     if (find := make_finder(step["pattern"])) is None:
         return None
-    new = Expansions([content])
+    new = normalization.Expansions([content])
 
     def apply(chars: Characters) -> Characters:
         words = Words.from_texts(chars)
@@ -51,14 +51,9 @@ def replace(step: Mapping) -> Normalizer | None:
         # Assign the span from the last replaced character to all new characters.
         last = matched & shift_left(first, 1, True)
         chars = chars._replace(codes=tf.where(last, normalization.FIRST_COMPLEX, chars.codes))
-        return _expand_characters(chars.where(last | ~matched), new)
+        return new.expand(chars.where(last | ~matched))
 
     return apply
-
-
-def _expand_characters(chars: Characters, expansions: Expansions) -> Characters:
-    """Replace codes from `FIRST_COMPLEX` on with the characters that they stand for."""
-    return normalization.expand_characters(chars, expansions.flat, expansions.splits)
 
 
 def prepend(step: Mapping) -> Normalizer:
@@ -94,19 +89,20 @@ def strip(step: Mapping) -> Normalizer:
 
 
 def normalize_bert(step: Mapping) -> Normalizer:
-    """Create a normalizer for BERT, which combines several simple normalizers."""
-    strips = step["lowercase"] if step["strip_accents"] is None else step["strip_accents"]
-    found: list[Normalizer] = []
-    if step["clean_text"]:
-        found += [map_kind("dropped"), map_kind("space", [ord(" ")])]
-    if step["handle_chinese_chars"]:
-        chinese = np.flatnonzero(mark_members("chinese")).tolist()
-        found.append(CharacterMap({code: [ord(" "), code, ord(" ")] for code in chinese}))
-    if strips:
-        found += [UnicodeNormalizer("NFD"), map_kind("mark")]
-    if step["lowercase"]:
-        found.append(fold(lowercase=True, keep_accents=True))
-    return functools.partial(apply_all, found)
+    """Create a normalizer for BERT that returns code points, with spaces around Chinese."""
+    lowercase, strips, splits_chinese, clean_text = read_bert_options([step])
+    chinese = np.flatnonzero(mark_members("chinese") & splits_chinese).tolist()
+    separate = CharacterMap({code: (ord(" "), code, ord(" ")) for code in chinese})
+    codes = np.arange(NUM_CODE_POINTS)
+    if clean_text:
+        codes[mark_members("space")] = ord(" ")
+    packed = normalization.BertNormalizer(lowercase, strips, False, clean_text, codes)
+
+    def apply(chars: Characters) -> Characters:
+        chars = packed(separate(chars))
+        return chars._replace(codes=normalization.unpack_codes(chars.codes))
+
+    return apply
 
 
 def apply_all(normalizers: Sequence[Normalizer], chars: Characters) -> Characters:
@@ -132,7 +128,9 @@ NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
     "Prepend": prepend,
     "Replace": replace,
     "Strip": strip,
-    "StripAccents": lambda step: map_kind("any_mark"),
+    "StripAccents": lambda step: CharacterMap(
+        dict.fromkeys(np.flatnonzero(mark_members("any_mark")).tolist(), ())
+    ),
     **dict.fromkeys(("NFC", "NFD", "NFKC", "NFKD"), lambda step: UnicodeNormalizer(step["type"])),
 }
 

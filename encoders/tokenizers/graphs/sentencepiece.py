@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.words import PreTokenizer, Words
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
+    TextSplitter,
+    split_at_white_space,
+)
 from encoder_zoo.encoders.tokenizers.steps import (
     KEPT_WORDS,
     METASPACE,
@@ -65,10 +69,7 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
         steps: `Steps` to execute.
         splits_words: Boolean. Whether to split texts at "▁" if spaces are kept.
     """
-    is_white = mark_members("white_space")
-    if "WhitespaceSplit" not in steps.list_types("pre_tokenizer"):
-        is_white = np.arange(len(is_white)) == ord(" ")
-    white = CodePointTable(is_white.astype(np.int32))
+    white = CodePointTable(mark_members("white_space").astype(np.int32))
 
     def keep_spaces(words: Words) -> Words:
         codes = words.chars.codes
@@ -91,18 +92,18 @@ def mark_words(steps: Steps, splits_words: bool) -> PreTokenizer:
     return keep_spaces if steps.keeps_spaces else remove_spaces
 
 
-def get_lookup_rules(
-    normalizer: Sequence[Mapping],
-) -> tuple[dict[str, str], Mapping[int, Sequence[int]], bool] | None:
-    """Return rules, mapping and lower-casing for `WhitespaceWordLookup`.
+def make_splitter(steps: Steps) -> TextSplitter | None:
+    """Create a function to split texts at white space before they are normalized.
 
-    Return None if the normalizer steps are not supported.
+    Return None if this is not possible with these steps.
     """
-    types = [step["type"] for step in normalizer if step not in QUOTES]
-    charsmaps = [s["precompiled_charsmap"] for s in normalizer if s["type"] == "Precompiled"]
+    types = [step["type"] for step in steps.normalizer if step not in QUOTES]
+    charsmaps = [s["precompiled_charsmap"] for s in steps.normalizer if s["type"] == "Precompiled"]
     lowers, strips = "Lowercase" in types, "StripAccents" in types
     accents = ["NFKD", "StripAccents"] * strips
-    if types != [*accents, *["Lowercase"] * lowers, *["Precompiled"] * len(charsmaps)]:
+    known = [*accents, *["Lowercase"] * lowers, *["Precompiled"] * len(charsmaps)]
+    if types != known or "WhitespaceSplit" not in steps.list_types("pre_tokenizer"):
         return None
-    mapping = make_folding_map(lowers, not strips) if lowers or strips else {}
-    return parse_charsmap_rules(charsmaps[0] if charsmaps else None), mapping, lowers
+    mapping = make_folding_map(lowers, not strips)
+    rules = parse_charsmap_rules(charsmaps[0] if charsmaps else None)
+    return split_at_white_space(rules, mapping, lowers)

@@ -151,15 +151,22 @@ def split_at_kind(step: Mapping) -> PreTokenizer:
     return apply
 
 
-def split_whitespace(step: Mapping) -> PreTokenizer:
-    r"""Create a pre-tokenizer for `\w+|[^\w\s]+`."""
-    kinds = np.where(mark_members("word_character"), 1, 0)
-    kinds[mark_members("bpe_space")] = 2
+def split_runs(kind: str, space: str, is_isolated: bool = False) -> PreTokenizer:
+    """Create a pre-tokenizer to remove spaces, and to split words where the kind changes.
+
+    Args:
+        kind: String. Kind of the characters to separate from other characters.
+        space: String. Kind of the characters to remove.
+        is_isolated: Boolean. Whether each character of this kind is a word. Defaults to False.
+    """
+    kinds = np.where(mark_members(kind), 1, 0)
+    kinds[mark_members(space)] = 2
     table = CodePointTable(kinds.astype(np.int32))
 
     def apply(words: Words) -> Words:
         found = table(words.chars.codes)
-        return split(words, found == 2, mark_runs(found), "Removed")
+        first = mark_runs(found) | ((found == 1) & is_isolated)
+        return split(words, found == 2, first, "Removed")
 
     return apply
 
@@ -260,21 +267,14 @@ def make_metaspace(step: Mapping) -> PreTokenizer:
     return apply
 
 
-def split_bert(step: Mapping) -> PreTokenizer:
-    """Create a pre-tokenizer for BERT."""
-    spaces = split_at_kind({"type": "WhitespaceSplit"})
-    signs = split_at_kind({"type": "Punctuation", "behavior": "Isolated"})
-    return lambda words: signs(spaces(words))
-
-
 # Functions that create a pre-tokenizer, by step type. They return None for unsupported steps.
 PRE_TOKENIZERS: dict[str, Callable[[Mapping], PreTokenizer | None]] = {
-    "BertPreTokenizer": split_bert,
+    "BertPreTokenizer": lambda step: split_runs("punctuation", "white_space", is_isolated=True),
     "ByteLevel": make_byte_level,
     "Metaspace": make_metaspace,
     "Split": split_pattern,
     "UnicodeScripts": split_scripts,
-    "Whitespace": split_whitespace,
+    "Whitespace": lambda step: split_runs("word_character", "bpe_space"),  # \w+|[^\w\s]+
     **dict.fromkeys((*KINDS, "CharDelimiterSplit"), split_at_kind),
 }
 

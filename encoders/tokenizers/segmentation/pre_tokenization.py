@@ -12,7 +12,7 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.normalization import FIRST_ALONE, FIRST_SPACE
-from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
+from encoder_zoo.encoders.tokenizers.text.ragged import make_index_mask, shift_left, shift_right
 
 OTHER, LETTER, NUMBER, SPACE = range(4)
 
@@ -54,13 +54,10 @@ def find_byte_level_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Ten
     before_solid = ~shift_left(is_space, 1, True) & ~shift_left(row_starts, 1, True)
     space_starts = (last_kind != SPACE) | before_solid
 
-    positions, letters = find_contractions(codes, (last_kind != OTHER) & ~after_blank, row_starts)
-    run_starts = tf.pad((last_kind != kinds) & ~after_blank, [[0, 4]])
-    for i, starts in ((1, letters < 1), (2, letters < 2), (3, letters == 2)):
-        known = tf.boolean_mask(positions + i, letters >= i - 1)[:, None]
-        starts = tf.boolean_mask(starts, letters >= i - 1)
-        run_starts = tf.tensor_scatter_nd_update(run_starts, known, starts)
-    starts = tf.where(is_space, space_starts, run_starts[: tf.size(codes)])
+    may_open = (last_kind != OTHER) & ~after_blank
+    contracted, after_contraction = find_contractions(codes, may_open, row_starts)
+    run_starts = (last_kind != kinds) & ~after_blank & ~shift_right(contracted, 1, False)
+    starts = tf.where(is_space, space_starts, run_starts | after_contraction)
     return tf.cast(tf.where(starts | row_starts)[:, 0], tf.int32)
 
 
@@ -75,13 +72,13 @@ def find_contractions(
         row_starts: Boolean tensor of shape (N,). True for the first character in each text.
 
     Returns:
-        Tuple with the positions of apostrophes (A,) and the number of letters (A,) after them.
+        Two masks (N,): apostrophes in contractions, and characters after contractions.
 
     Example:
         >>> codes = tf.constant([ord(c) for c in "I'll'x"])
-        >>> positions, letters = find_contractions(codes, tf.fill([6], True), tf.range(6) == 0)
-        >>> positions.numpy().tolist(), letters.numpy().tolist()
-        ([1], [2])
+        >>> masks = find_contractions(codes, tf.fill([6], True), tf.range(6) == 0)
+        >>> [tf.where(mask)[:, 0].numpy().tolist() for mask in masks]
+        [[1], [4]]
     """
     positions = tf.cast(tf.where((codes == ord("'")) & may_open)[:, 0], tf.int32)
     codes = tf.concat([codes, [-1, -1]], 0)
@@ -97,8 +94,9 @@ def find_contractions(
         functools.reduce(operator.or_, map(follows, suffixes))
         for suffixes in ("stmd", ("re", "ve", "ll"))
     )
-    letters = tf.where(one, 1, tf.where(two, 2, 0))
-    return tf.boolean_mask(positions, letters > 0), tf.boolean_mask(letters, letters > 0)
+    positions, two = tf.boolean_mask(positions, one | two), tf.boolean_mask(two, one | two)
+    after, size = positions + 2 + tf.cast(two, tf.int32), tf.size(row_starts)
+    return make_index_mask(positions, size), make_index_mask(after, size)
 
 
 def find_llama_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
@@ -133,10 +131,12 @@ def find_llama_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) 
     after_blank = shift_right(codes == ord(" "), 1, False) & ~row_starts
     others = (kinds == OTHER) & first & ~after_blank
     joins_letters = others & (next_kind == LETTER)
-    contracted, contraction_ends = _find_contractions(codes, joins_letters, row_starts)
+    lower = tf.where((codes >= ord("A")) & (codes <= ord("Z")), codes + 32, codes)
+    lower = tf.where(codes == ord("ſ"), ord("s"), lower)  # as in Unicode case folding
+    contracted, after_contraction = find_contractions(lower, joins_letters, row_starts)
     joins_letters |= (kinds == SPACE) & ~_is_line_break(codes)
     letters = (kinds == LETTER) & first & ~(shift_right(joins_letters, 1, False) & ~row_starts)
-    letters |= (kinds == LETTER) & contraction_ends
+    letters |= (kinds == LETTER) & after_contraction
     letters &= ~shift_right(contracted, 1, False)
 
     numbers = (kinds == NUMBER) & (_compute_run_positions(first) % 3 == 0)
@@ -154,18 +154,6 @@ def _compute_run_positions(first):
     starts = tf.cast(tf.where(first)[:, 0], tf.int32)
     positions = tf.range(tf.size(first))
     return positions - tf.gather(starts, tf.cumsum(tf.cast(first, tf.int32)) - 1)
-
-
-def _find_contractions(codes, may_open, row_starts):
-    """Return two masks (N,): apostrophes in contractions, and characters after contractions."""
-    lower = tf.where((codes >= ord("A")) & (codes <= ord("Z")), codes + 32, codes)
-    lower = tf.where(codes == ord("ſ"), ord("s"), lower)  # as in Unicode case folding
-    positions, letters = find_contractions(lower, may_open, row_starts)
-    size = tf.size(codes)
-    ones = tf.ones_like(positions)
-    contracted = tf.scatter_nd(positions[:, None], ones, [size]) > 0
-    ends = tf.scatter_nd((positions + letters + 1)[:, None], ones, [size + 1])[:size] > 0
-    return contracted, ends
 
 
 def _find_space_starts(codes, kinds, first, last_kind, is_end):

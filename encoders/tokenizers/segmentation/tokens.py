@@ -9,7 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import make_index_mask, shift_right
+from encoder_zoo.encoders.tokenizers.text.ragged import (
+    compute_row_ids,
+    make_index_mask,
+    shift_right,
+)
 
 
 class Tokens(NamedTuple):
@@ -53,9 +57,24 @@ class WordTokens(NamedTuple):
         """
         is_same = self.ids == token_id
         first = make_index_mask(self.splits[:-1], tf.size(self.ids))
-        keep = ~(is_same & shift_right(is_same, 1, False)) | first
-        splits = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int32))], 0)
-        ids, starts = tf.boolean_mask(self.ids, keep), tf.boolean_mask(self.starts, keep)
+        return self._keep(self.ids, ~(is_same & shift_right(is_same, 1, False)) | first)
+
+    def replace_words(self, ids: tf.Tensor) -> WordTokens:
+        """Replace all tokens in a word by a single token if the word has an id (W,) other than -1.
+
+        Example:
+            >>> tokens = [tf.constant(part) for part in ([4, 5, 6], [0, 1, 0], [0, 2, 3])]
+            >>> replaced = WordTokens(*tokens).replace_words(tf.constant([7, -1]))
+            >>> [part.numpy().tolist() for part in replaced]
+            [[7, 6], [0, 0], [0, 1, 2]]
+        """
+        whole = tf.gather(ids, compute_row_ids(self.splits, tf.size(self.ids)))  # (T,)
+        return self._keep(tf.where(whole < 0, self.ids, whole), (whole < 0) | (self.starts == 0))
+
+    def _keep(self, ids: tf.Tensor, kept: tf.Tensor) -> WordTokens:
+        """Select tokens with a boolean tensor (T,)."""
+        splits = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int32))], 0)
+        ids, starts = tf.boolean_mask(ids, kept), tf.boolean_mask(self.starts, kept)
         return WordTokens(ids, starts, tf.gather(splits, self.splits))
 
 

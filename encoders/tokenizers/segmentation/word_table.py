@@ -140,35 +140,30 @@ def remove_duplicates(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(tf.where(chosen)[:, 0], tf.int32), tf.gather(number, first)
 
 
-ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each of these characters is a word
-# Remove these characters before the split, since TensorFlow splits at two of them.
-DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+TextSplitter = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
-class WholeWordLookup(tf.Module):
-    """Maps texts to ids with a lookup table for whole words if possible.
+class WordLookup(tf.Module):
+    """Maps texts to ids with a lookup table for words with a single token.
 
-    TensorFlow string ops are used to split texts at ASCII spaces and punctuation. Normalization and
-    pre-tokenization only apply to the parts between these characters. Parts that are found in the
-    table do not need to be normalized. All other parts are passed to a slower function.
+    Parts that are found in the table are neither normalized nor split by the model. All other parts
+    are passed to a slower function.
 
     Args:
-        words: Dict mapping words to ids. Words must be a single token, and must not be changed by
-            normalization.
-        lowercase: Boolean. Whether to lower-case texts first.
-        clean_text: Boolean. Whether to remove control characters first. Defaults to True.
+        words: Dict mapping words to ids.
+        split: Function to split texts (B,) into parts (P,) that can be tokenized separately, with
+            row splits (B + 1,). See `split_for_bert` and `split_at_white_space`.
 
     Example:
-        >>> words = WholeWordLookup({"cats": 7, "!": 8}, lowercase=True)
+        >>> words = WordLookup({"cats": 7, "!": 8}, split_for_bert(lowercase=True))
         >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
         >>> words.look_up_ids(tf.constant(["Cats!!", "cats, cats"]), slow).to_list()
         [[7, 8, 8], [7, 1, 2, 7]]
     """
 
-    def __init__(self, words: Mapping[str, int], lowercase: bool, clean_text: bool = True):
+    def __init__(self, words: Mapping[str, int], split: TextSplitter):
         super().__init__()
-        self._clean_text = clean_text
-        self._lowercase = lowercase
+        self._split = split
         # TensorFlow does not allow empty tables. Spaces will never be looked up.
         keys, ids = tf.constant([" ", *words]), tf.constant([-1, *words.values()], tf.int32)
         self._table = HashTable(keys, ids, default_value=-1)
@@ -183,7 +178,7 @@ class WholeWordLookup(tf.Module):
             slow: Callable. Takes parts (P,) that are not in the table, without duplicates, and
                 returns ids (P, None).
         """
-        parts, splits = self._split_texts(texts)
+        parts, splits = self._split(texts)
         ids = self._table.lookup(parts)
         ids, splits = tf.cond(
             tf.reduce_all(ids >= 0),
@@ -191,19 +186,6 @@ class WholeWordLookup(tf.Module):
             lambda: replace_missing(ids, splits, parts, slow),
         )
         return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
-
-    def _split_texts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Split texts at ASCII spaces and punctuation, to parts (P,) and row splits (B + 1,)."""
-        if self._clean_text:
-            texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
-        texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
-        return split_at_spaces(tf.strings.regex_replace(texts, ALONE_IN_ASCII, r" \1 "))
-
-
-def split_at_spaces(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Split texts (B,) at ASCII white space, and return parts (P,) and row splits (B + 1,)."""
-    positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
-    return parts, tf.searchsorted(positions[:, 0], tf.range(shape[0] + 1), out_type=tf.int64)
 
 
 def replace_missing(
@@ -218,68 +200,62 @@ def replace_missing(
     return ids, tf.cast(tf.gather(part_splits, splits), tf.int64)
 
 
+ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each of these characters is a word
+# Remove these characters before the split, since TensorFlow splits at two of them.
+DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 SPLITTING = " \t\n\x0b\x0c\r"  # white space in tf.strings.split
-QUOTE_PAIRS = ("``", "''")  # replaced by a quotation mark in ALBERT
 
 
-class WhitespaceWordLookup(WholeWordLookup):
-    """Maps texts to ids with a lookup table for words between ASCII white space.
-
-    In rare cases, normalization depends on white space, for example if it is followed by a
-    combining mark. If this happens for any text in a batch, all texts are passed to the slower
-    function.
+def split_for_bert(lowercase: bool, clean_text: bool = True) -> TextSplitter:
+    """Create a function to split texts at ASCII spaces and punctuation.
 
     Args:
-        words: Dict mapping words to ids. Words must be a single token.
+        lowercase: Boolean. Whether to lower-case ASCII letters.
+        clean_text: Boolean. Whether to remove control characters first. Defaults to True.
+    """
+
+    def split(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        if clean_text:
+            texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
+        texts = tf.strings.lower(texts) if lowercase else texts
+        return split_at_spaces(tf.strings.regex_replace(texts, ALONE_IN_ASCII, r" \1 "))
+
+    return split
+
+
+def split_at_white_space(
+    rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]], lowercase: bool
+) -> TextSplitter:
+    """Create a function to split texts at ASCII white space.
+
+    In rare cases, normalization depends on white space, for example if it is followed by a
+    combining mark. If this happens for any text in a batch, no text is split.
+
+    Args:
         rules: Dict with normalizer rules. See `read_charsmap`.
         mapping: Dict mapping code points to lists of code points. This is applied before the rules.
-        lowercase: Boolean. Whether to lower-case texts first.
+        lowercase: Boolean. Whether to lower-case ASCII letters.
 
     Example:
-        >>> words = WhitespaceWordLookup({"cat": 7, "½": 8}, {"½": "1/2"}, {}, lowercase=False)
-        >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
-        >>> words.look_up_ids(tf.constant(["cat  cat", "½ cat"]), slow).to_list()
-        [[7, 7], [1, 2, 7]]
+        >>> split = split_at_white_space({"½": "1/2"}, {}, lowercase=False)
+        >>> [part.numpy().tolist() for part in split(tf.constant(["a  cat", "b"]))]
+        [[b'a', b'cat', b'b'], [0, 2, 3]]
     """
+    joining = make_joining_pattern(rules, mapping)
 
-    def __init__(
-        self,
-        words: Mapping[str, int],
-        rules: Mapping[str, str],
-        mapping: Mapping[int, Sequence[int]],
-        lowercase: bool,
-    ):
-        kept = find_unchanged_words([word for word in words if word], rules, mapping)
-        super().__init__({word: words[word] for word in kept}, lowercase)
-        self._joining = make_joining_pattern(rules, mapping)
+    def split(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        texts = tf.strings.lower(texts) if lowercase else texts
+        whole = texts, tf.range(tf.size(texts, tf.int64) + 1)
+        joins = tf.strings.regex_full_match(texts, joining)
+        return tf.cond(tf.reduce_any(joins), lambda: whole, lambda: split_at_spaces(texts))
 
-    def _split_texts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Split texts at white space if possible, and return parts (P,) and row splits (B + 1,)."""
-        texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
-
-        def whole() -> tuple[tf.Tensor, tf.Tensor]:
-            return texts, tf.range(tf.size(texts, tf.int64) + 1)
-
-        joins = tf.strings.regex_full_match(texts, self._joining)
-        return tf.cond(tf.reduce_any(joins), whole, lambda: split_at_spaces(texts))
+    return split
 
 
-def find_unchanged_words(
-    words: Sequence[str], rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]
-) -> list[str]:
-    """Return the non-empty words that normalization does not change and that are not split.
-
-    Example:
-        >>> find_unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
-        ['cat']
-    """
-    changes = mark_members("extends") | mark_members("prepends") | mark_members("ends_grapheme")
-    changes |= mark_members("white_space")
-    changes[[ord("▁"), *mapping, *(ord(key) for key in rules if len(key) == 1)]] = True
-    spellings = PackedWords.from_texts(words)
-    changed = np.logical_or.reduceat(changes[spellings.symbols], spellings.starts)
-    pairs = [any(pair in word for pair in QUOTE_PAIRS) for word in words]
-    return [w for w, c, p in zip(words, changed, pairs, strict=True) if not c and not p]
+def split_at_spaces(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Split texts (B,) at ASCII white space, and return parts (P,) and row splits (B + 1,)."""
+    positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
+    return parts, tf.searchsorted(positions[:, 0], tf.range(shape[0] + 1), out_type=tf.int64)
 
 
 def make_joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:

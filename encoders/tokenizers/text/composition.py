@@ -21,11 +21,10 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.normalization import (
-    COMPLEX,
-    KIND_SHIFT,
+    FIRST_COMPLEX,
     ORDER_MASK,
     ORDER_SHIFT,
-    expand_characters,
+    Expansions,
     rank_combining_classes,
     sort_combining_marks,
     unpack_codes,
@@ -58,8 +57,7 @@ class UnicodeNormalizer(tf.Module):
         self._first_affected = int(np.flatnonzero(affected)[0])
         self._is_affected = CodePointTable(affected)
         self._packed = CodePointTable(tables.packed_results)
-        self._expansions = tf.constant(tables.expansions)
-        self._splits = tf.constant(tables.expansion_splits)
+        self._expansions = Expansions(tables.expansions)
         self._may_follow = CodePointTable(tables.may_follow)
         self._pairs = tf.constant(tables.pairs)
         self._composites = tf.constant(tables.composites)
@@ -78,12 +76,12 @@ class UnicodeNormalizer(tf.Module):
     def _normalize(self, chars: Characters) -> Characters:
         owners = tf.range(tf.size(chars.codes))
         parts = chars._replace(codes=self._packed(chars.codes), starts=owners)
-        parts = expand_characters(parts, self._expansions, self._splits)
+        parts = self._expansions.expand(parts)
         # Only the first part of a character has a span. Mark all other parts with a flag.
         is_other = tf.cast(parts.starts == shift_right(parts.starts, 1, -1), tf.int32)
-        flags = tf.bitwise.left_shift(is_other, KIND_SHIFT)
+        flags = FIRST_COMPLEX * is_other
         parts = sort_combining_marks(parts._replace(codes=parts.codes + flags))
-        taken = 1 - tf.bitwise.right_shift(parts.codes, KIND_SHIFT)  # number of characters per part
+        taken = 1 - parts.codes // FIRST_COMPLEX  # number of characters per part
         codes, kept = unpack_codes(parts.codes), tf.range(tf.size(parts.codes))
         if self._composes:
             codes, target = self._compose_pairs(parts)
@@ -171,8 +169,7 @@ class CompositionTables(NamedTuple):
             decomposing.
         packed_results: Array with shape (code points,). Combining order and code point, or an
             expansion index.
-        expansions: Array with combining order and code point for the parts of each character.
-        expansion_splits: Array with start positions for each expansion.
+        expansions: List with combining order and code point for the parts of each character.
         may_follow: Array with shape (code points,). 1 if a character can be composed with an
             earlier character.
         pairs: Ascending int64 array. Pairs of code points that can be composed.
@@ -182,8 +179,7 @@ class CompositionTables(NamedTuple):
     affected: np.ndarray
     decomposed: np.ndarray
     packed_results: np.ndarray
-    expansions: np.ndarray
-    expansion_splits: np.ndarray
+    expansions: list[list[int]]
     may_follow: np.ndarray
     pairs: np.ndarray
     composites: np.ndarray
@@ -196,13 +192,11 @@ def get_composition_tables(compatible: bool = False) -> CompositionTables:
     packed = np.arange(NUM_CODE_POINTS, dtype=np.int32)
     for code, order in orders.items():
         packed[code] |= order << ORDER_SHIFT
-    expansions, splits = [], [0]
+    expansions = []
     whole = load_compatible_decompositions() if compatible else load_decompositions()
     for entry, (code, parts) in enumerate(whole.items()):
-        expansions += parts
-        splits.append(len(expansions))
-        packed[code] = COMPLEX << KIND_SHIFT | entry
-    marked = np.array([orders.get(int(part), 0) for part in expansions]) << ORDER_SHIFT
+        expansions.append([part | orders.get(part, 0) << ORDER_SHIFT for part in parts])
+        packed[code] = FIRST_COMPLEX | entry
 
     pairs = _find_composites(never)
     keys = sorted(pairs)
@@ -219,8 +213,7 @@ def get_composition_tables(compatible: bool = False) -> CompositionTables:
         affected.astype(np.int32),
         decomposed.astype(np.int32),
         packed,
-        (np.array(expansions) | marked).astype(np.int32),
-        np.array([*splits, splits[-1]], np.int32),
+        expansions,
         may_follow,
         np.array([first << 21 | second for first, second in keys], np.int64),
         np.array([pairs[key] for key in keys], np.int32),

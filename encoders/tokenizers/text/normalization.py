@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +17,6 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     load_unicode_data,
     mark_members,
 )
-from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
     compute_row_ids,
     keep_every_other,
@@ -92,6 +93,47 @@ FIRST_ALONE, FIRST_SPACE, FIRST_DROPPED, FIRST_MARK, FIRST_COMPLEX = (
 )
 
 
+class Expansions(tf.Module):
+    """A numbered list of code point sequences.
+
+    Args:
+        sequences: List of sequences of code points, or of packed characters.
+    """
+
+    def __init__(self, sequences: Sequence[Sequence[int]]):
+        super().__init__()
+        lengths = [len(sequence) for sequence in sequences]
+        flat = np.fromiter(itertools.chain.from_iterable(sequences), np.int32)
+        self._flat = tf.constant(np.append(flat, np.int32(0)))
+        self._splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
+
+    def get_lengths(self, entries: tf.Tensor) -> tf.Tensor:
+        """Return the number of code points for each entry."""
+        return tf.gather(self._splits, entries + 1) - tf.gather(self._splits, entries)
+
+    def get_codes(self, entries: tf.Tensor, within: tf.Tensor) -> tf.Tensor:
+        """Return one code point for each entry."""
+        positions = tf.gather(self._splits, entries) + within
+        return tf.gather(self._flat, tf.minimum(positions, tf.size(self._flat) - 1))
+
+    def expand(self, chars: Characters) -> Characters:
+        """Replace packed characters from `FIRST_COMPLEX` on by sequences with the same span."""
+        is_complex = chars.codes >= FIRST_COMPLEX
+        entry = tf.where(is_complex, unpack_codes(chars.codes), 0)
+        lengths = tf.where(is_complex, self.get_lengths(entry), 1)
+        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
+        owner = compute_row_ids(splits, splits[-1])
+        within = tf.range(splits[-1]) - tf.gather(splits, owner)
+        codes = self.get_codes(tf.gather(entry, owner), within)
+        return Characters(
+            tf.where(tf.gather(is_complex, owner), codes, tf.gather(chars.codes, owner)),
+            tf.gather(chars.starts, owner),
+            tf.gather(chars.ends, owner),
+            tf.gather(splits, chars.row_splits),
+            chars.original_splits,
+        )
+
+
 class BertNormalizer(tf.Module):
     """Normalizes characters like `BertNormalizer` in `tokenizers`, and adds the character kinds.
 
@@ -117,13 +159,12 @@ class BertNormalizer(tf.Module):
         super().__init__()
         tables = get_normalization_tables(lowercase, strip_accents, split_chinese, clean_text)
 
-        def numbered(packed: np.ndarray) -> np.ndarray:
-            called = packed & ~CODE_MASK | numbers[packed & CODE_MASK]
-            return np.where(packed < FIRST_COMPLEX, called, packed)
+        def number(packed):
+            return packed & ~CODE_MASK | numbers[packed & CODE_MASK]
 
-        self._table = CodePointTable(numbered(tables.packed_results))
-        self._expansions = tf.constant(numbered(np.array([*tables.expansions, 0], np.int32)))
-        self._expansion_splits = tf.constant([*tables.expansion_splits, 0], tf.int32)
+        packed = tables.packed_results
+        self._table = CodePointTable(np.where(packed < FIRST_COMPLEX, number(packed), packed))
+        self._expansions = Expansions([[*map(number, parts)] for parts in tables.expansions])
 
     def __call__(self, chars: Characters) -> Characters:
         """Return packed characters with the kinds WORD, ALONE and SPACE."""
@@ -143,34 +184,7 @@ class BertNormalizer(tf.Module):
     def _expand(self, chars: Characters) -> Characters:
         """Remove DROPPED characters, and expand COMPLEX characters."""
         chars = chars.where((chars.codes < FIRST_DROPPED) | (chars.codes >= FIRST_MARK))
-        return expand_characters(chars, self._expansions, self._expansion_splits)
-
-
-def expand_characters(chars: Characters, expansions: tf.Tensor, splits: tf.Tensor) -> Characters:
-    """Replace COMPLEX characters by expansions with the same span.
-
-    Args:
-        chars: Packed `Characters`. A COMPLEX character contains an expansion index instead of a
-            code point.
-        expansions: int32 tensor. Packed characters for all expansions.
-        splits: int32 tensor. The start position for each expansion, with two additional values.
-    """
-    is_complex = chars.codes >= FIRST_COMPLEX
-    entry = tf.where(is_complex, unpack_codes(chars.codes), 0)
-    first = tf.gather(splits, entry)
-    lengths = tf.where(is_complex, tf.gather(splits, entry + 1) - first, 1)
-    positions = tf.concat([[0], tf.cumsum(lengths)], 0)
-    begins, num = positions[:-1], positions[-1]
-    owner = compute_row_ids(positions, num)
-    within = tf.range(num) - tf.gather(begins, owner)
-    parts = tf.gather(expansions, tf.gather(first, owner) + within)
-    return Characters(
-        tf.where(tf.gather(is_complex, owner), parts, tf.gather(chars.codes, owner)),
-        tf.gather(chars.starts, owner),
-        tf.gather(chars.ends, owner),
-        tf.gather(positions, chars.row_splits),
-        chars.original_splits,
-    )
+        return self._expansions.expand(chars)
 
 
 def unpack_codes(packed: tf.Tensor) -> tf.Tensor:
@@ -205,8 +219,7 @@ class NormalizationTables:
     Attributes:
         packed_results: int32 array of shape (code points,). Result for each character. For
             COMPLEX characters, this contains an expansion index.
-        expansions: List of packed characters for all expansions.
-        expansion_splits: List of start positions for each expansion.
+        expansions: List of sequences of packed characters.
     """
 
     def __init__(self, lowercase: bool, strip_accents: bool, split_chinese: bool, clean_text: bool):
@@ -216,8 +229,7 @@ class NormalizationTables:
         self.chinese = mark_members("chinese") & split_chinese
         self.kinds = np.where(mark_members("punctuation"), ALONE, WORD)
         self.kinds[mark_members("mark") & strip_accents] = MARK
-        self.expansions: list[int] = []
-        self.expansion_splits = [0]
+        self.expansions: list[list[int]] = []
 
         kinds = np.where(self.chinese, ALONE, self.kinds)
         kinds[mark_members("space" if clean_text else "white_space")] = SPACE
@@ -226,21 +238,6 @@ class NormalizationTables:
         for code in sorted({*self.parts, *self.orders, *map(int, self.lower)}):
             if kinds[code] not in (SPACE, DROPPED):
                 self.packed_results[code] = self._pack_result(code)
-
-    def select_unchanged(self, words: list[str]) -> list[str]:
-        """Return words that are not changed by normalization and will not be split.
-
-        Example:
-            >>> tables = get_normalization_tables(True, True, split_chinese=True, clean_text=True)
-            >>> tables.select_unchanged(["cafe", "café", "Cafe", "!", "a!", "中", "中国"])
-            ['cafe', '!', '中']
-        """
-        spellings = PackedWords.from_texts(words)
-        codes, starts = spellings.symbols, spellings.starts
-        whole = np.logical_and.reduceat(self.packed_results[codes] == codes, starts)
-        alone = self.packed_results[codes[starts]] == (ALONE << KIND_SHIFT | codes[starts])
-        keep = whole | (alone & (spellings.lengths == 1))
-        return [word for word, kept in zip(words, keep, strict=True) if kept]
 
     def _pack_result(self, code: int) -> int:
         """Return the packed result for a character. Results with several parts are expansions."""
@@ -251,9 +248,8 @@ class NormalizationTables:
                 return parts[0]
             if len(kept) == 1 and not get_combining_order(kept[0]):
                 return kept[0]
-        self.expansions += parts
-        self.expansion_splits.append(len(self.expansions))
-        return COMPLEX << KIND_SHIFT | len(self.expansion_splits) - 2
+        self.expansions.append(parts)
+        return FIRST_COMPLEX | len(self.expansions) - 1
 
     def _lower_case(self, code: int, part: int) -> list[int]:
         """Return packed lower-case characters for a part of a decomposition."""

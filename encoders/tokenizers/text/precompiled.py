@@ -15,39 +15,19 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.charsmap import MAX_GRAPHEME_BYTES
-from encoder_zoo.encoders.tokenizers.text.normalization import FIRST_COMPLEX, expand_characters
+from encoder_zoo.encoders.tokenizers.text.normalization import (
+    CODE_MASK,
+    FIRST_COMPLEX,
+    Expansions,
+)
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
 from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids, shift_left, shift_right
 
 # A code point or an expansion index is packed in an int32, together with flags.
-CODE_MASK = 2**21 - 1
 KEY, ENDS, EXTENDS, PREPENDS, RETURN, COMPLEX = (1 << bit for bit in range(21, 27))
 GRAPHEME = EXTENDS  # lower values can be handled with a table lookup
 SIGNS = (0xA9, 0xAE)  # pictographs with two bytes
 JOINER, RETURN_CODE, NEWLINE = 0x200D, 0x0D, 0x0A
-
-
-class Expansions(tf.Module):
-    """A numbered list of code point sequences.
-
-    Args:
-        sequences: List of code point sequences.
-    """
-
-    def __init__(self, sequences: Sequence[Sequence[int]]):
-        super().__init__()
-        lengths = [len(sequence) for sequence in sequences]
-        self.flat = tf.constant([c for sequence in sequences for c in sequence] + [0], tf.int32)
-        self.splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
-
-    def get_lengths(self, entries: tf.Tensor) -> tf.Tensor:
-        """Return the number of code points for each entry."""
-        return tf.gather(self.splits, entries + 1) - tf.gather(self.splits, entries)
-
-    def get_codes(self, entries: tf.Tensor, within: tf.Tensor) -> tf.Tensor:
-        """Return one code point for each entry."""
-        positions = tf.gather(self.splits, entries) + within
-        return tf.gather(self.flat, tf.minimum(positions, tf.size(self.flat) - 1))
 
 
 class CharacterMap(tf.Module):
@@ -65,13 +45,15 @@ class CharacterMap(tf.Module):
 
     def __init__(self, mapping: Mapping[int, Sequence[int]]):
         super().__init__()
-        several = {code: codes for code, codes in mapping.items() if len(codes) != 1}
         packed = np.arange(NUM_CODE_POINTS, dtype=np.int32)
+        numbers: dict[tuple[int, ...], int] = {}
         for code, codes in mapping.items():
-            packed[code] = codes[0] if len(codes) == 1 else 0
-        packed[list(several)] = FIRST_COMPLEX | np.arange(len(several), dtype=np.int32)
+            if len(codes) == 1:
+                packed[code] = codes[0]
+            else:
+                packed[code] = FIRST_COMPLEX | numbers.setdefault(tuple(codes), len(numbers))
         self._table = CodePointTable(packed)
-        self._expansions = Expansions(list(several.values()))
+        self._expansions = Expansions(list(numbers))
 
     def __call__(self, chars: Characters) -> Characters:
         """Apply the mapping to all characters."""
@@ -80,7 +62,7 @@ class CharacterMap(tf.Module):
         return tf.cond(
             tf.reduce_max(packed) < FIRST_COMPLEX,
             lambda: mapped,
-            lambda: expand_characters(mapped, expansions.flat, expansions.splits),
+            lambda: expansions.expand(mapped),
         )
 
 
