@@ -221,8 +221,6 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     def _run_block(self, block, x, context, training):
         if training and self._checkpoints_gradients:
             return recompute_block(block, x, context)  # this saves memory
-        if "family" not in vars(type(self)):  # custom blocks can add losses, which a trace loses
-            return super()._run_block(block, x, context, training)
         return call_block(block, x, context, training)
 
     def __call__(self, inputs, *args, **kwargs):
@@ -464,7 +462,8 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
         """Reduce the memory required for training, at the cost of computing time.
 
         Each block only stores its inputs. For the gradients, all other values are computed again.
-        This does not change the results. Call this method before `fit`.
+        This does not change the results. Call this method before `fit`, which raises a ValueError
+        if a block adds losses with `add_loss`.
 
         Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
 

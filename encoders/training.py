@@ -50,6 +50,9 @@ def recompute_block(
     Returns:
         Tensor of shape (B, L, D).
 
+    Raises:
+        ValueError: If the block adds losses with `add_loss`.
+
     Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
     """
     # `keras.remat` calls the block twice. To use the same dropout mask, the block is called as a
@@ -75,9 +78,16 @@ def recompute_block(
         given = dict(zip(floats, differentiable, strict=True))
         leaves_now = [given.get(i, leaf) for i, leaf in enumerate(leaves)]
         mapping = [*zip(block.weights, weights, strict=True), *states]
-        with keras.StatelessScope(state_mapping=mapping):
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
             now = keras.tree.pack_sequence_as(dict(context), leaves_now)
-            return block(x, training=True, **now)
+            y = block(x, training=True, **now)
+        if scope.losses:
+            raise ValueError(
+                f"A layer in {type(block).__name__} {block.name!r} adds a loss, which is not "
+                "supported with gradient checkpointing. Train without "
+                "`enable_gradient_checkpointing`."
+            )
+        return y
 
     # Pass copies, because TensorFlow counts the gradient of a variable twice in eager mode.
     weights = [ops.copy(weight) for weight in block.weights]
@@ -105,21 +115,23 @@ def call_block(
     is_described = isinstance(block, ConfigFromSignature)
     if functions is None or not is_described or tf.executing_eagerly():
         return block(x, training=training, **context)
-    variables = block.variables  # including the states of random generators
+    # The variables include the states of random generators.
+    variables = [*block.variables, *block.metrics_variables]
 
     def call(x, values):
         mapping = list(zip(variables, values, strict=True))
-        with keras.StatelessScope(state_mapping=mapping) as scope:
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
             y = block(x, training=training, **context)
             now = [scope.get_current_value(variable) for variable in variables]
-        return y, {i: v for i, v in enumerate(now) if v is not values[i]}
+        return y, {i: v for i, v in enumerate(now) if v is not values[i]}, scope.losses
 
     # The tensors in the context are captured, because many blocks share them.
     key = _describe_block(block), training, *map(id, keras.tree.flatten(dict(context)))
     function = functions.setdefault(key, tf.function(call, autograph=False))
-    y, changed = function(x, [variable.value for variable in variables])
+    y, changed, losses = function(x, [variable.value for variable in variables])
     for i, value in changed.items():
         variables[i].assign(value)
+    block.add_loss(losses)
     return y
 
 

@@ -601,7 +601,7 @@ def build_metrics(task, dataset: tf.data.Dataset) -> None:
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     symbols = keras.tree.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x)
-    y_pred = task.compute_output_spec(symbols)
+    y_pred = task(symbols)  # forgets the losses that layers added in the graph of `predict`
     if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
         # The sizes in streams are unknown. If labels and outputs have the same rank, the labels get
         # the sizes of the outputs.

@@ -361,6 +361,63 @@ def test_blocks_that_are_not_alike_are_traced_each(name, one_by_one, monkeypatch
     assert len(traced) == count + 2
 
 
+class PenalizedBlock(EncoderBlock):
+    """A block with a loss of its own: the square of a weight that nothing else reads."""
+
+    def build(self, shape):
+        super().build(shape)
+        value = keras.initializers.Constant(int(self.name.removeprefix("block_")) + 1)
+        self.start = self.add_weight(shape=(), initializer=value, name="start")
+        self.seen = keras.metrics.Sum(name=f"seen_{self.name}")
+
+    def call(self, x, *args, **kwargs):
+        self.add_loss(keras.ops.square(self.start))
+        self.seen.update_state(self.start)
+        return super().call(x, *args, **kwargs)
+
+
+def make_penalized_block(self, i):
+    return super(ez.BertBackbone, self).make_block(i, PenalizedBlock)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class PenalizedBackbone(ez.BertBackbone):
+    make_block = make_penalized_block
+
+
+@pytest.fixture(params=["family", "user"])
+def penalized(request, monkeypatch):
+    """A classifier with two penalized blocks, in a backbone of the package or of a user."""
+    if request.param == "family":
+        monkeypatch.setattr(ez.BertBackbone, "make_block", make_penalized_block)
+    cls = ez.BertBackbone if request.param == "family" else PenalizedBackbone
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    backbone = cls(len(TOKENS), **sizes, dropout=0.0, attention_dropout=0.0)
+    inputs = ez.SequenceClassifierPreprocessor(tokenizer())
+    return ez.SequenceClassifier(backbone, inputs, num_classes=2, dropout=0.0)
+
+
+def test_losses_and_metrics_of_blocks_that_share_a_trace(penalized):
+    x, y = sequence_data(8, 0)
+    blocks = penalized.backbone.blocks
+    penalized.compile(optimizer=keras.optimizers.SGD(0.1), metrics=[])
+    logits = penalized.predict(x, verbose=0)
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    of_labels = -np.log(chances[np.arange(8), y]).mean()
+    history = penalized.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0).history
+    assert history["loss"][0] == pytest.approx(of_labels + 1**2 + 2**2, rel=1e-5)
+    if keras.config.backend() != "jax":  # where Keras drops the metrics of layers
+        assert [float(block.seen.result()) for block in blocks] == [1, 2]
+    # The gradient of a square is twice the weight, and the learning rate is 0.1.
+    np.testing.assert_allclose([float(block.start) for block in blocks], [0.8, 1.6], rtol=1e-6)
+
+
+def test_losses_of_blocks_with_gradient_checkpointing(penalized):
+    penalized.backbone.enable_gradient_checkpointing()
+    with pytest.raises(ValueError, match="PenalizedBlock 'block_0'"):
+        penalized.fit(*sequence_data(8, 0), verbose=0)
+
+
 @pytest.mark.slow
 def test_graphs_of_fit_alone_run_as_they_were_traced(monkeypatch):
     """TensorFlow merges operations of `evaluate`; those of `fit` keep values for gradients."""
