@@ -17,7 +17,7 @@ from encoder_zoo.common.lazy import use_backend, use_numpy, xp
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import Verbosity
 from encoder_zoo.common.weights_lock import get_weights_lock
-from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
+from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, map_graph_batches
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
@@ -193,19 +193,18 @@ class KerasRunner:
         maker = self.task.batch_maker
 
         def inputs(arguments):
-            return get_inputs(maker.collate()(take_examples(*arguments)))
+            return get_inputs(maker.collate()(batch_shapes.take_examples(*arguments)))
 
         make = maker.get_graph("chosen", lambda: ShapePolymorphicFunction(inputs))
         with get_weights_lock(self.task).shared():
-            for indices in iterate_by_length(examples, batch_size or BATCH_SIZE):
+            for indices in batch_shapes.iterate_by_length(examples, batch_size or BATCH_SIZE):
                 yield indices, self._compute_outputs(make((examples, indices)))
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
         """Compute the outputs for columns of texts (N,), N >= 1, that `encode` converts."""
         if texts[0].shape[0] <= batch_size:
             return self._predict_few(texts, encode)
-        indices, outputs = zip(*self.run_examples(encode(texts), batch_size), strict=True)
-        return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
+        return batch_shapes.join_batches(self.run_examples(encode(texts), batch_size))
 
 
 def compute_text_outputs_in_graph(

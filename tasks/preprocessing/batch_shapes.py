@@ -301,6 +301,20 @@ def iterate_by_length(
         yield order[start:]
 
 
+def join_batches(batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Concatenate the outputs of at least one batch, in the order of the examples.
+
+    Args:
+        batches: Iterable of tuples with the example indices (B,) and the outputs (B, ...).
+
+    Example:
+        >>> join_batches([(np.array([1, 2]), np.array([0.5, 0.6])), (np.array([0]), np.ones(1))])
+        array([1. , 0.5, 0.6])
+    """
+    indices, outputs = zip(*batches, strict=True)
+    return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
+
+
 def combine_candidates(examples: dict, firsts: xp.Tensor, others: xp.RaggedTensor) -> dict:
     """Combine examples of single texts into rows with a first text and candidate texts.
 

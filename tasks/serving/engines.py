@@ -20,7 +20,7 @@ from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.machine import count_cores
 from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
+from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 
@@ -290,15 +290,15 @@ class EngineRunner:
         """Compute the outputs for columns of texts, which `encode` converts to examples."""
         if not len(texts[0]):
             return np.zeros([0, *(size or 0 for size in self.session.output_shape[1:])], "float32")
-        indices, outputs = zip(*self.run_examples(encode(texts), batch_size), strict=True)
-        return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
+        return batch_shapes.join_batches(self.run_examples(encode(texts), batch_size))
 
     def run_examples(
         self, examples: dict, batch_size: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the example indices (B,) and outputs of each batch, longest examples first."""
+        size = batch_size or BATCH_SIZE
         is_fixed = self.session.only_batch or self.preprocessor.sequence_length
         max_padding = math.inf if is_fixed else MAX_PADDING
-        for indices in iterate_by_length(examples, batch_size or BATCH_SIZE, max_padding):
-            inputs = self.preprocessor.collate(take_examples(examples, indices))
+        for indices in batch_shapes.iterate_by_length(examples, size, max_padding):
+            inputs = self.preprocessor.collate(batch_shapes.take_examples(examples, indices))
             yield indices, self.session.run({n: np.asarray(v) for n, v in inputs.items()})
