@@ -10,7 +10,7 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid, quote
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.encoders.core import Encoder
     from encoder_zoo.encoders.tokenizers import TokenizerClass
 
 LEARNING_RATE = 5e-5  # peak value in Devlin et al. 2019, appendix A.3
@@ -38,7 +38,7 @@ class Hidden:
     norm: str | None = None
     bias: bool = True
     after_dropout: bool = False
-    stddev: Callable[[Backbone], float] | None = None
+    stddev: Callable[[Encoder], float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Head:
     tied_bias_axes: int = 1
     tied_bias_may_be_absent: bool = False
     first_norm: str | None = None
-    stddev: Callable[[Backbone], float] | None = None
+    stddev: Callable[[Encoder], float] | None = None
     pair: PairHead | None = None
     beam: BeamHead | None = None
     class_suffix: str | None = None
@@ -285,7 +285,7 @@ class Family:
     """
 
     name: str
-    backbone: type[Backbone]
+    backbone: type[Encoder]
     class_prefix: str
     prefix: str
     tensors: Mapping[str, str]

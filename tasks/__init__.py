@@ -33,19 +33,6 @@ TASKS = {
     "late_interaction": "tasks.embedding.late_interaction.LateInteraction",
     **BUILT_FROM_TASKS,
 }
-# name of the class of a task's answers: its module in this folder
-ANSWERS = {
-    "ClassAnswers": "classification.class_answers",
-    "TagAnswers": "tagging.tag_answers",
-    "QuestionAnswers": "question_answering.question_answers",
-    "MaskAnswers": "pretraining.mask_answers",
-    "DetectionAnswers": "pretraining.detection_answers",
-    "VectorAnswers": "embedding.vector_answers",
-    "TermAnswers": "embedding.term_answers",
-    "TokenAnswers": "embedding.token_answers",
-    "RankAnswers": "ranking.rank_answers",
-    "ChoiceAnswers": "ranking.choice_answers",
-}
 _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 
 

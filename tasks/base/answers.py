@@ -16,7 +16,6 @@ from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,7 +95,8 @@ class Answers:
             Defaults to False.
         instead_of_predict: Optional string. If `predict` only supports preprocessed inputs, the
             method to use for texts.
-        opened_class: Class of opened exports with these answers.
+        opened_class: Optional class of opened exports with these answers. If None, this is
+            `OpenedExport`.
         preprocessor: The task's preprocessor.
         runner: `Runner` that computes the outputs.
     """
@@ -105,7 +105,7 @@ class Answers:
     methods: ClassVar[tuple[str, ...]]
     returns_lists: ClassVar[bool] = False
     instead_of_predict: ClassVar[str | None] = None
-    opened_class: ClassVar[type[OpenedExport]] = OpenedExport
+    opened_class: ClassVar[type | None] = None
     preprocessor: Preprocessor
     runner: Runner
 

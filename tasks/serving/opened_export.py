@@ -39,7 +39,6 @@ from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
-from encoder_zoo.tasks import ANSWERS
 from encoder_zoo.tasks.preprocessing.prepared import check_values, convert_list, is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.engines import MASK_INPUTS, EngineRunner, Session, open_session
@@ -47,6 +46,19 @@ from encoder_zoo.tasks.serving.engines import MASK_INPUTS, EngineRunner, Session
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.answers import Answers
 
+# Maps the names of `Answers` classes to their modules in `tasks/`.
+ANSWERS = {
+    "ClassAnswers": "classification.class_answers",
+    "TagAnswers": "tagging.tag_answers",
+    "QuestionAnswers": "question_answering.question_answers",
+    "MaskAnswers": "pretraining.mask_answers",
+    "DetectionAnswers": "pretraining.detection_answers",
+    "VectorAnswers": "embedding.vector_answers",
+    "TermAnswers": "embedding.term_answers",
+    "TokenAnswers": "embedding.token_answers",
+    "RankAnswers": "ranking.rank_answers",
+    "ChoiceAnswers": "ranking.choice_answers",
+}
 EXPORT_KIND = "export"  # the task in the manifest
 Engine = Literal["onnx", "openvino", "litert"]
 # Maps a format to its model files. The first file is opened.
@@ -305,7 +317,8 @@ def open_export(
         session = _open_model(files, record.format, engine, spinning)
         files.check_unchanged()
     runner = EngineRunner(session, answers.preprocessor)
-    return answers.opened_class(record, dataclasses.replace(answers, runner=runner), engine)
+    cls = answers.opened_class or OpenedExport
+    return cls(record, dataclasses.replace(answers, runner=runner), engine)
 
 
 def read_record(files: FolderFiles, verify: bool) -> ExportRecord:

@@ -31,7 +31,6 @@ from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.tensorflow_private import separate_collectives
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.data import Source
     from encoder_zoo.tasks.training.metrics import ExactMetric
 
 logger = logging.getLogger(__name__)
@@ -270,16 +269,14 @@ class Distribution:
                 "keras.distribution.set_distribution(None)."
             )
 
-    def check_equal_batches(
-        self, model: keras.Model, metrics: list[ExactMetric], *sources: Source | None
-    ) -> None:
+    def check_equal_batches(self, model: keras.Model, metrics: list[ExactMetric], *sources) -> None:
         """Raise a ValueError if `torch.distributed` processes have different numbers of batches.
 
         Args:
             model: Model to train or evaluate.
             metrics: List of metrics that store examples. All processes reserve the same amount of
                 memory.
-            *sources: Data for training, validation or evaluation.
+            *sources: `Source` objects for training, validation or evaluation, or None.
 
         Raises:
             ValueError: If the processes have different numbers of batches. A process with more
