@@ -177,26 +177,34 @@ class SentencePieceTokenizer(Tokenizer):
         if "tokenizer.json" not in files and cls.model_file in files:
             path = str(files.folder / cls.model_file)
             tokenizer = cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
-            _check_textless(files, tokenizer.vocabulary, tokenizer.scores, roles)
-            return tokenizer
-        model, merges = files.get_part("model"), None
-        if model.get("type") == "BPE":
-            tokens, merges, textless = read_bpe_model(files, roles)
-            scores = cls._merge_scores(tokens, merges, textless)
         else:
-            tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
-        normalizers = [step.get("type") for step in files.get_steps("normalizer")]
-        cls._compare_model(files, tokens)
-        _check_textless(files, tokens, scores, roles)
-        return cls(
-            tokens,
-            scores,
-            precompiled_charsmap=find_charsmap(files),
-            byte_fallback=bool(model.get("byte_fallback")),
-            merges=merges,
-            remove_extra_whitespaces="Prepend" not in normalizers,
-            **options,
-        )
+            model, merges = files.get_part("model"), None
+            if model.get("type") == "BPE":
+                tokens, merges, textless = read_bpe_model(files, roles)
+                scores = cls._merge_scores(tokens, merges, textless)
+            else:
+                tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
+            cls._compare_model(files, tokens)
+            normalizers = [step.get("type") for step in files.get_steps("normalizer")]
+            tokenizer = cls(
+                tokens,
+                scores,
+                precompiled_charsmap=find_charsmap(files),
+                byte_fallback=bool(model.get("byte_fallback")),
+                merges=merges,
+                remove_extra_whitespaces="Prepend" not in normalizers,
+                **options,
+            )
+        known = dict(zip(tokenizer.vocabulary, tokenizer.scores, strict=False))
+        for argument, token in roles.items():
+            if known.get(token):
+                names = " or ".join(reading.SPECIAL_TOKENS[argument])
+                raise ValueError(
+                    f"{files.folder}: {names} is {quote(token)}, which is an ordinary token with "
+                    f"the score {known[token]}. Expected a token that is never produced from a "
+                    "text."
+                )
+        return tokenizer
 
     @classmethod
     def from_sentencepiece(
@@ -470,20 +478,3 @@ MODEL_SETTINGS = {
     "add_dummy_prefix": (True,),
     "escape_whitespaces": (True,),
 }
-
-
-def _check_textless(
-    files: reading.TokenizerFiles,
-    tokens: Sequence[str],
-    scores: Sequence[float | None],
-    roles: Mapping[str, str],
-) -> None:
-    """Raise an error if a special token is an ordinary token that can occur in texts."""
-    known = dict(zip(tokens, scores, strict=False))
-    for argument, token in roles.items():
-        if known.get(token):
-            names = " or ".join(reading.SPECIAL_TOKENS[argument])
-            raise ValueError(
-                f"{files.folder}: {names} is {quote(token)}, which is an ordinary token with the "
-                f"score {known[token]}. Expected a token that is never produced from a text."
-            )

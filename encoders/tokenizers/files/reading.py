@@ -125,19 +125,17 @@ class TokenizerFiles:
             if not isinstance(value, bool | None):
                 raise invalid(f"{self.folder / file}: {name}", value, "true or false")
         generic = self.tokenizer_class in GENERIC_CLASSES and "tokenizer.json" in self
-        if own is None or (generic and not steps):
-            default = CLASS_DEFAULTS.get(name)
-            if None not in (stated, default) and stated != default and not generic:
-                logger.warning(
-                    "%s: %s is %s in tokenizer.json, and this value is used. It is missing in "
-                    "tokenizer_config.json, so transformers uses %s. Add it there.",
-                    self.folder.name,
-                    name,
-                    stated,
-                    default,
-                )
-            return stated
-        if steps and own != stated:
+        default = CLASS_DEFAULTS.get(name)
+        if not generic and own is None and None not in (stated, default) and stated != default:
+            logger.warning(
+                "%s: %s is %s in tokenizer.json, and this value is used. It is missing in "
+                "tokenizer_config.json, so transformers uses %s. Add it there.",
+                self.folder.name,
+                name,
+                stated,
+                default,
+            )
+        if steps and own not in (None, stated):
             logger.warning(
                 "%s: %s is %s in tokenizer_config.json and %s in tokenizer.json. The value in %s "
                 "is used, as in transformers.",
@@ -147,7 +145,7 @@ class TokenizerFiles:
                 stated,
                 "tokenizer.json" if generic else "tokenizer_config.json",
             )
-        if generic:
+        if own is None or generic:
             return stated
         for step in steps:
             step[field] = own
@@ -246,18 +244,14 @@ class TokenizerFiles:
         """
         if "tokenizer.json" not in self:
             return {}
-        fast = self.get_vocabulary(name)
-        tokens, fast_tokens = ({i: token for token, i in v.items()} for v in (ids, fast))
+        fast, tokens = self.get_vocabulary(name), {i: token for token, i in ids.items()}
         renamed = {
             i: token
-            for i, token in fast_tokens.items()
+            for token, i in fast.items()
             if i in tokens and tokens[i] not in fast and token not in ids
         }
-        self.compare_ids(
-            name,
-            {t: i for t, i in ids.items() if i not in renamed},
-            {t: i for t, i in fast.items() if i not in renamed},
-        )
+        kept = ({t: i for t, i in known.items() if i not in renamed} for known in (ids, fast))
+        self.compare_ids(name, *kept)
         if renamed:
             i = min(renamed)
             logger.warning(
@@ -287,9 +281,7 @@ class TokenizerFiles:
         for token in (*ids, *fast):
             if ids.get(token) != fast.get(token) and token not in added:
                 said = {name: ids.get(token), "tokenizer.json": fast.get(token)}
-                raise ValueError(
-                    f"{self.folder}: the id of {quote(token)} is {describe_mismatch(said)}"
-                )
+                raise self._make_id_error(token, said)
 
     def compare_added(self, ids: Mapping[str, int]) -> None:
         """Raise an error if an added token has a different id in the vocabulary.
@@ -297,12 +289,13 @@ class TokenizerFiles:
         Raises:
             ValueError: If an added token has a different id in the vocabulary.
         """
-        for token, token_id in self.added_tokens().items():
-            if ids.get(token, token_id) != token_id:
-                said = {"the vocabulary": ids[token], "added tokens": token_id}
-                raise ValueError(
-                    f"{self.folder}: the id of {quote(token)} is {describe_mismatch(said)}"
-                )
+        for token, i in self.added_tokens().items():
+            if ids.get(token, i) != i:
+                raise self._make_id_error(token, {"the vocabulary": ids[token], "added tokens": i})
+
+    def _make_id_error(self, token: str, ids: Mapping[str, int | None]) -> ValueError:
+        """Return the error for a token with two different ids, given as {name of the file: id}."""
+        return ValueError(f"{self.folder}: the id of {quote(token)} is {describe_mismatch(ids)}")
 
     def get_model(self, alternative: str) -> dict:
         """Return the model from tokenizer.json.

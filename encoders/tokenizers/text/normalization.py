@@ -107,28 +107,32 @@ class Expansions(tf.Module):
         self._flat = tf.constant(np.append(flat, np.int32(0)))
         self._splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
 
-    def get_lengths(self, entries: tf.Tensor) -> tf.Tensor:
-        """Return the number of code points for each entry."""
-        return tf.gather(self._splits, entries + 1) - tf.gather(self._splits, entries)
+    def expand_codes(self, packed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Replace packed characters (N,) from `FIRST_COMPLEX` on by sequences.
 
-    def get_codes(self, entries: tf.Tensor, within: tf.Tensor) -> tf.Tensor:
-        """Return one code point for each entry."""
-        positions = tf.gather(self._splits, entries) + within
-        return tf.gather(self._flat, tf.minimum(positions, tf.size(self._flat) - 1))
+        Returns:
+            Tuple (codes, owners, splits). `owners` contains the index of the replaced character for
+            each code, and `splits` has shape (N + 1,).
+        """
+        is_complex = packed >= FIRST_COMPLEX
+        entry = tf.where(is_complex, unpack_codes(packed), 0)
+        first = tf.gather(self._splits, entry)
+        lengths = tf.where(is_complex, tf.gather(self._splits, entry + 1) - first, 1)
+        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
+        owners = compute_row_ids(splits, splits[-1])
+        # `first` is 0 for other characters, so the position exists but the value is not used.
+        positions = tf.range(splits[-1]) + tf.gather(first - splits[:-1], owners)
+        found, others = tf.gather(self._flat, positions), tf.gather(packed, owners)
+        codes = tf.where(tf.gather(is_complex, owners), found, others)
+        return codes, owners, splits
 
     def expand(self, chars: Characters) -> Characters:
         """Replace packed characters from `FIRST_COMPLEX` on by sequences with the same span."""
-        is_complex = chars.codes >= FIRST_COMPLEX
-        entry = tf.where(is_complex, unpack_codes(chars.codes), 0)
-        lengths = tf.where(is_complex, self.get_lengths(entry), 1)
-        splits = tf.concat([[0], tf.cumsum(lengths)], 0)
-        owner = compute_row_ids(splits, splits[-1])
-        within = tf.range(splits[-1]) - tf.gather(splits, owner)
-        codes = self.get_codes(tf.gather(entry, owner), within)
+        codes, owners, splits = self.expand_codes(chars.codes)
         return Characters(
-            tf.where(tf.gather(is_complex, owner), codes, tf.gather(chars.codes, owner)),
-            tf.gather(chars.starts, owner),
-            tf.gather(chars.ends, owner),
+            codes,
+            tf.gather(chars.starts, owners),
+            tf.gather(chars.ends, owners),
             tf.gather(splits, chars.row_splits),
             chars.original_splits,
         )

@@ -132,30 +132,25 @@ class PrecompiledNormalizer(tf.Module):
         heads = ~self._mark_joins(chars.codes, packed, part_starts)
         is_unit, pair = self._find_units(chars.codes, packed, heads)
 
-        units = tf.cast(tf.where(is_unit)[:, 0], tf.int32)  # (U,), units to replace as a whole
-        packed, pair = tf.gather(packed, units), tf.gather(pair, units)
-        old = shift_left(units, 1, tf.size(is_unit)) - units
+        units = chars.where(is_unit)  # (U,), units to replace as a whole
+        packed, pair = tf.boolean_mask(packed, is_unit), tf.boolean_mask(pair, is_unit)
         simple = tf.bitwise.bitwise_and(packed, CODE_MASK)
-        is_complex = (packed >= COMPLEX) | (pair >= 0)
-        entry = tf.where(is_complex, tf.where(pair >= 0, pair, simple), 0)
-        new = tf.where(is_complex, self._expansions.get_lengths(entry), 1)
+        entry = tf.where(pair >= 0, pair, simple)
+        codes = tf.where((packed >= COMPLEX) | (pair >= 0), FIRST_COMPLEX + entry, simple)
+        codes, owner, splits = self._expansions.expand_codes(codes)  # (E,), (E,), (U + 1,)
 
-        splits = tf.concat([[0], tf.cumsum(new)], 0)
-        owner = compute_row_ids(splits, splits[-1])  # (E,)
-        within = tf.range(splits[-1]) - tf.gather(splits, owner)
-        codes = self._expansions.get_codes(tf.gather(entry, owner), within)
-        codes = tf.where(tf.gather(is_complex, owner), codes, tf.gather(simple, owner))
-        unit_splits = tf.concat([[0], tf.cumsum(tf.cast(is_unit, tf.int32))], 0)  # (N + 1,)
-        part = tf.gather(tf.cumsum(tf.cast(part_starts, tf.int32)) - 1, units)  # (U,)
-        first = tf.cast(tf.where(part_starts)[:, 0], tf.int32)  # first character in each part
-        first_new = tf.gather(splits, tf.gather(unit_splits, first))
-        part_first = tf.gather(first, part), tf.gather(first_new, part)
-        positions = find_source_indices(old, new, splits, owner, within, *part_first)
+        first_units = tf.cast(tf.where(is_unit)[:, 0], tf.int32)
+        old = shift_left(first_units, 1, tf.size(is_unit)) - first_units
+        row_splits = tf.gather(splits, units.row_splits)
+        row = compute_row_ids(units.row_splits, tf.size(old))
+        positions = find_source_indices(
+            old, splits, owner, tf.gather(chars.row_splits, row), tf.gather(row_splits, row)
+        )
         return Characters(
             codes,
             tf.gather(chars.starts, positions),
             tf.gather(chars.ends, positions),
-            tf.gather(splits, tf.gather(unit_splits, chars.row_splits)),
+            row_splits,
             chars.original_splits,
         )
 
@@ -209,13 +204,7 @@ class PrecompiledNormalizer(tf.Module):
 
 
 def find_source_indices(
-    old: tf.Tensor,
-    new: tf.Tensor,
-    splits: tf.Tensor,
-    owner: tf.Tensor,
-    within: tf.Tensor,
-    first: tf.Tensor,
-    first_new: tf.Tensor,
+    old: tf.Tensor, splits: tf.Tensor, owner: tf.Tensor, first: tf.Tensor, first_new: tf.Tensor
 ) -> tf.Tensor:
     """Return the index of the old character that gives each new character its span, shape (E,).
 
@@ -226,14 +215,14 @@ def find_source_indices(
     spans for all following characters will be shifted.
 
     Args:
-        old, new: int32 tensors of shape (U,). The number of old and new characters per unit.
+        old: int32 tensor of shape (U,). The number of old characters per unit.
         splits: int32 tensor of shape (U + 1,). The start position for each unit in the new
             characters.
-        owner, within: int32 tensors of shape (E,). Unit for each new character, and the offset
-            within this unit.
+        owner: int32 tensor of shape (E,). The unit for each new character.
         first, first_new: int32 tensors of shape (U,). The first old and new character in the text
             that contains the unit.
     """
+    new, within = splits[1:] - splits[:-1], tf.range(splits[-1]) - tf.gather(splits, owner)
     old_count, new_count = tf.gather(old, owner), tf.gather(new, owner)
     added = tf.cast(within >= old_count, tf.int32)
     left = tf.where(within == new_count - 1, tf.maximum(old_count - new_count, 0), 0)
