@@ -136,7 +136,7 @@ def measure_graph(
     store, built = graph_of(exact, folder, "float32")
     report('engine="hnsw"', searching(store), queries, expected, store.nbytes, built)
     bare = store._graph
-    bare.hnsw.efSearch = engines.BREADTH
+    bare.hnsw.efSearch = engines.SEARCH_BREADTH
     report("bare faiss", lambda some: bare.search(some, TOP_K)[1], queries, expected)
     for share in (0.5, 0.1):
         among = np.flatnonzero(np.random.default_rng(3).random(len(exact)) < share)
@@ -146,7 +146,7 @@ def measure_graph(
         chosen = np.isin(np.arange(len(exact)), among)
         selector = faiss.IDSelectorBitmap(np.packbits(chosen, bitorder="little"))
         # Visit as many matching vectors as a search without filter visits in total.
-        breadth = int(engines.BREADTH / share)
+        breadth = int(engines.SEARCH_BREADTH / share)
         params = faiss.SearchParametersHNSW(efSearch=breadth, sel=selector)
 
         def search(some: np.ndarray, params: faiss.SearchParametersHNSW = params) -> np.ndarray:
@@ -180,7 +180,9 @@ def measure_usearch(vectors: np.ndarray, queries: np.ndarray, expected: np.ndarr
     from usearch.index import Index
 
     options = {"connectivity": engines.LINKS, "expansion_add": engines.BUILDING_BREADTH}
-    index = Index(ndim=WIDTH, metric="ip", dtype="f32", expansion_search=engines.BREADTH, **options)
+    index = Index(
+        ndim=WIDTH, metric="ip", dtype="f32", expansion_search=engines.SEARCH_BREADTH, **options
+    )
     _, built = timed(lambda: index.add(np.arange(len(vectors)), vectors))
 
     def search(some: np.ndarray) -> np.ndarray:

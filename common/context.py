@@ -1,4 +1,4 @@
-"""Settings of the current call or TensorFlow graph, which layers and preprocessors read.
+"""Settings for the current call or TensorFlow graph, which layers and preprocessors read.
 
 These settings cannot be arguments or attributes: Keras, families and tasks call layers,
 initializers and preprocessors with fixed arguments, and several threads share these objects.
@@ -23,16 +23,16 @@ class Context:
         blocks: Optional dict with the functions of blocks in this graph. Identical blocks are only
             traced once, which saves most of the tracing time. The operations in the graph are the
             same, because TensorFlow inlines all function calls.
-        serves: Boolean. Whether to trace the graph for export. If True, empty texts are accepted,
-            because a batch can contain texts from several clients, and raising an error would
-            affect all clients. Defaults to False.
-        engine: Optional string. "numpy" or "tensorflow" to use for preprocessing. If None, the
-            backend will be used (see `common.lazy`).
-        draws_weights: Boolean. If False, weights will be initialized with zeros, to save time
-            before loading. Defaults to True.
-        truncated: Dictionary from (preprocessor, log line) to the numbers of truncated texts and of
-            all texts, or a function to log these numbers for each batch of a dataset. Defaults to
-            None, which logs them immediately.
+        serves: Boolean. Whether the graph is traced for export. If True, empty texts are accepted,
+            because a batch can contain texts from several clients, and an error would affect all of
+            them. Defaults to False.
+        engine: Optional string. "numpy" or "tensorflow", the library for preprocessing. If None,
+            the backend determines the library. See `common.lazy`.
+        draws_weights: Boolean. Whether new weights are random. If False, they are zeros, which
+            saves time before weights are loaded. Defaults to True.
+        truncated: Optional dictionary that maps (preprocessor, log line) to the numbers of
+            truncated texts and of all texts, or a function that logs these numbers for each batch
+            of a dataset. If None, they are logged immediately.
     """
 
     is_long: bool | None = None

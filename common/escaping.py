@@ -101,7 +101,7 @@ def check_writable(text: str, name: str) -> None:
         ) from None
 
 
-class EscapesData(logging.Filter):
+class EscapingFilter(logging.Filter):
     """Logging filter that escapes control characters in the arguments of log messages."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -121,4 +121,4 @@ def _escape(value: object) -> object:
     return _Line(value) if isinstance(value, str | BaseException | os.PathLike) else value
 
 
-logging.getLogger("encoder_zoo").addFilter(EscapesData())
+logging.getLogger("encoder_zoo").addFilter(EscapingFilter())

@@ -215,11 +215,11 @@ def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Calla
     lock = get_weights_lock(model)
     hold = lock.exclusive if changes else lock.shared
 
-    def inside(*args):
+    def call_inside_lock(*args):
         with hold():
             return function(*args)
 
-    return inside
+    return call_inside_lock
 
 
 def get_variable_reader() -> Callable:

@@ -215,7 +215,7 @@ def is_panic(error: BaseException) -> bool:
 
 
 def _is_program_exit(error: BaseException) -> bool:
-    """Return whether an error should stop the program (e.g. KeyboardInterrupt)."""
+    """Return whether an error stops the program, such as KeyboardInterrupt."""
     return not isinstance(error, Exception) and not is_panic(error)
 
 

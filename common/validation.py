@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable)
 
 
 class Rule(NamedTuple):
-    """Rule for valid values of an argument, with a description for error messages.
+    """A rule for the values of an argument, with a description for error messages.
 
     Attributes:
         holds: A function that returns whether a value is valid.
@@ -155,7 +155,7 @@ def validate_arguments(function: F) -> F:
     names = functools.cache(lambda: list_argument_names(function))
 
     @functools.wraps(function)
-    def validated(*args, **kwargs):
+    def call_validated(*args, **kwargs):
         _check_names(function, names(), args, kwargs)
         given = {**dict(zip(positional, args, strict=False)), **kwargs}
         for name, rule in rules().items():
@@ -163,10 +163,10 @@ def validate_arguments(function: F) -> F:
                 check_argument(name, given[name], rule)
         return function(*args, **kwargs)
 
-    marked = cast(Any, validated)
+    marked = cast(Any, call_validated)
     marked.autograph_info__ = {}  # disable AutoGraph for this function
     marked.__signature__ = signature  # Keras finds the argument names here
-    return cast(F, validated)
+    return cast(F, call_validated)
 
 
 def list_argument_names(function: Callable) -> set[str] | None:

@@ -14,7 +14,7 @@ from encoder_zoo.common.lazy import tf, xp
 _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
-class NamesVariablesAlike(type(keras.Model)):  # type: ignore[misc]
+class SharedVariableNames(type(keras.Model)):  # type: ignore[misc]
     """Metaclass that gives the TensorFlow variables of all instances of a model the same names.
 
     Equal names save memory and time. For each variable name, TensorFlow compiles code that creates

@@ -1,7 +1,7 @@
 """A lock that allows several threads to use the weights of a model.
 
 Weights can be read by many threads at the same time, but can only be changed by one thread. This
-ensures that weights do not change during a prediction. See `LocksWeights` for the list of methods
+ensures that weights do not change during a prediction. See `WeightsLockMixin` for the methods
 that use the lock. To use the lock in a function, see `lock_weights`.
 """
 
@@ -172,17 +172,17 @@ def lock_weights(function: F) -> F:
     """
 
     @functools.wraps(function)
-    def holding(*args, **kwargs):
+    def call_holding_locks(*args, **kwargs):
         given = [x for x in (*args, *kwargs.values()) if not isinstance(x, type)]
         models = [model for x in given for model in getattr(x, "_asked_models", [x])]
         owners = [getattr(model, "backbone", model) for model in models]
-        locks = {get_weights_lock(owner) for owner in owners if isinstance(owner, LocksWeights)}
+        locks = {get_weights_lock(owner) for owner in owners if isinstance(owner, WeightsLockMixin)}
         with contextlib.ExitStack() as stack:
             for lock in sorted(locks, key=id):
                 stack.enter_context(lock.shared())
             return function(*args, **kwargs)
 
-    return cast(F, holding)
+    return cast(F, call_holding_locks)
 
 
 # Names of the methods for each way to hold the lock. Pickling and copying call `__reduce__`. During
@@ -198,7 +198,7 @@ LOCKED_METHODS = {
 WAYS = {name: way for way, names in LOCKED_METHODS.items() for name in names.split()}
 
 
-class LocksWeights:
+class WeightsLockMixin:
     """Mixin that allows several threads to use a model during training, saving and updates.
 
     All methods in `LOCKED_METHODS` and all public methods with a `batch_size` argument will hold
@@ -208,7 +208,7 @@ class LocksWeights:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        is_first = LocksWeights in cls.__bases__
+        is_first = WeightsLockMixin in cls.__bases__
         names = dict.fromkeys([*vars(cls), *(WAYS if is_first else ())])
         for name in filter(functools.partial(hasattr, cls), names):
             method = getattr(cls, name)

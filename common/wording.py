@@ -138,7 +138,7 @@ def describe_unknown_argument(function: str, name: str, known: Iterable[str]) ->
         return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."
     other = OTHER_NAMES.get(name)
     close = [other] if other in known else find_close_names(name, known, max_names=2, cutoff=0.7)
-    hint = suggest_names(close) or f" Expected some of {', '.join(known)}."
+    hint = suggest_names(close) or f" Expected one of {', '.join(known)}."
     return f"{function} got an unknown argument {name!r}.{hint}"
 
 

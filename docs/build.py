@@ -43,7 +43,7 @@ def main() -> None:
     paths = {path.stem: path for path in sorted(notebooks.GUIDES.glob("*.py"))}
     unknown = {*options.guides} - {*paths}
     if unknown:
-        raise SystemExit(f"Unknown guides: {sorted(unknown)}. Expected some of {sorted(paths)}.")
+        raise SystemExit(f"Unknown guides: {sorted(unknown)}. Expected names from {sorted(paths)}.")
     os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # about widgets for progress bars
     for name in [] if options.no_execute else options.guides or paths:
         if name not in notebooks.PROGRAMS:

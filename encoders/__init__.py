@@ -49,7 +49,7 @@ def get_family_module(name: str) -> str:
 
 
 def get_family(name: str) -> Family:
-    """Return the `Family` with this name. The module will be imported on first use.
+    """Return the `Family` with this name. The module is imported on first use.
 
     Example:
         >>> get_family("roberta").class_prefix
@@ -79,7 +79,7 @@ def list_families() -> list[Family]:
 
 
 def register_family(like: Family | None = None, **fields: object) -> Callable[[B], B]:
-    """Class decorator to register a backbone as a new encoder family.
+    """Class decorator that registers a backbone as a new encoder family.
 
     The decorator creates a `Family` record and stores it in the class attribute `family`. If
     necessary, it also registers the class with Keras, so that models can be saved in `.keras`

@@ -17,7 +17,7 @@ from encoder_zoo.common.keras_private import replace_training_functions
 from encoder_zoo.common.lazy import LazyModule, refuse_in_fork
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import name_variables_alike
-from encoder_zoo.common.weights_lock import LocksWeights
+from encoder_zoo.common.weights_lock import WeightsLockMixin
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
@@ -80,8 +80,8 @@ class BackbonePresetArguments(PresetArguments, total=False):
     sep_token_id: int
 
 
-class _BuiltAtOnce(type(keras.Model)):
-    """Metaclass to apply the `defaults` of a class, and to build the model after `__init__`."""
+class _BuildingMetaclass(type(keras.Model)):
+    """Metaclass that applies the `defaults` of a class, and builds the model after `__init__`."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -98,7 +98,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 @replace_training_functions
-class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
+class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
     """Base class of all encoder families. `Backbone.from_preset` selects the right subclass.
 
     A family overrides `make_embeddings`, `make_block`, `make_final_layer`, `block_contexts` or
@@ -166,13 +166,13 @@ class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     family: Family
     defaults: ClassVar[Mapping[str, object]] = {}  # override `__init__` defaults
     pools_logits = False  # whether classifiers compute the mean of all token logits
-    # Whether there is a method `predictions`, to predict tokens based on the previous tokens.
+    # Whether a method `predictions` predicts tokens from the previous tokens.
     predicts_in_order = False
     decoder_blocks = ()  # the decoder blocks, if the family has a decoder
     pooler_is_new = False
     checkpoint_vocabulary = None  # see presets.origin.OriginVocabulary
     origin = None  # see presets.origin
-    layers_version = 0  # increased when layers are replaced, to trace functions again
+    layers_version = 0  # increases when layers are replaced, so that functions are traced again
     _checkpoints_gradients = False
     _was_loaded = False  # whether weights were loaded from a Keras file
 

@@ -26,8 +26,8 @@ from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import (
     INITIALIZER_RANGE,
     Activation,
-    CalledDirectly,
-    MakesLayers,
+    DirectCallMixin,
+    LayerMixin,
     Size,
     activate,
     get_activation,
@@ -37,7 +37,7 @@ from encoder_zoo.encoders.positions import compute_text_positions, rotate, take_
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
+class Embeddings(LayerMixin, ConfigFromSignature, keras.layers.Layer):
     """Compute LayerNorm(token + position + segment), (B, L, D).
 
     Args:
@@ -157,7 +157,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layers.Layer):
+class SelfAttention(DirectCallMixin, LayerMixin, ConfigFromSignature, keras.layers.Layer):
     """Multi-head self-attention, (B, L, D).
 
     To implement a different attention, override `project` or `scores`.
@@ -293,7 +293,7 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layers.Layer):
+class EncoderBlock(DirectCallMixin, LayerMixin, ConfigFromSignature, keras.layers.Layer):
     """Compute y = LayerNorm(x + attention(x)) and return LayerNorm(y + FFN(y)), (B, L, D).
 
     Args:
@@ -428,7 +428,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 @add_layer_states
-class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
+class Encoder(LayerMixin, ConfigFromSignature, keras.Model):
     """Encoder model. The outputs are "sequence_output", (B, L, D), and "pooled_output", (B, D).
 
     See `Backbone` for arguments, inputs and outputs. `Backbone` also adds kernels, input checks and

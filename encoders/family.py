@@ -22,11 +22,12 @@ class Hidden:
     """Describes a dense layer with an activation, before the output layer of a head.
 
     Attributes:
-        dense: String. The layer name in the checkpoint.
+        dense: String. Layer name in the checkpoint.
         activation: String. See `layers.ACTIVATIONS`. By default, the backbone activation is used.
-        activation_argument: String. The backbone argument to read the activation from.
-        norm: String. The name for a LayerNorm after the dense layer, or None to disable.
-        bias: Boolean. Whether to use a bias in the dense layer and the LayerNorm.
+        activation_argument: String. The backbone argument that contains the activation.
+        norm: Optional string. Name of a LayerNorm after the dense layer. If None, there is no
+            LayerNorm.
+        bias: Boolean. Whether the dense layer and the LayerNorm have a bias.
         after_dropout: Boolean. Whether to also apply dropout before this layer.
         stddev: Optional function that takes a backbone and returns the standard deviation for
             initial weights. If None, the value of BERT is used.
@@ -43,11 +44,10 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class PairHead:
-    """Describes the pretraining head to classify pairs of segments.
+    """Describes the pretraining head that classifies pairs of segments.
 
     Attributes:
-        output: String. The output layer name in the checkpoint. The input of this layer is
-            `pooled_output`.
+        output: String. Name of the output layer in the checkpoint. Its input is `pooled_output`.
         objective: String. Use "next_sentence" to predict whether the second segment is from another
             document, or "sentence_order" to predict whether the segments are swapped.
     """
@@ -61,33 +61,34 @@ class Head:
     """Describes the head of a task, which consists of all layers after the backbone.
 
     Attributes:
-        output: String. The output layer name in the checkpoint. None for tasks without a head.
+        output: Optional string. Name of the output layer in the checkpoint. None for tasks without
+            a head.
         hidden: Optional `Hidden` layer to add before the output layer.
         pooled: Boolean. Whether to use `pooled_output` as input instead of `sequence_output`.
-        dropout: String. The key in config.json for the dropout rate before the output layer, or
-            None to disable dropout.
-        default_dropout: Float. The dropout rate to use if config.json does not contain a value. By
-            default, the backbone dropout rate is used.
-        tied_bias: String. The name of the output bias in the checkpoint, if the kernel is tied to
-            the token embeddings.
-        tied_bias_axes: Integer. The number of axes of the tied bias in the checkpoint. All axes
-            except the last have size 1.
+        dropout: Optional string. Key in config.json of the dropout rate before the output layer. If
+            None, there is no dropout.
+        default_dropout: Optional float. Dropout rate if config.json does not contain one. If None,
+            the dropout rate of the backbone is used.
+        tied_bias: Optional string. Name of the output bias in the checkpoint, if the kernel is tied
+            to the token embeddings.
+        tied_bias_axes: Integer. Number of axes of the tied bias in the checkpoint. All axes except
+            the last have size 1.
         tied_bias_may_be_absent: Boolean. Whether to use zeros if the tied bias is missing in a
             checkpoint.
-        first_norm: String. The name for a LayerNorm to apply before all other layers. The input is
-            the sum of each token vector and the vector for the first token in the text.
+        first_norm: Optional string. Name of a LayerNorm before all other layers. Its input is the
+            sum of each token vector and the vector of the first token in the text.
         stddev: Optional function that takes a backbone and returns the standard deviation for
             initial output weights. See `Hidden`.
         pair: Optional `PairHead` for pretraining on pairs of segments.
         beam: Optional `BeamHead` for spans, which is used in checkpoints with a different class
             name.
-        class_suffix: String. The suffix for class names in transformers. By default, the key in
+        class_suffix: Optional string. Suffix of class names in transformers. If None, the key in
             `Family.heads` is used.
-        auto_class: Boolean. Whether the class can be loaded with `AutoModelFor...` in transformers.
-        has_crf: Boolean. Whether to add transition scores for pairs of tags.
-        output_bias: Boolean. Whether to use a bias in the output layer.
-        global_tokens: String. The tokens that attend to all tokens if the family has local and
-            global attention: "first", "first_text" or "second_text". None for no tokens.
+        auto_class: Boolean. Whether `AutoModelFor...` in transformers can load the class.
+        has_crf: Boolean. Whether the head has transition scores for pairs of tags.
+        output_bias: Boolean. Whether the output layer has a bias.
+        global_tokens: Optional string. The tokens that attend to all tokens if the family has local
+            and global attention: "first", "first_text" or "second_text". None for no tokens.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -143,8 +144,8 @@ BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # rules for fields of confi
 class BeamHead(Head):
     """Describes the question answering head of XLNet: layers for start, end and "no answer".
 
-    The `output` layer is used to predict start positions. Each of the best `start_n_top` positions
-    is then combined with `end_n_top` end positions.
+    The layer `output` predicts start positions. Each of the best `start_n_top` positions is then
+    combined with `end_n_top` end positions.
 
     Attributes:
         end: String. Prefix of the layers for end positions in the checkpoint.
@@ -184,7 +185,7 @@ class CustomHeadRecord(Head):
     """Describes a user-defined head. Weights are saved by index.
 
     Attributes:
-        num_weights: Integer. The number of weights to save.
+        num_weights: Integer. Number of weights that are saved.
 
     Example:
         >>> CustomHeadRecord.from_record(Head("classifier", pooled=True), 1).tensors
@@ -222,9 +223,9 @@ class HeadAlias:
     """Describes an alternative class name for the head of a task in checkpoints.
 
     Attributes:
-        head: String. The task head. See `Family.heads`.
-        output: String. The output layer name in the checkpoint.
-        labels: Tuple of strings. The output names.
+        head: String. Key of the head in `Family.heads`.
+        output: String. Name of the output layer in the checkpoint.
+        labels: Tuple of strings. Names of the outputs.
     """
 
     head: str
@@ -237,51 +238,52 @@ class Family:
     """Describes an encoder family, including the names and fields in checkpoints.
 
     Attributes:
-        name: String. The value for `model_type` in config.json.
-        backbone: `Backbone` subclass to use.
-        class_prefix: String. The prefix for class names in `architectures`.
-        prefix: String. The prefix for backbone tensors in task checkpoints.
-        tensors: Dictionary to map attribute paths in the backbone to checkpoint names. {} is
+        name: String. Value of `model_type` in config.json.
+        backbone: The subclass of `Backbone`.
+        class_prefix: String. Prefix of the class names in `architectures`.
+        prefix: String. Prefix of the tensors of the backbone in task checkpoints.
+        tensors: Dictionary that maps attribute paths in the backbone to checkpoint names. {} is
             replaced by the block index. Blocks that are shared between layers are only counted
             once.
-        other_names: Dictionary to map alternative tensor name prefixes to prefixes in `tensors`.
+        other_names: Dictionary that maps alternative tensor name prefixes to prefixes in `tensors`.
             Longer prefixes come first, and all entries are applied in this order. {} stands for the
             same number in both prefixes.
-        fused: Dictionary to map alternative tensor name prefixes (after `other_names`) to a tuple
-            with the prefixes for the tensors that were concatenated. {} stands for the same number.
-        copies: Dictionary to map additional tensors in checkpoints to identical tensors.
-        pretraining_only: Tuple of strings. Names for tensors that are only needed for pretraining.
+        fused: Dictionary that maps alternative tensor name prefixes (after `other_names`) to a
+            tuple with the prefixes of the tensors that were concatenated. {} stands for the same
+            number.
+        copies: Dictionary that maps additional tensors in checkpoints to identical tensors.
+        pretraining_only: Tuple of strings. Names of tensors that are only needed for pretraining.
             These tensors are also ignored by transformers.
-        pooler: String. The name for the dense layer in the pooler, or None if checkpoints do not
-            contain a pooler.
+        pooler: Optional string. Name of the dense layer in the pooler, or None if checkpoints
+            contain no pooler.
         blocks: String. The backbone argument that sets the number of blocks with separate weights.
-        config_keys: Dictionary to map backbone arguments to keys in config.json.
-        repeated_keys: Dictionary to map keys in config.json to other keys with the same value.
-        key_aliases: Dictionary to map alternative keys in config.json to regular keys.
-        read_config: Function to convert config.json from any version of transformers to
-            `config_keys`. This is called before checking `rules`.
-        rules: Dictionary to map keys in config.json to rules for valid values. Only keys that are
-            specific to this family need to be included.
+        config_keys: Dictionary that maps backbone arguments to keys in config.json.
+        repeated_keys: Dictionary that maps keys in config.json to other keys with the same value.
+        key_aliases: Dictionary that maps alternative keys in config.json to regular keys.
+        read_config: A function that converts config.json from any version of transformers to
+            `config_keys`. It is called before `rules` are checked.
+        rules: Dictionary that maps keys in config.json to rules for valid values. Only keys that
+            are specific to this family are needed.
         constants: Dictionary with additional keys and values to write to config.json. They can be
             overridden by other fields.
-        token_ids: Dictionary to map keys in config.json to tokenizer attributes.
+        token_ids: Dictionary that maps keys in config.json to tokenizer attributes.
         positions_skip_padding: Boolean. Whether positions start after the padding id, in which case
             config.json contains a larger number of positions.
-        unused_positions: Integer. The number of rows to skip in the position table, which are not
-            counted in config.json.
-        tokenizer: Tokenizer class to use by default.
+        unused_positions: Integer. Number of unused rows at the start of the position table, which
+            config.json does not count.
+        tokenizer: The default tokenizer class.
         uses_segments: Boolean. Whether the second text in a pair can have segment id 1.
         uses_global_mask: Boolean. Whether the input "global_mask" can select tokens that attend to
             all tokens.
-        heads: Dictionary to map class name suffixes in transformers to task heads.
-        aliases: Dictionary to map alternative class name suffixes to a `HeadAlias`.
-        generator: `Generator` to use for pretraining on replaced tokens.
-        learning_rate: Float. The peak learning rate for fine-tuning, as recommended in the paper.
-        weight_decay: Float. The weight decay (AdamW) for fine-tuning, as recommended in the paper.
-        layer_decay: Float. Factor to reduce the learning rate for each lower layer, as recommended
-            in the paper.
-        tiny: Dictionary with backbone arguments for a small test model, in addition to the
-            arguments that are common to all families.
+        heads: Dictionary that maps class name suffixes in transformers to task heads.
+        aliases: Dictionary that maps alternative class name suffixes to a `HeadAlias`.
+        generator: The `Generator` for pretraining with replaced tokens.
+        learning_rate: Float. Peak learning rate for fine-tuning that the paper recommends.
+        weight_decay: Float. Weight decay (AdamW) for fine-tuning that the paper recommends.
+        layer_decay: Float. Factor that reduces the learning rate of each lower layer, as the paper
+            recommends.
+        tiny: Dictionary. Arguments for a small backbone in tests, in addition to the arguments that
+            all families share.
     """
 
     name: str

@@ -49,7 +49,7 @@ OTHER_SHAPES += ("word_mask", "label_positions")
 
 
 def select_backbone_inputs(inputs: Mapping) -> dict:
-    """Remove all inputs that are not used by the backbone."""
+    """Remove the inputs that the backbone does not use."""
     return {name: inputs[name] for name in BACKBONE_INPUTS if name in inputs}
 
 
@@ -151,7 +151,7 @@ def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
         if name not in names:
             close = find_close_names(str(name), names, cutoff=0.7)
             meant = [TRANSFORMERS_NAMES[name]] if name in TRANSFORMERS_NAMES else close
-            hint = suggest_names(meant) or f" Expected some of {', '.join(names)}."
+            hint = suggest_names(meant) or f" Expected one of {', '.join(names)}."
             raise ValueError(f"{taker} has no input {name!r}.{hint}")
     if inputs.get("token_ids") is None:
         raise invalid("inputs", list(inputs), f"a dictionary with token_ids for {taker}")
@@ -180,7 +180,7 @@ def _get_shape(values: object) -> tuple | None:
 
 
 def _find_expected_shape(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
-    """Return the expected shape of an input, based on the token ids, or None if it is unknown."""
+    """Infer the expected shape of an input from the token ids. Return None if it is unknown."""
     for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
             token_ids = _get_shape(inputs[f"{owner}token_ids"])

@@ -24,7 +24,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import gradients
-from encoder_zoo.encoders.low_rank import KeepsUpdates
+from encoder_zoo.encoders.low_rank import LowRankMixin
 
 INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 2019, released code
 _dtype_name = functools.cache(keras.backend.standardize_dtype)
@@ -104,7 +104,7 @@ TENSOR_ALIGNMENT = 64  # in bytes, as required by the kernels of TensorFlow
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class UntouchedZeros(keras.initializers.Zeros):
-    """Initializer for zeros. Memory is allocated on first use of the values.
+    """Initializer of zeros whose memory is only allocated when the values are used.
 
     The TensorFlow initializer would write zeros to memory. If the weight is replaced later, this
     memory is not freed. The size can be as large as the largest weight.
@@ -151,7 +151,7 @@ def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
     return ops.reshape(x, shape)
 
 
-class CalledDirectly:
+class DirectCallMixin:
     """Mixin for layers that skip the checks and conversions of Keras on PyTorch.
 
     For small layers, the checks in Keras take as long as the computation. The layer must have a
@@ -184,7 +184,7 @@ class CalledDirectly:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
+class Dense(LowRankMixin, DirectCallMixin, keras.layers.Dense):
     """Keras dense layer. On PyTorch, a single operation computes the product and adds the bias."""
 
     def call(self, inputs, training=None):
@@ -202,7 +202,7 @@ class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
+class LayerNorm(DirectCallMixin, keras.layers.LayerNormalization):
     """Keras LayerNorm over the last axis, with a manual gradient on TensorFlow."""
 
     def build(self, input_shape):
@@ -227,7 +227,7 @@ class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Dropout(CalledDirectly, keras.layers.Dropout):
+class Dropout(DirectCallMixin, keras.layers.Dropout):
     """Keras dropout with a faster implementation on TensorFlow and JAX.
 
     If `noise_shape` is set, the Keras implementation is used.
@@ -312,8 +312,8 @@ def _hash_bits(x):
     return x ^ (x >> 16)
 
 
-class MakesLayers:
-    """Mixin with methods for creating and building sublayers.
+class LayerMixin:
+    """Mixin with methods that create and build sublayers.
 
     The attributes `hidden_dim`, `use_bias` and `layer_norm_epsilon` are used as default values.
     """

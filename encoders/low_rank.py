@@ -11,8 +11,8 @@ UPDATES = ("lora_kernel_a", "lora_kernel_b")
 LORA_SCALE = "lora_scale"
 
 
-class KeepsUpdates:
-    """Mixin for dense layers to save the kernel and the low-rank updates as separate weights.
+class LowRankMixin:
+    """Mixin for dense layers that save the kernel and the low-rank updates as separate weights.
 
     By default, Keras saves the sum, and sets both factors of the update to 0 when loading a file.
     In this case, training cannot be continued, because the gradient of each factor is a product

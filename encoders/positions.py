@@ -240,7 +240,7 @@ def average_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
 def compute_rotation(
     positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Compute cosines and sines for rotary positions, to be used with `rotate`.
+    """Compute the cosines and sines of rotary positions for `rotate`.
 
     Args:
         positions: Tensor of shape (1 or B, L).

@@ -60,7 +60,7 @@ ROPE_RULES = {"head_dim": NO_VALUE, "partial_rotary_factor": one_of(None, 1)}
 
 
 class ScaledRotation:
-    """Mixin for backbones to pass rotary positions to each block.
+    """Mixin for backbones that pass rotary positions to each block.
 
     Attributes:
         rope_theta: Float. The base for the rotation angles.

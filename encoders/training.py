@@ -261,7 +261,7 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
 
     Args:
         backbone: The encoder.
-        updates: Dictionary to map dense layers to `(rank, alpha)`. The product of the two update
+        updates: Dictionary that maps dense layers to `(rank, alpha)`. The product of the two update
             matrices is multiplied by alpha / rank.
 
     Raises:

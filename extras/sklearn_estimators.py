@@ -41,7 +41,11 @@ from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassif
 from encoder_zoo.tasks.embedding.pair_columns import TEXT_COLUMNS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
 from encoder_zoo.tasks.preprocessing.columns import split_texts_and_labels
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, get_class_name, log_odd_labels
+from encoder_zoo.tasks.preprocessing.given_labels import (
+    check_not_missing,
+    get_class_name,
+    log_odd_labels,
+)
 
 
 class TextEstimator(BaseEstimator):
@@ -99,7 +103,7 @@ class FineTunedEstimator(TextEstimator):
                 "labels as `y`."
             )
         check_consistent_length(X, y)
-        check_given(y, X)
+        check_not_missing(y, X)
         if sample_weight is None:
             return None
         weights = check_array(sample_weight, ensure_2d=False, input_name="sample_weight")

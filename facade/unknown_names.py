@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from encoder_zoo.common.wording import find_close_names, suggest_names
 
 # {name in transformers, sentence-transformers, KerasHub or spaCy: code in this package}
-ELSEWHERE = {
+EQUIVALENTS = {
     "pipeline": "a task: SequenceClassifier.from_preset(...).classify(texts), "
     "TokenClassifier.from_preset(...).extract_entities(texts), "
     "SpanQA.from_preset(...).answer(question, context), "
@@ -34,7 +34,7 @@ ELSEWHERE = {
     "TextClassifier": "SequenceClassifier.from_preset(source)",
 }
 # {suffix of a class name: class for all families in this package}
-ENDINGS = {
+GENERAL_CLASSES = {
     "ForSequenceClassification": "SequenceClassifier",
     "ForTokenClassification": "TokenClassifier",
     "ForQuestionAnswering": "SpanQA",
@@ -48,7 +48,7 @@ ENDINGS = {
     "Classifier": "SequenceClassifier",
 }
 # {suffix of a class name in other packages: suffix in this package}
-RENAMED = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
+RENAMED_SUFFIXES = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
 
 
 def explain(name: str, public: Iterable[str]) -> str:
@@ -62,8 +62,8 @@ def explain(name: str, public: Iterable[str]) -> str:
     """
     message = f"module 'encoder_zoo' has no attribute {name!r}."
     public = list(public)
-    if name in ELSEWHERE:
-        return f"{message} Use {ELSEWHERE[name]}."
+    if name in EQUIVALENTS:
+        return f"{message} Use {EQUIVALENTS[name]}."
     if meant := find_similar_names(name, public):
         return message + suggest_names(meant)
     if meant := _find_general_class(name, public):
@@ -87,10 +87,10 @@ def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
 
 def _find_general_class(name: str, public: list[str]) -> str | None:
     """Return the class for all families that replaces a class for one family, or None."""
-    for end, here in RENAMED.items():
+    for end, here in RENAMED_SUFFIXES.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:
             return name.removesuffix(end) + here
-    for end, here in ENDINGS.items():
+    for end, here in GENERAL_CLASSES.items():
         if name.endswith(end):
             return here
     return None

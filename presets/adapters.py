@@ -353,16 +353,16 @@ def _is_saved(name: str, config: dict) -> bool:
 
 
 def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
-    """Return the rank and alpha of a layer according to the peft options."""
+    """Return a layer's rank and alpha according to the peft options."""
 
-    def value_of(option: str, default: float) -> float:
+    def get_value(option: str, default: float) -> float:
         patterns = config.get(option) or {}
         found = (v for key, v in patterns.items() if _matches_pattern(name, key))
         return next(found, default)
 
     rank, alpha = config["r"], config.get("lora_alpha", PEFT_ALPHA)
-    rank = value_of("rank_pattern", rank)
-    alpha = value_of("alpha_pattern", rank if alpha is None else alpha)
+    rank = get_value("rank_pattern", rank)
+    alpha = get_value("alpha_pattern", rank if alpha is None else alpha)
     return rank, alpha * rank**0.5 if config.get("use_rslora") else alpha
 
 

@@ -132,7 +132,7 @@ def parse_address(address: str) -> tuple[str, str | None]:
 def list_files(
     address: str, max_bytes: int = 2**63, weights: bool = True
 ) -> tuple[dict[str, HubFile], str, list[str]]:
-    """List the files of a repository.
+    """List the files in a repository.
 
     Args:
         address: String. See `from_hugging_face`.

@@ -164,7 +164,7 @@ class Request(NamedTuple):
     Attributes:
         added_tokens: List of strings or dicts. Tokens to add to the tokenizer.
         preprocessor: Preprocessor from the caller, None for a task that only accepts preprocessed
-            inputs, or `MADE_HERE` to create a preprocessor.
+            inputs, or `CREATE_PREPROCESSOR` to create a preprocessor.
         others: Dict of all arguments except `added_tokens` and `preprocessor`.
         backbone: Dict of arguments for the backbone.
         texts: Dict of arguments for the preprocessor.
@@ -251,10 +251,10 @@ def read_task_tokenizer(
     try:
         tokenizer = _read_tokenizer(checkpoint, request.added_tokens)
     except FileNotFoundError:  # the task was saved without any preprocessor
-        if request.preprocessor is MADE_HERE:
+        if request.preprocessor is CREATE_PREPROCESSOR:
             raise
         tokenizer = None
-    if tokenizer is None and request.preprocessor not in (MADE_HERE, None):
+    if tokenizer is None and request.preprocessor not in (CREATE_PREPROCESSOR, None):
         tokenizer = request.preprocessor.tokenizer
     if tokenizer is None:
         message = "%s has no tokenizer. This %s only accepts preprocessed inputs."
@@ -268,7 +268,7 @@ def make_preprocessor(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request, tokenizer: Tokenizer | None
 ) -> object:
     """Return the preprocessor from the caller, or create a preprocessor from all settings."""
-    if request.preprocessor is not MADE_HERE:
+    if request.preprocessor is not CREATE_PREPROCESSOR:
         _check_same_tokens(cls, request.preprocessor, tokenizer, request.texts)
         return request.preprocessor
     if tokenizer is None:
@@ -352,7 +352,7 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
     return {**built_in, **read_inference_settings(cls, checkpoint), **arguments}
 
 
-MADE_HERE = object()  # default: create the preprocessor
+CREATE_PREPROCESSOR = object()  # default: create the preprocessor
 
 
 def _pop_preprocessor(cls: type, arguments: dict) -> object:
@@ -363,8 +363,8 @@ def _pop_preprocessor(cls: type, arguments: dict) -> object:
             f"arguments for it, such as dropout=0.0, or call {cls.__name__}(backbone, "
             "preprocessor)."
         )
-    given = arguments.pop("preprocessor", MADE_HERE)
-    if given is not MADE_HERE:
+    given = arguments.pop("preprocessor", CREATE_PREPROCESSOR)
+    if given is not CREATE_PREPROCESSOR:
         check_preprocessor_class(cls, given)
     return given
 

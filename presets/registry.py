@@ -73,12 +73,13 @@ class PresetTable(Sequence[PresetInfo]):
         return format_table([fields, *self._format_cells()], fields.index("parameters"))
 
     def _repr_html_(self) -> str:
-        def row(cells: Sequence[str], tag: str) -> str:
+        def format_row(cells: Sequence[str], tag: str) -> str:
             inner = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
             return f"<tr>{inner}</tr>"
 
-        body = "".join(row(cells, "td") for cells in self._format_cells())
-        return f"<table><thead>{row(PresetInfo._fields, 'th')}</thead><tbody>{body}</tbody></table>"
+        head = format_row(PresetInfo._fields, "th")
+        body = "".join(format_row(cells, "td") for cells in self._format_cells())
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def format_table(rows: Sequence[Sequence[str]], right: int) -> str:

@@ -28,11 +28,11 @@ logger = logging.getLogger("encoder_zoo")
 MAX_WEIGHTS = 2**25
 
 # Arguments whose values can differ from the checkpoint.
-EXTENDED = {"max_sequence_length", "trained_length"}
+EXTENDABLE_ARGUMENTS = {"max_sequence_length", "trained_length"}
 NEW_POOLERS = {"pooler_activation", "summary_activation"}
 GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
 # Arguments that have another meaning in other libraries, with an explanation.
-MEANINGS = {
+ARGUMENT_MEANINGS = {
     "activation": (
         ". This is the activation function of the encoder blocks. In KerasHub, `activation` is "
         "the activation of the classifier output, which classify and predict_proba apply here. To "
@@ -153,11 +153,16 @@ def check_overrides(
     """
     for name, value in overrides.items():
         same = name not in trained or value == trained[name]
-        if same or name.endswith("dropout") or name in EXTENDED or name.startswith("rope_"):
+        if (
+            same
+            or name.endswith("dropout")
+            or name in EXTENDABLE_ARGUMENTS
+            or name.startswith("rope_")
+        ):
             continue
         if {str(value), str(trained[name])} <= GELUS or (name in NEW_POOLERS and not has_pooler):
             continue
-        meaning = MEANINGS.get(name, "")
+        meaning = ARGUMENT_MEANINGS.get(name, "")
         raise ValueError(
             f"`{name}` is {quote(value)}, but {checkpoint.folder.name} was trained with "
             f"{quote(trained[name])}. Remove this argument{meaning}."

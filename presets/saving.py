@@ -211,7 +211,7 @@ def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], s
 def _write_model(
     new: pathlib.Path, model: StoredModel, dtype: str | None, shard_bytes: int
 ) -> None:
-    """Write the configuration, weights and tokenizer of a model."""
+    """Write a model's configuration, weights and tokenizer."""
     config, weights, backbone, tokenizer = model
     dtypes, main = _list_dtypes(weights, dtype)
     if config is not None:
@@ -222,7 +222,7 @@ def _write_model(
 
 
 def make_tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
-    """Create the tokenizer files, including the maximum sequence length of the model.
+    """Create the tokenizer files, including the model's maximum sequence length.
 
     Without `model_max_length`, transformers pipelines fail for long texts.
     """

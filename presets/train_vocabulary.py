@@ -95,7 +95,7 @@ def train_wordpiece(
     learner.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
     learner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 
-    def learn(texts: Iterable[str], size: int, known: list[str]) -> dict[str, int]:
+    def train_model(texts: Iterable[str], size: int, known: list[str]) -> dict[str, int]:
         trainer = tokenizers.trainers.WordPieceTrainer(
             vocab_size=size, special_tokens=known, show_progress=False
         )
@@ -105,13 +105,13 @@ def train_wordpiece(
     # The trainer orders letters by a hash table that differs between processes. The order affects
     # merges with equal frequency, so letters are passed in sorted order.
     words = Counter(word for text in _check_texts(texts) for word in BERT_WHITE_SPACE.split(text))
-    letters = learn(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
+    letters = train_model(words, 0, BERT_SPECIAL_TOKENS).keys() - set(BERT_SPECIAL_TOKENS)
     repeated = (
         " ".join([word] * min(MAX_REPETITIONS, count - done))
         for word, count in words.items()
         for done in range(0, count, MAX_REPETITIONS)
     )
-    ids = learn(repeated, vocabulary_size, BERT_SPECIAL_TOKENS + sorted(letters))
+    ids = train_model(repeated, vocabulary_size, BERT_SPECIAL_TOKENS + sorted(letters))
     return BertTokenizer(sorted(ids, key=ids.get), lowercase=lowercase)
 
 

@@ -83,7 +83,7 @@ class AlbertBackbone(Backbone):
         )
 
     def _find_block_index(self, i: int) -> int:
-        """Return the index of the block for layer i, as in the original code."""
+        """Return the index of the block that layer i uses, as in the original code."""
         return int(i / (self.num_layers / self.num_groups))
 
 

@@ -273,12 +273,12 @@ class BartBackbone(Backbone):
         return {"attention_mask": mask, "encoded": encoded, "cross_mask": cross_mask}
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output for the last token, (B, D), to use in classifiers."""
+        """Return the output for the last token, (B, D), which classifiers use."""
         return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def _name_attention(ours: str, theirs: str) -> dict[str, str]:
-    """Return a dict mapping the attribute paths of an attention layer to checkpoint names."""
+    """Map the attribute paths of an attention layer to the names in the checkpoint."""
     layers = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
     return {f"{ours}.{name}_dense": f"{theirs}.{there}" for name, there in layers.items()}
 

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import CalledDirectly, MakesLayers, Size, reshape
+from encoder_zoo.encoders.layers import DirectCallMixin, LayerMixin, Size, reshape
 from encoder_zoo.encoders.positions import average_tokens, rotate
 from encoder_zoo.encoders.pre_norm_block import PreNormBlock
 from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, read_rope
@@ -55,7 +55,7 @@ class TokenEmbeddings(Embeddings):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
+class RMSNorm(DirectCallMixin, ConfigFromSignature, keras.layers.Layer):
     """Root mean square normalization, x / sqrt(mean(x²) + ε) ⊙ γ, over the last axis.
 
     The mean is computed in float32.
@@ -92,8 +92,8 @@ class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
         return x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
 
 
-class MakesRMSNorms(MakesLayers):
-    """Mixin for creating `RMSNorm` layers. Use this mixin with `MakesLayers`.
+class RMSNormMixin(LayerMixin):
+    """Mixin that creates `RMSNorm` layers. Use it together with `LayerMixin`.
 
     Attributes:
         norm_class: The layer class to use. Families can override this attribute.
@@ -178,7 +178,7 @@ class GroupedQueryAttention(FastAttention):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EuroBertBlock(MakesRMSNorms, GatedBlock, PreNormBlock):
+class EuroBertBlock(RMSNormMixin, GatedBlock, PreNormBlock):
     """`PreNormBlock` with RMSNorm and a gated feed-forward network.
 
     Args:
@@ -204,7 +204,7 @@ class EuroBertBlock(MakesRMSNorms, GatedBlock, PreNormBlock):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
+class EuroBertBackbone(RMSNormMixin, ScaledRotation, Backbone):
     """EuroBERT encoder. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. It has no biases, no segments and no pooler.

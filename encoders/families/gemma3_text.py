@@ -19,8 +19,8 @@ from encoder_zoo.encoders.families.eurobert import FAMILY as EUROBERT
 from encoder_zoo.encoders.families.eurobert import (
     EuroBertBlock,
     GroupedQueryAttention,
-    MakesRMSNorms,
     RMSNorm,
+    RMSNormMixin,
     TokenEmbeddings,
 )
 from encoder_zoo.encoders.families.modernbert import (
@@ -78,14 +78,14 @@ class CenteredRMSNorm(RMSNorm):
         return ops.cast(self.normalize(inputs) * scale, inputs.dtype)
 
 
-class MakesCenteredNorms(MakesRMSNorms):
-    """Mixin to create `CenteredRMSNorm` layers. Use this with `MakesLayers`."""
+class CenteredNormMixin(RMSNormMixin):
+    """Mixin that creates `CenteredRMSNorm` layers. Use it together with `LayerMixin`."""
 
     norm_class = CenteredRMSNorm
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Gemma3Attention(MakesCenteredNorms, GroupedQueryAttention):
+class Gemma3Attention(CenteredNormMixin, GroupedQueryAttention):
     """`GroupedQueryAttention` with an RMSNorm for each query and key.
 
     Args:
@@ -131,7 +131,7 @@ class Gemma3Attention(MakesCenteredNorms, GroupedQueryAttention):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Gemma3Block(MakesCenteredNorms, EuroBertBlock):
+class Gemma3Block(CenteredNormMixin, EuroBertBlock):
     """Compute y = x + norm(attention(norm(x))) and return y + norm(FFN(norm(y))).
 
     Args:
@@ -171,7 +171,7 @@ class Gemma3Block(MakesCenteredNorms, EuroBertBlock):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Gemma3TextBackbone(MakesCenteredNorms, Backbone):
+class Gemma3TextBackbone(CenteredNormMixin, Backbone):
     """Encoder of EmbeddingGemma. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. Most blocks use local attention, and every `global_every`-th
@@ -256,7 +256,7 @@ class Gemma3TextBackbone(MakesCenteredNorms, Backbone):
         return make_alternating_contexts(self, inputs, types, self.head_dim)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the output for the last token, (B, D), to use in classifiers."""
+        """Return the output for the last token, (B, D), which classifiers use."""
         return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 

@@ -1,4 +1,4 @@
-"""Token embedding table to be used instead of an encoder.
+"""Token embedding table that is used instead of an encoder.
 
 Comments use these letters for shapes: B batch, L sequence, V vocabulary, D width, N texts.
 """

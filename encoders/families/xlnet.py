@@ -19,7 +19,7 @@ from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidd
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import NO_VALUE, Activation, Dropout, make_initializer
-from encoder_zoo.encoders.low_rank import KeepsUpdates
+from encoder_zoo.encoders.low_rank import LowRankMixin
 from encoder_zoo.encoders.positions import align_distance_scores, take_last_tokens
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
@@ -47,7 +47,7 @@ def compute_distance_encodings(length: int, hidden_dim: int) -> keras.KerasTenso
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SplitHeads(KeepsUpdates, keras.layers.EinsumDense):
+class SplitHeads(LowRankMixin, keras.layers.EinsumDense):
     """Keras `EinsumDense` with support for low-rank updates."""
 
     def quantize(self, mode=None, type_check=True, config=None):
@@ -55,7 +55,7 @@ class SplitHeads(KeepsUpdates, keras.layers.EinsumDense):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class JoinedHeads(KeepsUpdates, keras.layers.EinsumDense):
+class JoinedHeads(LowRankMixin, keras.layers.EinsumDense):
     """`EinsumDense` with a kernel (D, H, d) for heads that are concatenated, (N, H d).
 
     Example:

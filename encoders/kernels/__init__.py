@@ -1,1 +1,1 @@
-"""Faster implementations for encoder formulas, to be used by `Backbone`."""
+"""Faster implementations of the formulas of the encoder, which `Backbone` uses."""

@@ -198,7 +198,7 @@ def attend_in_chunks(
 
 
 def _map_chunks(attend_chunk: Callable) -> Callable:
-    """Create an operation to apply `attend_chunk` to each chunk of queries (N, B, H, C, D/H).
+    """Create an operation that applies `attend_chunk` to each chunk of queries (N, B, H, C, D/H).
 
     The manual gradient saves memory, because the automatic gradient of a TensorFlow loop would
     store the keys and values of every iteration.

@@ -1,6 +1,6 @@
 """Convert rows from annotation tools and datasets to texts with spans, tags or labels.
 
-The keys of a row identify the tool. Rows without annotations raise an error, because a missing
+The row keys identify the tool. Rows without annotations raise an error, because a missing
 annotation is different from an empty annotation.
 """
 
@@ -45,8 +45,8 @@ LABEL_KEYS = ("label", "labels", "accept", "cats", "category", "categories")
 START_KEYS, END_KEYS = ("start", "start_offset", "begin"), ("end", "end_offset")
 LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
 # Answers in Prodigy for which a row is dropped.
-LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
-# Interfaces of Prodigy that omit "spans" for texts without spans.
+DROPPED_ANSWERS = {"reject": "rejected", "ignore": "ignored"}
+# Prodigy interfaces that omit "spans" for texts without spans.
 SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
 
 EXPECTED_ROWS = (
@@ -143,7 +143,7 @@ def extract_annotations(
 
     Args:
         rows: List of rows, or dataset. See `read_annotations`.
-        kinds: Tuple of strings. The kinds of annotations to look for. Defaults to all kinds.
+        kinds: Tuple of strings. The annotation kinds to look for. Defaults to all kinds.
         classes: Optional list of strings. The class names of the task. If a dataset has different
             names but the same number of classes, the class ids are used.
         several: Optional boolean. Whether to return a list of labels for each text. If None, lists
@@ -267,7 +267,7 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
 
 
 def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
-    """Infer the kind of the annotations from all rows."""
+    """Infer the annotation kind from all rows."""
     found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
     # An empty list can contain spans or labels. Rows with annotations decide.
     filled = [k for k in found if any(len(getattr(row, k)) for _, row in read)]
@@ -350,25 +350,25 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     if isinstance(row.get("data"), dict):
         return _read_label_studio(row, number, text_key)
     answer = read_field(row, "answer", (str, type(None)), f"Row {number}", None)
-    if answer in LEFT_OUT:
-        return NotAnnotated(LEFT_OUT[answer])
+    if answer in DROPPED_ANSWERS:
+        return NotAnnotated(DROPPED_ANSWERS[answer])
     keys = {}
 
-    def found(role: str, item: tuple[str, Any] | None):
+    def record_key(role: str, item: tuple[str, Any] | None):
         if item is not None:
             keys[role] = item[0]
         return None if item is None else item[1]
 
-    words = found(
+    words = record_key(
         "words", next(((k, row[k]) for k in WORD_KEYS if _is_list_of_strings(row.get(k))), None)
     )
-    text = found("text", _find_text(row, number, text_key))
+    text = record_key("text", _find_text(row, number, text_key))
     spans, tags, labels = None, None, None
     if words is not None:
-        tags = found("tags", _find_tags(row, len(words), number, text is None))
+        tags = record_key("tags", _find_tags(row, len(words), number, text is None))
     if text is not None:
-        spans = found("spans", _find_spans(row, text, number))
-        labels = found("labels", _find_labels(row, number))
+        spans = record_key("spans", _find_spans(row, text, number))
+        labels = record_key("labels", _find_labels(row, number))
     if spans is None and labels is None and "annotation_id" in row and not _find_controls(row):
         spans, labels = [], []  # JSON-MIN omits controls without annotations
     if spans is None and tags is None and labels is None:
@@ -444,7 +444,7 @@ def _is_list_of_tags(values: object, count: int | None) -> bool:
 
 
 def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
-    """Find the spans in a row of doccano, Prodigy, spaCy 2 or JSON-MIN. Return (key, spans)."""
+    """Find the spans in a doccano, Prodigy, spaCy 2 or JSON-MIN row. Return (key, spans)."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
@@ -482,7 +482,7 @@ def _find_controls(row: dict) -> list[str]:
 
 
 def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
-    """Find the labels of the text in a row. Return (key, labels), or None if there are none."""
+    """Find the labels of the text in a row. Return (key, labels), or None."""
     keys = [k for k in LABEL_KEYS if k in row]
     if not keys:
         keys = _find_controls(row)
@@ -529,7 +529,7 @@ def _read_document(document, number: int) -> Row:
 
 
 def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Extract the annotation from a task of Label Studio in JSON format.
+    """Extract the annotation from a Label Studio task in JSON format.
 
     If a task has several annotations, the ground truth is used. Without ground truth, all
     annotations must be equal. Predictions are ignored.
@@ -541,10 +541,10 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
             f"{where} has no annotations. The row has {_describe_row(row)}. {EXPECTED_ROWS}"
         )
     given = read_field(row, key, list, where)
-    done = [a for a in given if not read_field(a, "was_cancelled", _FLAG, where, False)]
+    done = [a for a in given if not read_field(a, "was_cancelled", _OPTIONAL_BOOL, where, False)]
     if not done:
         return NotAnnotated("skipped" if given else "not annotated")
-    truth = [a for a in done if read_field(a, "ground_truth", _FLAG, where, False)]
+    truth = [a for a in done if read_field(a, "ground_truth", _OPTIONAL_BOOL, where, False)]
     done = truth if len(truth) == 1 else done
     results = [read_field(annotation, "result", list, where, []) for annotation in done]
     every = [result for of_one in results for result in of_one]
@@ -561,7 +561,7 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
     return readings[0]._replace(related=related)
 
 
-_FLAG = (bool, type(None))
+_OPTIONAL_BOOL = (bool, type(None))
 
 
 def _read_type(result: object, where: str) -> str | None:
@@ -589,7 +589,7 @@ def _read_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _get_task_text(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Find the text in a task of Label Studio, where it can have any key."""
+    """Find the text in a Label Studio task. The text can have any key."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:
@@ -690,10 +690,10 @@ def _get_field(span: Mapping, names: Sequence[str], row: str) -> Any:
 def _is_same_text(text: str | None, quoted: str) -> bool:
     """Return whether two texts are equal except for white space."""
 
-    def compact(value: str) -> str:
+    def remove_whitespace(value: str) -> str:
         return re.sub(r"\s|\\n", "", value)
 
-    return text is not None and compact(text) == compact(quoted)
+    return text is not None and remove_whitespace(text) == remove_whitespace(quoted)
 
 
 def _suggest_offsets(text: str, start: int, end: int, quoted: str | None) -> str:

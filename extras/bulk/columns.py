@@ -33,8 +33,8 @@ def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Ta
     Args:
         answers: Predictions for at least one text: array (N, ...), sparse matrix (N, D), list of
             dicts, or list of arrays or lists.
-        method: String. Name of the method, which determines the name of the column for predictions
-            that are not dicts.
+        method: String. Method name, which determines the column name for predictions that are not
+            dicts.
         kind: Optional TypedDict for predictions that are lists of dicts. Type of the column if all
             lists in a batch are empty.
 

@@ -367,7 +367,7 @@ class BatchAnswers:
         **options: Any,
     ):
         self._task_method = TaskMethod(task, columns, method, options)
-        self._schema = None  # schema of the predictions, known after the first batch with text
+        self._schema = None  # prediction schema, known after the first batch with text
 
     def __call__(self, batch) -> pyarrow.Table:
         table, names = _convert_to_table(batch), self._task_method.names

@@ -56,7 +56,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 
     Args:
         paths: Sequence of file paths.
-        names: Sequence of strings. Names of the text columns.
+        names: Sequence of strings. Text column names.
         keep: Sequence of strings. The names of the columns to copy.
 
     Raises:
@@ -111,7 +111,7 @@ def _check_plain(value, name: str, location: str) -> None:
 
 
 def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) -> None:
-    """Raise a ValueError if an integer is too large for the type of the output column."""
+    """Raise a ValueError if an integer is too large for the output column type."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
             f"{location}: {name!r} is {value}, which cannot be stored in a column of type "
@@ -239,7 +239,7 @@ def _make_plain(value):
 
 
 def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
-    """Return the number of rows per file, and the serialized schema of the predictions."""
+    """Return the number of rows per file, and the serialized prediction schema."""
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(
@@ -262,7 +262,7 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
 
 
 def _read(folder: pathlib.Path) -> dict:
-    """Read the description of a run from a folder. Return {} for a missing or empty folder."""
+    """Read the run description from a folder. Return {} for a missing or empty folder."""
     path = folder / BULK_NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
@@ -284,7 +284,7 @@ def _read(folder: pathlib.Path) -> dict:
 
 
 def _check_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
-    """Validate the numbers of rows in the description of a run, and return the schema."""
+    """Validate the row counts in a run description, and return the schema."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files
     try:

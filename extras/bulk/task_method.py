@@ -37,7 +37,7 @@ class TaskMethod:
 
     Args:
         task, columns, method: See `BatchAnswers`.
-        options: Dict. Further arguments of the method.
+        options: Dict. Additional method arguments.
 
     Raises:
         ValueError: If `task` has no method with this name, or if the method does not support
@@ -139,8 +139,8 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
 
     Args:
         row: A sequence with one value per column.
-        names: Sequence of strings. Names of the columns, for error messages.
-        location: String. Location of the row, for error messages.
+        names: Sequence of strings. Column names for error messages.
+        location: String. Row location for error messages.
 
     Raises:
         ValueError: If a value is neither a string nor a list of strings.

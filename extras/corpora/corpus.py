@@ -82,7 +82,7 @@ class PretrainingCorpus:
         self.num_shards = len(shards)
         self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
         self.sha256 = self.manifest["sha256"]
-        self._compared: set[int] = set()  # indices of the files whose checksums are verified
+        self._compared: set[int] = set()  # indices of files with verified checksums
 
     @classmethod
     @validation.validate_arguments
@@ -106,7 +106,7 @@ class PretrainingCorpus:
             folder: Path. The output folder, which should not contain other files.
             paths: List of paths. UTF-8 text files, which can be compressed with gzip. Documents
                 with more than 16 million characters will be split.
-            tokenizer: The tokenizer of the model to pretrain.
+            tokenizer: Tokenizer for the model to pretrain.
             shard_tokens: Integer. The approximate number of tokens per corpus file. During
                 training, examples from several files are shuffled together, and only the example
                 positions are kept in memory. Defaults to 2**23.
@@ -256,7 +256,7 @@ SHARED_FIELDS = ("tokenizer", "source", "shard_tokens")
 
 
 class Parts:
-    """`CorpusSource` that joins the tokenized documents of all parts.
+    """`CorpusSource` that joins the tokenized documents from all parts.
 
     Args:
         corpora: Sequence of `PretrainingCorpus` objects. All parts, in any order.

@@ -35,7 +35,7 @@ class Document(NamedTuple):
 
 
 class TextFiles:
-    """The documents of text files with one sentence per line and a blank line between documents.
+    """Documents in text files with one sentence per line and blank lines between documents.
 
     A document also ends at the end of a file. Files with the suffix `.gz` are decompressed.
 
@@ -136,7 +136,7 @@ class TextFiles:
 
 
 class CorpusDocuments:
-    """The documents of an iterable, such as a generator or a `tf.data.Dataset`.
+    """Documents from an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
         documents: Iterable of documents. Each document is a string with one sentence per line,
@@ -203,7 +203,7 @@ def split_sentences(document: object, number: int = 0) -> list[str]:
 
     Args:
         document: See `CorpusDocuments`.
-        number: Integer. Index of the document, for error messages.
+        number: Integer. Document index for error messages.
 
     Example:
         >>> split_sentences("One. \\n\\nTwo.")

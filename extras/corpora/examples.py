@@ -85,7 +85,7 @@ def fill_with_sentences(shard: Shard, length: int) -> ShardExamples:
 
     Args:
         shard: The `Shard` with documents.
-        length: Integer. Length of an example, including start and end tokens.
+        length: Integer. Example length, including start and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
 
@@ -173,7 +173,7 @@ def make_segment_pairs(
 
     Args:
         shard: The `Shard` with documents.
-        length: Integer. Length of an example, including three special tokens.
+        length: Integer. Example length, including three special tokens.
         swapped: Boolean. Whether to swap the segments instead of using another document.
         short_share: Float between 0 and 1. Fraction of examples that get a random, shorter length
             of at least two tokens.

@@ -22,7 +22,7 @@ from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.corpora.examples import ShardExamples, make_planner
 from encoder_zoo.extras.corpora.writing import Shard
-from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM, Plan
+from encoder_zoo.tasks.preprocessing.batching import FIXED_SEED, Plan
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
 from encoder_zoo.tasks.training.data import BatchMaker, Source
@@ -39,7 +39,7 @@ CORPUS_BATCHES_AHEAD = 4  # number of batches to preprocess in advance
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Read the slots of a corpus, in order or shuffled.
+    """Read slots from a corpus, in order or shuffled.
 
     Args:
         corpus: The `PretrainingCorpus` to read.
@@ -161,7 +161,7 @@ class CorpusBatches(Source):
         """Return all batches of one epoch in a fixed order."""
         reader = self._make_reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
-        batches = self._collate_batches(reader.read_in_order, NOT_RANDOM)
+        batches = self._collate_batches(reader.read_in_order, FIXED_SEED)
         return batches.apply(tf.data.experimental.assert_cardinality(steps))
 
     def _collate_batches(
@@ -193,7 +193,7 @@ class CorpusBatches(Source):
             policy = tf.data.experimental.AutoShardPolicy.OFF
             options.experimental_distribute.auto_shard_policy = policy
         collate, packed = self.maker.collate(), preprocessor.packed_length is not None
-        draws = seed != NOT_RANDOM
+        draws = seed != FIXED_SEED
         make = functools.partial(_collate_slots, collate=collate, packed=packed, draws=draws)
         dataset = dataset.map(
             make, num_parallel_calls=CORPUS_BATCHES_AHEAD, deterministic=True

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The documents of a corpus file.
+    """Documents in a corpus file.
 
     Attributes:
         tokens: Array of unsigned integers of shape (T,). Token ids, which are read from disk when
@@ -189,7 +189,7 @@ def load_manifest(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Return whether all required fields of a manifest have valid values."""
+    """Return whether all required manifest fields have valid values."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
@@ -244,8 +244,8 @@ class CorpusSource(Protocol):
         tokenizer: Dict that describes the tokenizer.
         description: Dict that describes the documents. To continue a corpus, the description must
             be the same.
-        modified: Optional list of integers. Modification times of files, which must also be the
-            same. None for documents that are not in files.
+        modified: Optional list of integers. File modification times, which must also be the same.
+            None for documents that are not in files.
         part: Optional tuple (i, n) for part i of n.
     """
 
@@ -404,7 +404,7 @@ def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[lis
 def _tokenize_documents(
     documents: list[list[str]], tokenizer: Tokenizer
 ) -> tuple[Shard, list[int]]:
-    """Tokenize documents. Return a shard of all non-empty documents, and their indices."""
+    """Tokenize documents. Return a shard with all non-empty documents, and their indices."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])

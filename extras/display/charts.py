@@ -282,13 +282,13 @@ def confusion_matrix(
         >>> [text.get_text() for text in axes.texts]
         ['1', '0', '1', '0']
     """
-    if normalize not in (None, *SUMS):
+    if normalize not in (None, *SUMMED_AXES):
         raise invalid("normalize", normalize, "'true', 'predicted', 'all' or None")
     true, predicted, things = _get_labels(true, predicted)
     counts, labels = _count_pairs(true, predicted, labels)
     values = counts
     if normalize is not None:
-        sums = counts.sum(axis=SUMS[normalize], keepdims=True)
+        sums = counts.sum(axis=SUMMED_AXES[normalize], keepdims=True)
         values = np.divide(counts, sums, out=np.zeros(counts.shape), where=sums > 0)
     side = 2.5 + 0.7 * len(labels)
     _, axes = plt.subplots(figsize=(side + 0.5, side), layout="constrained")
@@ -305,7 +305,7 @@ def confusion_matrix(
     return axes
 
 
-SUMS = {"true": 1, "predicted": 0, "all": None}  # axis over which the counts are summed
+SUMMED_AXES = {"true": 1, "predicted": 0, "all": None}  # axis over which the counts are summed
 
 
 NO_ANSWER = "no answer"  # label for rows without a prediction

@@ -509,7 +509,7 @@ def _draw_attention(title: str, tokens: list[str], weights: np.ndarray, middle: 
     """Create an SVG drawing with two columns of tokens, and lines that connect them.
 
     Args:
-        title: String. Title of the drawing.
+        title: String. Drawing title.
         tokens: List of L tokens.
         weights: Array of shape (L, L). Attention weights. Each row sums to 1.
         middle: Integer. Index of the token at which the second text starts.

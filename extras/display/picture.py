@@ -69,7 +69,7 @@ class Picture:
         """Write the picture to an HTML page.
 
         Args:
-            path: Path of the file, such as "entities.html".
+            path: File path, such as "entities.html".
             title: String. The title above the picture. Defaults to "".
 
         Raises:

@@ -121,7 +121,7 @@ def integrate_gradients(along: Callable) -> Attribution:
     return Attribution(total, ends[1.0], ends[0.0])
 
 
-def multiply_gradient(along: Callable) -> Attribution:
+def compute_gradient_times_input(along: Callable) -> Attribution:
     """Compute attributions from a single gradient, which is faster, but the sum is not exact.
 
     Args:
@@ -139,7 +139,7 @@ def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
 
     Args:
         tokens: The `TokenizedTexts` with all texts.
-        row: Integer. Index of the text.
+        row: Integer. Text index.
     """
     first, last, words = (
         field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
@@ -249,7 +249,7 @@ def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) ->
 
 
 def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
-    """Log a warning if attributions do not sum to the change of the logit."""
+    """Log a warning if the attributions do not sum to the logit change."""
     if method != "integrated_gradients":
         return
     gaps = [
@@ -275,7 +275,7 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
         task: The `Task` to explain.
         inputs: Dict {name: (1, L)}. Model inputs for the text.
         weights: Array of shape (1, ...). Weights of the outputs in the sum.
-        vectors: Array of shape (n, L, D). Embeddings that replace the embeddings of the text.
+        vectors: Array of shape (n, L, D). Embeddings that replace the text embeddings.
 
     Returns:
         A float32 array of shape (n,).
@@ -294,7 +294,7 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
 def compute_values_and_gradients(
     function: Callable, x: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the values (n,) and the gradients (n, ...) of a function for all rows in `x`.
+    """Compute the values (n,) and gradients (n, ...) of a function for all rows in `x`.
 
     Args:
         function: A function that maps (n, ...) to (n,). Each value must only depend on its own row.
@@ -351,7 +351,7 @@ def make_line(
     )  # (1, L, D)
     function = functools.partial(compute_weighted_logits, task, inputs, weights)
 
-    def along(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate_points(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         found = []
         for i in range(0, len(points), batch_size):
             part = points[i : i + batch_size, None, None].astype("float32")
@@ -360,10 +360,10 @@ def make_line(
         values, slopes = map(np.concatenate, zip(*found, strict=True))
         return values.astype("float64"), slopes
 
-    return along
+    return evaluate_points
 
 
 ATTRIBUTION_METHODS = {
     "integrated_gradients": integrate_gradients,
-    "gradient_x_input": multiply_gradient,
+    "gradient_x_input": compute_gradient_times_input,
 }

@@ -36,7 +36,7 @@ def explain_entities(
     column = tagger.preprocessor.tokenizer.first_column
 
     @functools.lru_cache(maxsize=1)  # entities are sorted, so windows rarely alternate
-    def inputs_and_logits(window: int) -> tuple[dict, np.ndarray]:
+    def compute_inputs_and_logits(window: int) -> tuple[dict, np.ndarray]:
         inputs = attributions.make_example_inputs(tagger, examples, window)
         return inputs, ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")
 
@@ -51,7 +51,7 @@ def explain_entities(
             window = np.searchsorted(first_tokens, row * ROW_STRIDE + members[0], side="right") - 1
             begin, length = windows.begin[window], windows.length[window]
             members = members[(members >= begin) & (members < begin + length)]
-            inputs, logits = inputs_and_logits(window)
+            inputs, logits = compute_inputs_and_logits(window)
             weights = _make_weights(logits, column + members - begin, tags[entity["label"]])
             part = attributions.select_window(text, column, begin, length)
             values = attributions.compute_attributions(
@@ -74,7 +74,7 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
 
 
 def _find_members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
-    """Find all tokens that overlap an entity. The starts and ends of tokens must be sorted."""
+    """Find all tokens that overlap an entity. Token starts and ends must be sorted."""
     first = np.searchsorted(ends, entity["start"], side="right")
     return np.arange(first, np.searchsorted(starts, entity["end"]))
 

@@ -116,7 +116,7 @@ def _find_class_index(classifier: SequenceClassifier, label: str | int) -> int:
 
 
 def _get_score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
-    """Compute the probability of a class, or the predicted value of a regression."""
+    """Compute a class probability, or the predicted value for regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])
     return float(classifier._class_answers.compute_probabilities(logits)[index])

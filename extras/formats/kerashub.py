@@ -42,13 +42,13 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 
 def list_files() -> set[str]:
-    """List the names of all files in KerasHub presets."""
+    """List all file names in KerasHub presets."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
     return {CONFIG, MANIFEST, *list_tokenizer_file_names(), *weights, *_OTHERS}
 
 
 def list_tokenizer_file_names() -> set[str]:
-    """List the names of all tokenizer files in KerasHub presets."""
+    """List all tokenizer file names in KerasHub presets."""
     named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
 
@@ -184,7 +184,7 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Find the family of the tokenizer in a KerasHub preset. Return None for other folders.
+    """Find the family for the tokenizer in a KerasHub preset. Return None for other folders.
 
     Args:
         files: `FolderFiles` to read a preset. Only the tokenizer files are required.
@@ -238,7 +238,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
 
 
 def _read_head(settings: Mapping, path: pathlib.Path) -> dict:
-    """Get the settings of the head from the manifest."""
+    """Get the head settings from the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0
     names = labels is None or (

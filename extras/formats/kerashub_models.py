@@ -29,7 +29,7 @@ from encoder_zoo.presets.saving import replace_preset
 
 logger = logging.getLogger("encoder_zoo")
 
-LIBRARY = Library(
+KERAS_HUB_LIBRARY = Library(
     "KerasHub", "keras_hub.models.{cls}.from_preset({name})", "import keras_hub", "Keras 3"
 )
 
@@ -65,7 +65,7 @@ def save_for_keras_hub(
     Args:
         model: Backbone or task to save.
         tokenizer: Optional tokenizer to save with a backbone.
-        dtype: Optional string. Dtype of the weights. If None, the dtype of the model is used.
+        dtype: Optional string. The weight dtype. If None, the model dtype is used.
         folder: Path. Folder to write or replace.
         settings: Dict. The fields to write to the manifest.
         about: The `Description` for the model card.
@@ -80,7 +80,7 @@ def save_for_keras_hub(
             labels = tuple(model.labels or ())
             head = {"labels": model.labels, "problem_type": model.problem_type}
             settings = {**settings, "head": head}
-    usage = about.usage._replace(library=LIBRARY, their_class=type(parts[0]).__name__)
+    usage = about.usage._replace(library=KERAS_HUB_LIBRARY, their_class=type(parts[0]).__name__)
     dtype = parts[0].dtype_policy.variable_dtype
     about = about._replace(usage=usage, labels=labels, dtype=dtype)
     with replace_preset(folder, settings, about) as new:
@@ -97,7 +97,7 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
             used.
 
     Raises:
-        ValueError: If KerasHub does not support the family or a setting of the backbone.
+        ValueError: If KerasHub does not support the family or a backbone setting.
     """
     names = _get_names(backbone)
     _check_built_in(names.backbone, names.built_in, backbone)

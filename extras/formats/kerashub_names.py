@@ -11,7 +11,7 @@ class KerasHubHead:
     """The names of a task and of the layers of its head in KerasHub.
 
     Attributes:
-        task: String. Class name of the task.
+        task: String. Task class name.
         groups: Dict that maps attribute paths in the task to group names in weight files.
         built_in: Dict that maps task arguments to hard-coded values in KerasHub.
     """
@@ -23,14 +23,14 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """The names and hard-coded values of an encoder family in KerasHub.
+    """KerasHub names and hard-coded values for an encoder family.
 
     Attributes:
-        backbone: String. Class name of the backbone.
+        backbone: String. Backbone class name.
         built_in: Dict that maps backbone arguments to hard-coded values in KerasHub.
         groups: Dict that maps attribute paths in the backbone to group names in weight files.
         heads: Dict that maps head names (see `Family.heads`) to `KerasHubHead`.
-        tokenizer: String. Class name of the tokenizer.
+        tokenizer: String. Tokenizer class name.
         tokenizer_file_names: Dict that maps file names in Hugging Face folders to file names in
             KerasHub.
         tokenizer_settings: Dict that maps settings in tokenizer_config.json to tuples (name in

@@ -30,10 +30,10 @@ WEIGHTS = None  # repositories always contain the other files too
 
 @dataclasses.dataclass(frozen=True)
 class Tf1Names:
-    """The names in TensorFlow 1 checkpoints of an encoder family.
+    """Names in TensorFlow 1 checkpoints for an encoder family.
 
     Attributes:
-        config_file: String. File name of the configuration.
+        config_file: String. Configuration file name.
         parts: Tuple of pairs (regular expression, replacement), which are applied to variable names
             in order.
     """

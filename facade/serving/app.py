@@ -32,7 +32,7 @@ CLIENT_LEFT = 499  # status code in metrics and logs, as in nginx
 MAX_INLINE_ANSWERS = 4  # longer lists of answers are not serialized in the event loop
 # Many clients do not read the response before the end of the request. If a request is too large,
 # read at most this multiple of the maximum size before sending the error.
-DISCARDED_RATIO = 16
+MAX_DISCARDED_RATIO = 16
 
 
 class Service:
@@ -264,7 +264,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                 size += len(chunk)
                 if size <= limits.max_request_bytes:
                     chunks.append(chunk)
-                elif size > DISCARDED_RATIO * limits.max_request_bytes:
+                elif size > MAX_DISCARDED_RATIO * limits.max_request_bytes:
                     break
     except TimeoutError as error:
         seconds = f"{limits.body_timeout:g} seconds"

@@ -13,7 +13,7 @@ TOKENS_BUCKETS = (16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """Metrics of the service. For safety, labels never contain values from clients.
+    """Metrics for the service. For safety, labels never contain values from clients.
 
     Args:
         count_waiting: A function that counts the texts in the queue.

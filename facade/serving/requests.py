@@ -134,7 +134,7 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Return the options of the method, whose values the model validates.
+        """Return the options of the method. The model validates their values.
 
         Raises:
             Refusal: If a value contains a lone surrogate or is nested too deeply. Models do not
@@ -154,7 +154,7 @@ class Fields:
         for name in self._given:
             if name not in self.known:
                 hint = suggest_names(find_close_names(name, self.known))
-                hint = hint or f" Expected some of {', '.join(sorted(self.known))}."
+                hint = hint or f" Expected one of {', '.join(sorted(self.known))}."
                 raise Refusal(422, f"The field {name!r} is unknown.{hint}", name[:100])
 
     def _require(self, name: str, expected: str) -> None:

@@ -125,7 +125,7 @@ def read_classify(model: ServedModel, fields: Fields) -> Question:
         return model.task.classify(texts, batch_size=model.limits.max_batch_texts, **options)
 
     method = "classify pairs" if pairs else "classify"
-    return Question(model.ask(method, rows, run, options), write_answers(model))
+    return Question(model.ask(method, rows, run, options), make_answer_writer(model))
 
 
 def read_entities(model: ServedModel, fields: Fields) -> Question:
@@ -139,7 +139,7 @@ def read_entities(model: ServedModel, fields: Fields) -> Question:
     def run(rows: Rows) -> Sequence:
         return model.task.extract_entities(rows, batch_size=batch_size, **options)
 
-    return Question(model.ask("extract_entities", rows, run, options), write_answers(model))
+    return Question(model.ask("extract_entities", rows, run, options), make_answer_writer(model))
 
 
 def are_labels(value: object) -> bool:
@@ -169,13 +169,13 @@ def read_answer(model: ServedModel, fields: Fields) -> Question:
 
     if fields.is_single("question") and not fields.is_single("context"):
         job = model.ask_alone((questions[0], contexts), run_passages)
-        return Question(job, write_answers(model))
+        return Question(job, make_answer_writer(model))
     if len(contexts) not in (1, len(questions)):
         message = f"context has {len(contexts)} texts, but question has {len(questions)}."
         raise Refusal(422, f"{message} Expected 1 or {len(questions)} contexts.", "context")
     contexts = contexts * len(questions) if len(contexts) == 1 else contexts
     rows = list(zip(questions, contexts, strict=True))
-    return Question(model.ask("answer", rows, run, options), write_answers(model))
+    return Question(model.ask("answer", rows, run, options), make_answer_writer(model))
 
 
 def read_fill_mask(model: ServedModel, fields: Fields) -> Question:
@@ -186,7 +186,7 @@ def read_fill_mask(model: ServedModel, fields: Fields) -> Question:
     def run(rows: Rows) -> Sequence:
         return model.task.fill_mask(rows, batch_size=batch_size, **options)
 
-    return Question(model.ask("fill_mask", rows, run, options), write_answers(model))
+    return Question(model.ask("fill_mask", rows, run, options), make_answer_writer(model))
 
 
 def read_embeddings(model: ServedModel, fields: Fields) -> Question:
@@ -304,10 +304,10 @@ def read_search(model: ServedModel, fields: Fields) -> Question:
     def run(rows: Rows) -> Sequence:
         return model.task.search(rows, **options)
 
-    return Question(model.ask("search", rows, run, options), write_answers(model, "index"))
+    return Question(model.ask("search", rows, run, options), make_answer_writer(model, "index"))
 
 
-def write_answers(model: ServedModel, kind: str = "model") -> Callable[[list], dict]:
+def make_answer_writer(model: ServedModel, kind: str = "model") -> Callable[[list], dict]:
     """Return a function that converts a list of answers to the response body."""
     return lambda answers: {kind: model.name, "answers": answers}
 

@@ -46,9 +46,9 @@ class Kind(NamedTuple):
     """Type of folder that this package writes, such as a preset or an index.
 
     Attributes:
-        name: String. Name of the type in error messages, for example "an index".
+        name: String. Type name for error messages, for example "an index".
         is_written: A function that takes a manifest and returns whether the folder has this type.
-        manifest: String. File name of the manifest. Defaults to "encoder_zoo.json".
+        manifest: String. Manifest file name. Defaults to "encoder_zoo.json".
         read: Sequence of strings. Patterns of the files that are read when the folder is loaded.
             User files must not match any pattern. Defaults to ().
     """

@@ -203,5 +203,5 @@ def is_plain(name: object) -> bool:
 
 
 def get_size(file: BinaryIO) -> int:
-    """Return the size of an open file in bytes, and move to the end of the file."""
+    """Return an open file's size in bytes, and move to the end of the file."""
     return file.seek(0, os.SEEK_END)

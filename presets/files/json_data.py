@@ -21,7 +21,7 @@ class Limit(NamedTuple):
     """Size limits for JSON data.
 
     Attributes:
-        content: Integer. Maximum size of the JSON text in bytes.
+        content: Integer. Maximum JSON text size in bytes.
         memory: Integer. Approximate maximum size of the parsed data in bytes.
     """
 

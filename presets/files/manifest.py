@@ -31,7 +31,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST
     Args:
         folder: Path. The folder, which contains all other files.
         settings: Dictionary of additional fields with plain data.
-        name: String. File name of the manifest. Defaults to "encoder_zoo.json".
+        name: String. Manifest file name. Defaults to "encoder_zoo.json".
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -103,13 +103,13 @@ def _is_plain(settings: object) -> bool:
     """Return whether all values are None, numbers, strings, booleans, lists or dicts."""
     plain = (bool, int, float, str, type(None))
 
-    def parts(value: object) -> list:
+    def list_parts(value: object) -> list:
         if isinstance(value, dict):
             return list(value.values())
         return value if isinstance(value, list) else [value]
 
     return isinstance(settings, dict) and all(
-        isinstance(part, plain) for value in settings.values() for part in parts(value)
+        isinstance(part, plain) for value in settings.values() for part in list_parts(value)
     )
 
 
@@ -157,7 +157,7 @@ def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: byte
 
 
 def compute_manifest_digest(manifest: Mapping) -> str:
-    """Compute the checksum of a manifest without its field `sha256`.
+    """Compute the manifest checksum without the field `sha256`.
 
     Example:
         >>> digest = compute_manifest_digest({"format": 1})

@@ -145,7 +145,7 @@ class OpenFolder(FolderFiles):
             raise ValueError(f"{path} is not a regular file.")
         real = self._resolve_link(path) if self._has_links(name) else None
 
-        def opener(_: str, flags: int) -> int:
+        def open_descriptor(_: str, flags: int) -> int:
             # Opening a pipe would block until a writer connects.
             flags |= getattr(os, "O_NONBLOCK", 0)
             try:
@@ -154,7 +154,7 @@ class OpenFolder(FolderFiles):
                 error.filename = os.fspath(path)  # in the error message, `name` is not enough
                 raise
 
-        file = self.keep(open(path, "rb", opener=opener))  # noqa: SIM115  closed by `close`
+        file = self.keep(open(path, "rb", opener=open_descriptor))  # noqa: SIM115  closed by `close`
         self._files[name], self._states[name] = file, _get_state(file)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file.")
@@ -182,7 +182,7 @@ class OpenFolder(FolderFiles):
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _resolve_link(self, path: pathlib.Path) -> pathlib.Path:
-        """Return the target of a link, which must be inside the folder.
+        """Return the link target, which must be inside the folder.
 
         In the hub cache, links can also point to the folders with downloaded blobs.
 
@@ -207,7 +207,7 @@ def _is_match(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _get_state(file: BinaryIO) -> tuple[int, int]:
-    """Return the size and the modification time of an open file."""
+    """Return an open file's size and modification time."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 

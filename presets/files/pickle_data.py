@@ -50,7 +50,7 @@ class PickleStream:
     Args:
         source: The `FileBytes` to read from.
         start, end: Integers. Start and end of the range in bytes.
-        name: String. Name of this part in error messages.
+        name: String. Part name for error messages.
     """
 
     def __init__(self, source: FileBytes, start: int, end: int, name: str):

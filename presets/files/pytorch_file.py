@@ -53,7 +53,7 @@ class PyTorchFile:
         self.shapes = {name: view.shape for name, view in self._views.items()}
 
     def get_dtype(self, name: str) -> np.dtype:
-        """Return the dtype of a tensor."""
+        """Return the tensor dtype."""
         return self._views[name].storage.dtype
 
     def read(self, name: str) -> np.ndarray:

@@ -69,7 +69,7 @@ class SafetensorsFile:
         self._check_layout()
 
     def get_dtype(self, name: str) -> np.dtype:
-        """Return the dtype of a tensor."""
+        """Return the tensor dtype."""
         return self._entries[name][0]
 
     def read(self, name: str) -> np.ndarray:

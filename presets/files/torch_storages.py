@@ -218,7 +218,7 @@ class Storage:
     """A contiguous range of elements in the file.
 
     Attributes:
-        key: String. Name of the storage in the file.
+        key: String. Storage name in the file.
         dtype: NumPy dtype of the elements.
         size: Integer. The number of elements.
         start: Integer. Index of the first element. The storage in the file can be larger than this

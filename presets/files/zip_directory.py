@@ -17,7 +17,7 @@ from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.folder_files import is_plain
 
 _MAX_DIRECTORY_BYTES = 8 * 2**20  # the directory of 10,000 tensors has 600 kB
-_LOCAL = struct.Struct("<4s5H3I2H")
+_LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _END64 = struct.Struct("<4sQ2H2I4Q")
@@ -34,7 +34,7 @@ class ZipEntry(NamedTuple):
         name: String. The path of the entry in the archive.
         flags: Integer. General purpose bit flags.
         header: Integer. Offset of the local header in bytes.
-        size: Integer. Size of the content in bytes.
+        size: Integer. Content size in bytes.
     """
 
     name: str
@@ -91,19 +91,19 @@ class ZipDirectory:
         self._check_layout()
 
     def find_content_start(self, name: str) -> int:
-        """Validate the header of an entry, and return the offset of its content.
+        """Validate the entry header, and return the content offset.
 
         Raises:
             ValueError: If the header does not match the entry in the directory.
         """
         entry = self.entries[name]
-        header = self._source.read(entry.header, _LOCAL.size)
-        signature, _, flags, method, *_, name_size, extra_size = _LOCAL.unpack(header)
-        start = entry.header + _LOCAL.size + name_size + extra_size
+        header = self._source.read(entry.header, _LOCAL_HEADER.size)
+        signature, _, flags, method, *_, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+        start = entry.header + _LOCAL_HEADER.size + name_size + extra_size
         if (
             signature != b"PK\3\4"
             or (flags, method) != (entry.flags, 0)
-            or self._source.read(entry.header + _LOCAL.size, name_size) != name.encode()
+            or self._source.read(entry.header + _LOCAL_HEADER.size, name_size) != name.encode()
             or start + entry.size > self._ends[name]
         ):
             raise self._make_error(
@@ -209,7 +209,7 @@ class ZipDirectory:
         if starts[0] != 0:
             raise self._make_error("the file does not start with the first zip entry")
         for entry, end in zip(ordered, starts[1:], strict=True):
-            if entry.header + _LOCAL.size + len(entry.name.encode()) + entry.size > end:
+            if entry.header + _LOCAL_HEADER.size + len(entry.name.encode()) + entry.size > end:
                 raise self._make_error(
                     f"the zip entry {quote(entry.name)} overlaps the following data"
                 )

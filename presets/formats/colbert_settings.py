@@ -132,7 +132,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
 def read_sentence_transformers(
     files: FolderFiles, masks: list[Module], tokenizer
 ) -> dict[str, object]:
-    """Read the settings of MultiVectorEncoder in sentence-transformers.
+    """Read MultiVectorEncoder settings in sentence-transformers.
 
     The settings are in the files of the modules and in the prompts. A prompt with a single token
     becomes a marker.

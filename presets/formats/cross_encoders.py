@@ -35,7 +35,7 @@ _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_func
 
 
 def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
-    """Read the output activation of a cross-encoder, "sigmoid" or "linear".
+    """Read the cross-encoder output activation, "sigmoid" or "linear".
 
     Args:
         files: `FolderFiles` to read the encoder.

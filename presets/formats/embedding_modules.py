@@ -59,8 +59,7 @@ def read_pooling(
     Args:
         files: `FolderFiles` to read the whole folder.
         module: Pooling `Module` to read.
-        width: Optional integer. Output dimension of the encoder. If None, dimensions are not
-            checked.
+        width: Optional integer. Encoder output dimension. If None, dimensions are not checked.
 
     Returns:
         A tuple of the `pooling` argument of `TextEmbedder`, and a boolean whether to pool prompts.
@@ -99,8 +98,7 @@ def read_dense(
         files: `FolderFiles` to read the whole folder.
         module: Dense `Module` to read.
         width: Integer. The input vector dimension.
-        embedding: String. Name of the input tensor, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to
-            `SENTENCE`.
+        embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
 
     Returns:
         A dict for the `dense` argument of `TextEmbedder`.
@@ -248,7 +246,7 @@ def _check_names(config: Mapping, names: tuple[str, ...], path: object, embeddin
         read_field(config, name, one_of(embedding), path)
 
 
-PT = {"format": "pt"}  # metadata that transformers expects in safetensors files
+SAFETENSORS_METADATA = {"format": "pt"}  # metadata that transformers expects in safetensors files
 # {attribute of a projection: name of the weights in the file}
 _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
@@ -349,7 +347,9 @@ def make_dense_files(
     files: dict[str, object] = {}
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
         files[f"{path}/{CONFIG}"] = _make_dense_config(layer, width, f"{name}[{i}]")
-        files[f"{path}/{SAFETENSORS.file}"] = save(_make_arrays(layer, dtype), metadata=PT)
+        files[f"{path}/{SAFETENSORS.file}"] = save(
+            _make_arrays(layer, dtype), metadata=SAFETENSORS_METADATA
+        )
         width = layer.units
     return files
 
@@ -423,7 +423,7 @@ class LinearFile(Checkpoint):
         """Raise a ValueError if the layer and the encoder have different dimensions.
 
         Args:
-            width: Integer. Output dimension of the encoder.
+            width: Integer. Encoder output dimension.
         """
         if self.width != width:
             raise ValueError(

@@ -197,7 +197,7 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """Checkpoint in the format of gliner, with an encoder and further layers.
+    """Checkpoint in the gliner format, with an encoder and further layers.
 
     The tensors of further layers have the same names as in gliner.
 

@@ -56,7 +56,7 @@ class HuggingFaceCheckpoint(Checkpoint):
     Args:
         files: `FolderFiles` to read the folder.
         settings: Dict. The `encoder_zoo.json` content.
-        config_name: String. File name of the configuration. Defaults to "config.json".
+        config_name: String. Configuration file name. Defaults to "config.json".
         config: Optional dict. Encoder configuration. If None, the whole content of the file will be
             used.
         wrapper: Optional string. The prefix of all encoder tensors. If None, the prefix will be
@@ -231,7 +231,7 @@ def _normalize(name: str, family: Family) -> str:
 
 
 def _replace_prefix(name: str, other: str, ours: str) -> str:
-    """Replace the prefix of a name. {} stands for a number, which is kept.
+    """Replace the name prefix. {} stands for a number, which is kept.
 
     Example:
         >>> _replace_prefix("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")

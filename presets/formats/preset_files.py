@@ -83,7 +83,7 @@ TOKENIZER_JSON = (
 
 
 def list_preset_patterns() -> list[str]:
-    """List the patterns of all preset files except the model card.
+    """List patterns for all preset files except the model card.
 
     Example:
         >>> {"config.json", "*.safetensors", "vocab.txt"} <= set(list_preset_patterns())
@@ -103,7 +103,7 @@ def list_replaced_preset_patterns() -> list[str]:
 
 
 def list_module_patterns() -> list[str]:
-    """List the patterns of all additional files of sentence-transformers.
+    """List patterns for all additional files of sentence-transformers.
 
     Example:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(list_module_patterns())

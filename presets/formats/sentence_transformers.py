@@ -1,8 +1,8 @@
 """Read and write the files that all models of sentence-transformers have in common.
 
-The file `modules.json` lists the modules of the model, for example an encoder, pooling, dense
-layers and normalization. The files of a module are in the root or in a subfolder. Classes in
-`modules.json` are never imported.
+The file `modules.json` lists the model modules, for example an encoder, pooling, dense layers and
+normalization. The module files are in the root or in a subfolder. Classes in `modules.json` are
+never imported.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _OUTPUTS = {
 _READ = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config")
 _READ += ("module_output_name",)
 # Fields that are only read for late interaction. For other models they must be null.
-OF_ROLES = ("query_length", "document_length", "query_expansion")
+ROLE_FIELDS = ("query_length", "document_length", "query_expansion")
 # {field: why the outputs do not depend on it}
-IRRELEVANT = {
+IRRELEVANT_FIELDS = {
     "unpad_inputs": "packs texts without padding, with equal outputs",
     "backend": "choice of a library",
     "model_name_or_path": "for information",
@@ -71,7 +71,7 @@ IRRELEVANT = {
 MODEL_FIELDS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 MODEL_FIELDS += ("max_active_dims", "activation_fn", "model_type", "query_prefix")
 MODEL_FIELDS += ("document_prefix", "do_query_expansion", "attend_to_expansion_tokens")
-MODEL_FIELDS += ("skiplist_words", *OF_ROLES)
+MODEL_FIELDS += ("skiplist_words", *ROLE_FIELDS)
 # {field: why the outputs do not depend on it}
 IRRELEVANT_MODEL_FIELDS = {
     "__version__": "for information",
@@ -91,7 +91,7 @@ class Module(NamedTuple):
 
     Attributes:
         kind: String. The class name without the package.
-        path: String. Path of the subfolder, or "" for the root.
+        path: String. Subfolder path, or "" for the root.
     """
 
     kind: str
@@ -144,7 +144,7 @@ class Routes(NamedTuple):
 
 
 def read_routes(files: FolderFiles) -> Routes | None:
-    """Read the routes of a Router from `router_config.json`.
+    """Read the Router routes from `router_config.json`.
 
     Args:
         files: `FolderFiles` to read the whole folder.
@@ -327,9 +327,9 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
     ):
         if value != expected:
             raise invalid(f"{files.path / name}: {field}", value, f"{expected!r}")
-    known = (*_READ, *OF_ROLES) if has_roles else _READ
+    known = (*_READ, *ROLE_FIELDS) if has_roles else _READ
     for field, name_today, value in _flatten_settings(settings):
-        decided = name_today in known or name_today in IRRELEVANT
+        decided = name_today in known or name_today in IRRELEVANT_FIELDS
         if not decided and value not in (None, False, [], {}):
             raise ValueError(
                 f"{files.path / name}: {field} is {quote(value)}, which is not supported. Expected "

@@ -49,7 +49,7 @@ logger = logging.getLogger("encoder_zoo")
 SPARSE_SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
 # Similarities of text vectors and token vectors, which BGE-M3 computes in addition.
-THEIRS_OF_VECTORS = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
+DENSE_SIMILARITIES = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
 _TYPES = "sentence_transformers.sparse_encoder.models."
 _ROUTER = "sentence_transformers.models.Router"
 _TABLE, _OLD_TABLE = ["SparseStaticEmbedding"], ["IDF"]
@@ -63,7 +63,7 @@ class SparseFolder(FolderFormat):
     Args:
         load_table_class: A function that imports and returns the layer class for the table of term
             weights.
-        read_tokenizer: A function that takes the files of a table and a family, and returns the
+        read_tokenizer: A function that takes the table files and a family, and returns the
             tokenizer.
     """
 
@@ -108,7 +108,7 @@ class SparseFolder(FolderFormat):
             if SPARSE_LINEAR not in checkpoint.files:
                 return {}
             _open_token_weights(checkpoint)
-            return {"pooling": TOKEN_WEIGHTS, **_read_model_arguments(files, THEIRS_OF_VECTORS)}
+            return {"pooling": TOKEN_WEIGHTS, **_read_model_arguments(files, DENSE_SIMILARITIES)}
         _check_modules(files, modules, checkpoint.files)
         pooling, activation = embedding_modules.read_splade_pooling(files, modules[1])
         return {"pooling": pooling, "activation": activation, **_read_model_arguments(files)}
@@ -389,7 +389,7 @@ def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict
     name = "query_0_SparseStaticEmbedding"
     files: dict[str, object] = {CONFIG: {"frozen": not queries.trainable}}
     weight = {"weight": make_stored_array(queries.weight, False, dtype)}
-    files[SAFETENSORS.file] = save(weight, metadata=embedding_modules.PT)
+    files[SAFETENSORS.file] = save(weight, metadata=embedding_modules.SAFETENSORS_METADATA)
     for file, content in queries.tokenizer.to_files().items():
         if file == "tokenizer_config.json" and queries.max_length:
             content = {**json.loads(content), "model_max_length": queries.max_length}

@@ -174,7 +174,7 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
     return len(labels) if labels is not None else num_classes
 
 
-def count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | None]:
+def get_count_and_names(classes: Sequence[str] | int) -> tuple[int, Sequence[str] | None]:
     """Return the number of classes and the class names. For an integer, the names are None."""
     return (classes, None) if isinstance(classes, int) else (len(classes), classes)
 

@@ -151,18 +151,18 @@ def _compute_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
 def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
     """Find the best temperature by bisection, because the loss is convex in its inverse."""
 
-    def slope(inverse: float) -> float:
+    def compute_slope(inverse: float) -> float:
         probabilities = _compute_probabilities(logits * inverse, activation)
         return float(np.sum((probabilities - targets) * logits))
 
     low, high = 1 / HOTTEST, 1 / COLDEST
-    if slope(low) >= 0:
+    if compute_slope(low) >= 0:
         return HOTTEST
-    if slope(high) <= 0:
+    if compute_slope(high) <= 0:
         return COLDEST
     for _ in range(60):
         middle = float(np.sqrt(low * high))
-        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+        low, high = (low, middle) if compute_slope(middle) > 0 else (middle, high)
     return 1 / low
 
 

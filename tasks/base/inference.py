@@ -62,11 +62,11 @@ class KerasRunner:
                 return self._predict_arrays(check_arrays(self.task, given.x), size)
             return self._predict_texts(given.x, size)
 
-    def read(self, x: Any) -> sources.Given:
+    def read(self, x: Any) -> sources.InputData:
         """Return the inputs for `predict`, and their kind."""
-        return sources.Given.of(make_stream(x, self._maker))
+        return sources.InputData.create(make_stream(x, self._maker))
 
-    def read_batches(self, given: sources.Given, batch_size: int | None = None) -> Iterator:
+    def read_batches(self, given: sources.InputData, batch_size: int | None = None) -> Iterator:
         """Yield the raw inputs of a dataset or stream, batch by batch."""
         sources.check_has_elements(given.x)
         size = batch_size or BATCH_SIZE
@@ -92,7 +92,7 @@ class KerasRunner:
         given = {name: value for name, value in self._options.items() if value is not None}
         return given == {"verbose": 0} and 0 < count <= batch_size
 
-    def _predict_source(self, given: sources.Given, batch_size: int):
+    def _predict_source(self, given: sources.InputData, batch_size: int):
         """Compute the outputs for a dataset. Each batch is padded to fill all devices."""
         plan = Plan(batch_size, steps_per_epoch=self._options["steps"])
         source = sources.make_source(given, plan=plan, maker=self._maker)
@@ -192,10 +192,10 @@ class KerasRunner:
         """Yield the example indices (B,) and outputs of each batch, longest examples first."""
         maker = self.task.batch_maker
 
-        def inputs(arguments):
+        def collate_inputs(arguments):
             return get_inputs(maker.collate()(batch_shapes.take_examples(*arguments)))
 
-        make = maker.get_graph("chosen", lambda: ShapePolymorphicFunction(inputs))
+        make = maker.get_graph("chosen", lambda: ShapePolymorphicFunction(collate_inputs))
         with get_weights_lock(self.task).shared():
             for indices in batch_shapes.iterate_by_length(examples, batch_size or BATCH_SIZE):
                 yield indices, self._compute_outputs(make((examples, indices)))
@@ -220,11 +220,11 @@ def compute_text_outputs_in_graph(
     """
     run = run or functools.partial(task, training=False)
 
-    def outputs(examples):
+    def compute_outputs(examples):
         return run(task.preprocessor.pad(examples))
 
     ones = xp.ones_like(examples["token_ids"].row_lengths())
-    return map_graph_batches(outputs, examples, ones, width).flat_values
+    return map_graph_batches(compute_outputs, examples, ones, width).flat_values
 
 
 def compute_token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> xp.RaggedTensor:

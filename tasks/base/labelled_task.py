@@ -128,12 +128,12 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def _learn_labels(
-        self, given: sources.Given, labels_in: Callable[[sources.Given], list[str] | int]
+        self, given: sources.InputData, labels_in: Callable[[sources.InputData], list[str] | int]
     ) -> None:
         """Learn the labels from the training data and build the head, if the labels are unknown.
 
         Args:
-            given: `Given` inputs and labels.
+            given: `InputData` with inputs and labels.
             labels_in: Function from `given` to the class names or the number of classes.
         """
         if self.objective.activation != "linear":  # not a regression
@@ -146,7 +146,7 @@ class LabelledTask(Task):
             check_no_iterator(given.y, "y")
         elif int(given.x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
-        self._set_classes(*classes.count_and_names(labels_in(given)))
+        self._set_classes(*classes.get_count_and_names(labels_in(given)))
         for name, weight, transposed in list_named_weights(self, self.head_record.tensors):
             if name in self.kept_weights:
                 value = self.kept_weights[name]
@@ -252,11 +252,11 @@ class LabelledTask(Task):
                 f"`{method}` requires classes, but this {type(self).__name__} predicts numbers. "
                 "Use a task that predicts classes."
             )
-        if sources.Given.of(x).kind == "dataset":
+        if sources.InputData.create(x).kind == "dataset":
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
         sources.check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
-        sources.check_labels(self, sources.Given.of(x, y))
+        sources.check_labels(self, sources.InputData.create(x, y))
         return x, y
 
     def _compute_held_out_logits(

@@ -46,7 +46,7 @@ def skips_missing(
         [4, None, None, 3]
     """
 
-    def decorate(function: F) -> F:
+    def skip(function: F) -> F:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
@@ -61,7 +61,7 @@ def skips_missing(
                 for name, value in bound.arguments.items()
                 if name in columns and value is not defaults[name]
             }
-            if _is_one(read[columns[0]]) and not (one_for_all and _collect_columns(read)):
+            if _is_single_input(read[columns[0]]) and not (one_for_all and _collect_columns(read)):
                 if all(map(_has_text, read.values())):
                     return function(*bound.args, **bound.kwargs)
                 if not _has_text(read[columns[0]]) or not _collect_columns(read):
@@ -82,7 +82,7 @@ def skips_missing(
 
         return cast(F, answer)
 
-    return decorate
+    return skip
 
 
 def _convert_to_lists(values, method: str):
@@ -113,10 +113,10 @@ def _get_text_columns(values, task):
     return {name: values[name] for name in names}
 
 
-def _is_one(value) -> bool:
-    """Return whether a value is a single text or pair, which can be missing, and not a column."""
+def _is_single_input(value) -> bool:
+    """Return whether a value is a single text or pair instead of a column. It can be missing."""
     if isinstance(value, tuple):
-        return bool(value) and all(map(_is_one, value))
+        return bool(value) and all(map(_is_single_input, value))
     return value is None or isinstance(value, str | bytes) or is_missing(value)
 
 
@@ -135,7 +135,7 @@ def _collect_columns(read: Mapping[str, Any]) -> list[list]:
     for value in read.values():
         is_table = isinstance(value, Mapping)
         parts += value.values() if is_table else value if isinstance(value, tuple) else [value]
-    return [part for part in parts if not _is_one(part)]
+    return [part for part in parts if not _is_single_input(part)]
 
 
 def _are_lists(values) -> bool:
@@ -156,7 +156,11 @@ def _keep_rows(value, kept: np.ndarray):
         return {name: _keep_rows(column, kept) for name, column in value.items()}
     if isinstance(value, tuple):
         return tuple(_keep_rows(column, kept) for column in value)
-    return value if _is_one(value) else [v for v, keep in zip(value, kept, strict=True) if keep]
+    return (
+        value
+        if _is_single_input(value)
+        else [v for v, keep in zip(value, kept, strict=True) if keep]
+    )
 
 
 def _spread(answers, kept: np.ndarray):

@@ -25,7 +25,7 @@ from encoder_zoo.common.arguments import (
 from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import use_backend
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity, validate_arguments
-from encoder_zoo.common.variable_names import NamesVariablesAlike
+from encoder_zoo.common.variable_names import SharedVariableNames
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName, invalid, quote
 from encoder_zoo.encoders.arrays import gather_array
@@ -42,7 +42,7 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.callbacks import Callbacks
-from encoder_zoo.tasks.training.sources import Given, check_preprocessor
+from encoder_zoo.tasks.training.sources import InputData, check_preprocessor
 from encoder_zoo.tasks.training.streams import suppress_end_warning
 from encoder_zoo.tasks.training.text_model import TextModel
 
@@ -84,7 +84,7 @@ class TinyData(NamedTuple):
     questions: Callable[[Task], tuple] | None = None
 
 
-class Task(TextModel, metaclass=NamesVariablesAlike):
+class Task(TextModel, metaclass=SharedVariableNames):
     """Base class for the tasks: a backbone, a head and a preprocessor for raw text.
 
     Args:
@@ -201,7 +201,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.backbone(given, training=training)
 
     def make_backbone_inputs(self, inputs: Mapping) -> Mapping:
-        """Select the backbone inputs, and add inputs that depend on the head."""
+        """Select the inputs of the backbone, and add inputs that the head needs."""
         return self.backbone.add_head_inputs(select_backbone_inputs(inputs), self.head_record)
 
     def call(self, inputs, training=None):
@@ -272,7 +272,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return None
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
-        """Find the output for each label in a checkpoint head with different labels.
+        """Find the output of each label in the head of a checkpoint that has other labels.
 
         The index of a new label is None. The result is None if the checkpoint contains all labels
         or none of them.
@@ -361,7 +361,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 f"{self.record.instead_of_predict}, or evaluate(texts)."
             )
 
-    def _prepare_training(self, given: Given, data: Source) -> bool:
+    def _prepare_training(self, given: InputData, data: Source) -> bool:
         settings = self.record.tuned_settings
         changed = [name for name, (value, _) in settings.items() if getattr(self, name) != value]
         for name in changed:

@@ -53,7 +53,7 @@ OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several
 
 @dataclasses.dataclass(frozen=True)
 class ClassAnswers(Answers):
-    """Answers for a `SequenceClassifier`. See `SequenceClassifier` for the settings.
+    """The `Answers` of `SequenceClassifier`. See `SequenceClassifier` for the settings.
 
     Attributes:
         class_names: List of C strings, or a range of class indices if the classes have no names.

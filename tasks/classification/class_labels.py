@@ -12,9 +12,9 @@ import numpy as np
 from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.tasks.base.classes import (
-    count_and_names,
     find_boolean_indices,
     find_label_indices,
+    get_count_and_names,
     numbers_are_names,
 )
 from encoder_zoo.tasks.preprocessing import columns, given_labels
@@ -47,7 +47,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         >>> learn_classes([0, 2, 1]), learn_classes([1.0, 5.0]), learn_classes([[0.3, 0.7]])
         (3, ['1', '5'], 2)
     """
-    given_labels.check_given(y)
+    given_labels.check_not_missing(y)
     names = columns.list_categories(y) or (
         list(y) if isinstance(y, dict) else columns.list_table_columns(y)
     )
@@ -69,7 +69,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         numbers = np.unique(_convert_to_integers(xp.constant(y))).tolist()
         counted = numbers == list(range(len(numbers)))
         found = len(numbers) if counted else [str(number) for number in numbers]
-    if count_and_names(found)[0] == 1:
+    if get_count_and_names(found)[0] == 1:
         raise ValueError(
             f"Every label is {quote(y.tolist()[0])}. Expected at least two classes. To train on a "
             "part of the classes, pass all class names as labels=[...]."
@@ -103,7 +103,7 @@ def collect_labels(dataset: tf.data.Dataset, preprocessor) -> np.ndarray:
     batches = dataset if preprocessor is None else preprocessor.batch_examples(dataset, 1024)
     parts = [keras.utils.unpack_x_y_sample_weight(element)[1].numpy() for element in batches]
     labels = np.concatenate(parts)
-    given_labels.check_given_in_dataset(labels, single=batches is not dataset)
+    given_labels.check_not_missing_in_dataset(labels, single=batches is not dataset)
     return labels
 
 
@@ -123,11 +123,11 @@ def list_classes(labels: np.ndarray, multi_label: bool) -> set[int]:
 
 
 def _list_names(values: list) -> list[str]:
-    _check_one_each(values)
+    _check_single_labels(values)
     return [given_labels.get_class_name(name) for name in values]
 
 
-def _check_one_each(values: list) -> None:
+def _check_single_labels(values: list) -> None:
     """Raise a ValueError for rows with a list of labels instead of a single label."""
     for row, name in enumerate(values):
         if isinstance(name, list | tuple | set | frozenset | dict | np.ndarray):
@@ -214,14 +214,14 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
         >>> convert_class_indices([[0, 1], [1, 0]], None, 2).numpy().tolist()
         [1, 0]
     """
-    y = given_labels.check_given(y)
+    y = given_labels.check_not_missing(y)
     if num_classes != 1 and xp.is_tensor(y):
         y = columns.flatten_column(y)
     if not xp.is_symbolic_tensor(y):
         y = _make_array(_make_matrix(_flatten_column(columns.convert_to_plain(y)), labels))
         if y.dtype.kind in "OSUT":
             y = y.tolist()
-            _check_one_each(y)
+            _check_single_labels(y)
         y = xp.convert_to_tensor(y) if not isinstance(y, list) and y.dtype.kind in "fiub" else y
     if isinstance(y, list) or y.dtype == xp.string:
         return _number_names(y, labels)
@@ -285,7 +285,7 @@ def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -
         >>> convert_multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
-    y = given_labels.check_given(y)
+    y = given_labels.check_not_missing(y)
     given = y if xp.is_symbolic_tensor(y) else _make_lists(y, labels, num_classes)
     if isinstance(given, list):
         if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
@@ -336,7 +336,7 @@ def convert_regression_targets(y, count: int) -> xp.Tensor:
         ValueError: If `y` does not have `count` finite numbers per text.
         tf.errors.InvalidArgumentError: Raised instead of ValueError inside `tf.data`.
     """
-    y = given_labels.check_given(y)
+    y = given_labels.check_not_missing(y)
     if not xp.is_symbolic_tensor(y):
         y = np.asarray(_make_matrix(_flatten_column(columns.convert_to_plain(y)), None))
         y = xp.convert_to_tensor(y) if y.dtype.kind in "fiub" else y

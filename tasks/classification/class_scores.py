@@ -164,8 +164,8 @@ def compute_coverage(
     return rows
 
 
-class ScoresClasses:
-    """Mixin to classify texts, and to evaluate classifiers per class and by answer score.
+class ClassScoresMixin:
+    """Mixin for classifiers, with evaluation per class and per minimum score.
 
     A classifier that uses this mixin must implement `_class_answers` and
     `_compute_scores_and_classes`.

@@ -45,18 +45,18 @@ from encoder_zoo.tasks.classification.class_answers import (
     is_single,
     mask_best_classes,
 )
-from encoder_zoo.tasks.classification.class_scores import ScoresClasses
+from encoder_zoo.tasks.classification.class_scores import ClassScoresMixin
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
 from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pool_logits, pool_windows
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy, LabelCrossentropy
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
-from encoder_zoo.tasks.preprocessing.checks import check_one_each
+from encoder_zoo.tasks.preprocessing.checks import check_same_length
 from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.metrics import ClassAccuracy, ClassScore
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import Given
+from encoder_zoo.tasks.training.sources import InputData
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -174,7 +174,7 @@ Label = Annotated[
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SequenceClassifier(ScoresClasses, LabelledTask):
+class SequenceClassifier(ClassScoresMixin, LabelledTask):
     """Classify texts or pairs of texts, or predict numbers from them (regression).
 
     Args:
@@ -182,7 +182,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         preprocessor: Optional `SequenceClassifierPreprocessor` for raw text.
         num_classes: Optional positive integer. Number of classes C. If `labels` is given, this must
             be equal to the number of labels.
-        labels: Optional list of strings. Class names, to be saved with the preset. Integers are
+        labels: Optional list of strings. Class names, which are saved with the preset. Integers are
             converted to strings. If any name is an integer, integers in `y` will be read as names
             instead of class indices. If neither `labels` nor `num_classes` is given, the labels
             will be learned from `y` on the first call to `fit`.
@@ -343,14 +343,14 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         if training:
             self._learn_labels(given, self._find_labels)
 
-    def _find_labels(self, given: Given) -> list[str] | int:
+    def _find_labels(self, given: InputData) -> list[str] | int:
         if given.kind == "dataset":
             return class_labels.learn_classes(
                 class_labels.collect_labels(given.x, self.preprocessor), self._is_multi_label()
             )
         learned = class_labels.learn_classes(given.y, self._is_multi_label())
         # Errors must be raised before the head is built for these labels.
-        check_one_each(given.x, given.y)
+        check_same_length(given.x, given.y)
         if given.kind == "arrays" and not isinstance(learned, int):
             raise ValueError(
                 f"The classes in `y` are {quote(learned)}. Preprocessed inputs require consecutive "

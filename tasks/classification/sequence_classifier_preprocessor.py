@@ -184,7 +184,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if len(tokens) == 2:
             longer, shorter = xp.maximum(*lengths), xp.minimum(*lengths)
             what = f"pairs have two texts longer than a window of {self.max_sequence_length} tokens"
-            what = f"{what}, so {self.unread} of the shorter text is truncated."
+            what = f"{what}, so {self.truncated_part} of the shorter text is truncated."
             count_truncated(shorter > room // 2, self, what)
             shared = xp.minimum(shorter, room // 2)
         capacity = room - shared

@@ -209,8 +209,8 @@ class ZeroShotClassifier:
         Args:
             texts: A text, or a list, array, tensor or column of texts.
             labels: List of strings. The candidate labels to choose from.
-            hypothesis_template: String. Sentence template, with {} to be replaced by the label.
-                Defaults to "This text is about {}.".
+            hypothesis_template: String. Template of a sentence in which {} is replaced by the
+                label. Defaults to "This text is about {}.".
             multi_label: Boolean. Whether to allow any number of labels per text. If True, each
                 label will be scored independently, as with `multi_label` in the transformers
                 pipeline. Defaults to False.
@@ -480,7 +480,7 @@ def make_hypotheses(
 
     Args:
         labels: List of two or more strings. With `multi_label`, a single string is enough.
-        hypothesis_template: String with {} to be replaced by the label.
+        hypothesis_template: String in which {} is replaced by the label.
         multi_label: Boolean. See `compute_label_scores`.
 
     Raises:

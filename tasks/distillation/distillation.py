@@ -75,8 +75,8 @@ class Distillation(TextModel):
         teacher: The trained task or backbone to distill, from any family.
         student: The task or backbone to train. A task must be of the same kind as the teacher. If
             the student has no classes, the teacher's classes will be used.
-        preprocessor: Preprocessor for raw text, to use when the student is a backbone. If None, the
-            teacher's preprocessor will be used.
+        preprocessor: Preprocessor for raw text. Only needed if the student is a backbone. If None,
+            the teacher's preprocessor will be used.
         objectives: List of objectives to add to the loss. "soft_labels" trains the student on the
             teacher's answers. "hidden_states" compares the embeddings, and the output of each
             student block with evenly spaced teacher blocks. If the widths differ, a linear map is
@@ -133,7 +133,7 @@ class Distillation(TextModel):
         relation_heads: PositiveInt | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
-        pairing.check_two_models(teacher, student)
+        pairing.check_models(teacher, student)
         backbones = get_backbone(teacher), get_backbone(student)
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
         # Keras must not track the teacher, because its weights are not part of this model.

@@ -40,12 +40,12 @@ def find_example_positions(
         example.
     """
 
-    def of_chunk(examples: xp.RaggedTensor) -> tuple[xp.RaggedTensor]:
+    def compute_chunk(examples: xp.RaggedTensor) -> tuple[xp.RaggedTensor]:
         parts = xp.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
         return (_compute_positions(parts, student, teacher),)
 
     examples = xp.RaggedTensor.from_tensor(xp.stack(texts, axis=1))  # (B, 1 or 2)
-    [positions] = map_chunks(of_chunk, examples)
+    [positions] = map_chunks(compute_chunk, examples)
     return positions
 
 
@@ -206,7 +206,7 @@ def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
     return heads
 
 
-def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None:
+def check_models(teacher: Task | Backbone, student: Task | Backbone) -> None:
     """Check that the models are tasks or backbones, and that they do not share weights."""
     for name, model in (("teacher", teacher), ("student", student)):
         if not isinstance(model, Task | Backbone):

@@ -111,7 +111,7 @@ class Embedder(Task, Searchable[IndexKind]):
         similarity_fn_name = ForeignName("from_preset(source, similarity_function=...)")
 
     def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any:
-        """Embed texts and return the vectors in the same order."""
+        """Embed texts, and return their vectors in the same order."""
         raise NotImplementedError
 
     # -- the model -----------------------------------------------------------------------------
@@ -142,10 +142,10 @@ class Embedder(Task, Searchable[IndexKind]):
             return call(inputs, training)
         length = ops.shape(inputs["token_ids"])[1]
 
-        def of_part(part, training):  # a chunk may be padded to a shorter length
+        def embed_part(part, training):  # a chunk may be padded to a shorter length
             return self._pad_vectors(call(part, training), length)
 
-        return recompute_in_chunks(self, of_part, inputs, self.chunk_size)
+        return recompute_in_chunks(self, embed_part, inputs, self.chunk_size)
 
     def _pad_vectors(self, vectors, length):
         """Pad a chunk's vectors to the length of the whole batch."""
@@ -275,7 +275,7 @@ class Embedder(Task, Searchable[IndexKind]):
             ('x#1', 'The law of taxes is', 14)
         """
         check_preprocessor(self, documents)
-        most = self.preprocessor.document_room
+        most = self.preprocessor.max_document_tokens
         if length > most:
             raise invalid("length", length, f"at most {most}, the maximum length of the model")
         if overlap >= length:

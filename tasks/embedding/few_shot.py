@@ -34,7 +34,7 @@ from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.classes import (
     compute_sigmoid,
     compute_softmax,
-    count_and_names,
+    get_count_and_names,
     has_default_labels,
     read_labels,
     resolve_num_classes,
@@ -52,13 +52,13 @@ from encoder_zoo.tasks.classification.class_labels import (
     convert_multi_label_targets,
     learn_classes,
 )
-from encoder_zoo.tasks.classification.class_scores import ScoresClasses
+from encoder_zoo.tasks.classification.class_scores import ClassScoresMixin
 from encoder_zoo.tasks.embedding.pair_columns import read_only_column
 from encoder_zoo.tasks.embedding.text_embedder import SCORES, EmbedderPresetArguments, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import describe_columns, split_texts_and_labels
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_odd_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.metrics import ClassScore
 
@@ -144,14 +144,14 @@ def sample_contrastive_pairs(
     """Sample pairs of texts for contrastive training.
 
     For each text, the same number of positive pairs (with a common class) and negative pairs
-    (without a common class) is sampled. If there are no texts for one kind of pairs, only the other
-    kind is returned.
+    (without a common class) is sampled. A text without a possible partner for one kind only gets
+    pairs of the other kind.
 
     Args:
         hot: Binary array of shape (N, C) with the classes for each text. At least two rows must be
             different.
-        pairs_per_text: Integer. The number of pairs to sample per text and kind.
-        rng: NumPy random generator to use for sampling.
+        pairs_per_text: Integer. Number of pairs per text and kind.
+        rng: NumPy random generator.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.1. Texts
     with several classes are handled in the same way as in the SetFit code.
@@ -236,8 +236,8 @@ class FewShotPresetArguments(EmbedderPresetArguments, total=False):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class FewShotClassifier(ScoresClasses, TextEmbedder):
-    """Text classifier for training on a few examples, such as 8 to 64 per class.
+class FewShotClassifier(ClassScoresMixin, TextEmbedder):
+    """Text classifier that learns from few examples, such as 8 to 64 per class.
 
         classifier = ez.FewShotClassifier.from_preset("all_minilm_l6_en_uncased")
         classifier.fit(texts, labels)
@@ -386,8 +386,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         log_odd_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
-            count, names = count_and_names(learn_classes(labels, self._has_multiple_labels))
-        hot = self._hot(len(column), labels, names, count)
+            count, names = get_count_and_names(learn_classes(labels, self._has_multiple_labels))
+        hot = self._make_targets(len(column), labels, names, count)
         _check_several(hot, names or range(count))
         if epochs and self._has_multiple_labels and (hot @ hot.T > 0).all():
             raise ValueError(
@@ -428,13 +428,15 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             raise ValueError(
                 f"The labels are missing. Expected a class for each text.{describe_columns(texts)}"
             )
-        return texts, check_given(labels, texts)
+        return texts, check_not_missing(labels, texts)
 
     @property
     def _has_multiple_labels(self) -> bool:
         return self.problem_type == SEVERAL
 
-    def _hot(self, texts: int, labels, names: Sequence[str] | None, count: int) -> np.ndarray:
+    def _make_targets(
+        self, texts: int, labels, names: Sequence[str] | None, count: int
+    ) -> np.ndarray:
         """Convert the labels passed to `fit` to a binary array (N, C)."""
         if self._has_multiple_labels:
             hot = convert_multi_label_targets(labels, names, count)
@@ -493,7 +495,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         """
         texts, labels = self._check_labelled(texts, labels)
         logits = self.predict(texts, batch_size)
-        hot = self._hot(len(logits), labels, self.labels, self.num_classes)
+        hot = self._make_targets(len(logits), labels, self.labels, self.num_classes)
         if self._has_multiple_labels:
             f1 = ClassScore("f1", "macro", "sigmoid")
             f1.update_state(hot, logits)
@@ -573,14 +575,14 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             )
         texts, labels = self._check_labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
-        right = self._hot(len(scores), labels, self.labels, self.num_classes) > 0
+        right = self._make_targets(len(scores), labels, self.labels, self.num_classes) > 0
         least = self._class_answers.get_min_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 
     def _compute_scores_and_classes(self, method, x, y, batch_size):
         texts, labels = self._check_labelled(x, y)
         scores = self.predict_proba(texts, batch_size)
-        return scores, self._hot(len(scores), labels, self.labels, self.num_classes) > 0.5
+        return scores, self._make_targets(len(scores), labels, self.labels, self.num_classes) > 0.5
 
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export.

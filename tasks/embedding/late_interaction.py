@@ -67,11 +67,10 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         index = colbert.index(documents, pool_factor=2)
         index.search("How do I reset it?")
 
-    `from_preset` can be used to load original ColBERT models, models from PyLate, from the
-    MultiVectorEncoder in sentence-transformers 6, and from BGE-M3. For other encoders, a new
-    projection will be added. Presets are saved in the PyLate format, which can also be loaded by
-    sentence-transformers 6. When the first token has no vector, the BGE-M3 format will be used
-    instead.
+    `from_preset` loads original ColBERT models, and models of PyLate, of MultiVectorEncoder in
+    sentence-transformers 6, and of BGE-M3. Other encoders get a new projection. Presets are saved
+    in the PyLate format, which sentence-transformers 6 can also load, or in the BGE-M3 format if
+    the first token has no vector.
 
     Args:
         backbone: A `Backbone`.
@@ -164,7 +163,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     @property
     def default_losses(self) -> dict[str, Callable[[], keras.losses.Loss]]:
-        """Return a dict mapping data formats to functions to create the default loss."""
+        """Map each format of training data to a function that creates the default loss."""
         prepares, mean = self.preprocessor, self.similarity_function == "meanmaxsim"
         length = prepares and prepares.sequence_length is None and prepares.get_max_length("query")
         scale = MEAN_SCALE if mean else 1.0
@@ -227,7 +226,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         """
         preprocessor, width = self.preprocessor, self.embedding_dim
 
-        def vectors_of(examples):
+        def compute_vectors(examples):
             inputs = preprocessor.pad(examples)
             vectors = ops.reshape(self(inputs, training=False), (-1, width))
             return xp.boolean_mask(vectors, xp.reshape(inputs["scored_mask"], [-1]))
@@ -237,7 +236,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             kept = xp.cast(preprocessor.mask_scored_tokens(examples), xp.int64)
             kept = examples["token_ids"].with_flat_values(kept)
             lengths = xp.reduce_sum(kept, axis=1)
-            vectors = map_graph_batches(vectors_of, examples, lengths, width)
+            vectors = map_graph_batches(compute_vectors, examples, lengths, width)
             return {
                 "embedding": vectors.to_tensor(shape=(None, None, width)),
                 "length": xp.cast(lengths, xp.int32),

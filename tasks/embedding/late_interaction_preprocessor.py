@@ -130,7 +130,7 @@ class LateInteractionPreprocessor(SeparateTexts):
 
     @staticmethod
     def get_folder_format() -> FolderFormat:
-        """Return the folder format used to save and load presets."""
+        """Return the folder format in which presets are saved and loaded."""
         from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 
         return LateInteractionFolder()
@@ -169,19 +169,19 @@ class LateInteractionPreprocessor(SeparateTexts):
         return min(length or self.max_sequence_length, self.max_sequence_length)
 
     @property
-    def document_room(self) -> int:
+    def max_document_tokens(self) -> int:
         """Return the maximum number of tokens per document, excluding the marker and prompt."""
         [prompt] = self.tokenizer.tokenize([self.prompts.get(DOCUMENT, "")]).row_lengths()
-        return self._count_room(DOCUMENT) - int(prompt)
+        return self._count_max_tokens(DOCUMENT) - int(prompt)
 
-    def _count_room(self, role: str) -> int:
+    def _count_max_tokens(self, role: str) -> int:
         """Return the maximum number of tokens per text, excluding the marker."""
         marker = self._marker_ids[role] is not None
         return self.get_max_length(role) - self.count_specials() - marker
 
     @property
     def expanded_length(self) -> int:
-        """Return the length to expand queries to, or 0 if expansion is disabled."""
+        """Return the length to which queries are expanded, or 0 if expansion is disabled."""
         if not self.expand_queries:
             return 0
         longest = self.get_max_length(QUERY)
@@ -190,12 +190,13 @@ class LateInteractionPreprocessor(SeparateTexts):
     def encode_texts(self, texts: xp.Tensor, prompt: str | None) -> dict:
         role = get_role(prompt)
         text, longest = self.prompts.get(role, ""), self.get_max_length(role)
-        room = self._count_room(role)
+        room = self._count_max_tokens(role)
         texts = xp.strings.join([text, texts]) if text else texts
         # Keep an extra token to be able to count truncated texts.
         tokens = self.tokenizer.tokenize(texts, room + 1)
         what = (
-            f"{ROLE_NAMES[role]} are longer than {longest} tokens, so {self.unread} is truncated."
+            f"{ROLE_NAMES[role]} are longer than {longest} tokens, so {self.truncated_part} is "
+            "truncated."
         )
         count_truncated(tokens.row_lengths() > room, self, what)
         packed = self._pack_tokens(tokens, role)
@@ -218,7 +219,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         side = self.tokenizer.truncation_side
         if marker is not None:
             # Keep the marker when truncating on the left.
-            tokens = truncate_tokens(tokens, self._count_room(role), side)
+            tokens = truncate_tokens(tokens, self._count_max_tokens(role), side)
             marker = marker if filler is None else filler
             column = xp.fill(xp.stack([tokens.nrows(), 1]), marker)
             tokens = xp.concat([xp.RaggedTensor.from_tensor(column), tokens], axis=1)
@@ -250,13 +251,13 @@ class LateInteractionPreprocessor(SeparateTexts):
         return inputs
 
     def mask_skipped(self, ids: xp.Tensor) -> xp.Tensor:
-        """Return a mask for the tokens on the skiplist."""
+        """Return a mask that is True for tokens on the skiplist."""
         if not self._skipped_ids:
             return xp.zeros_like(ids, "bool")
         return xp.reduce_any(ids[..., None] == xp.constant(self._skipped_ids, xp.int32), axis=-1)
 
     def mask_scored_tokens(self, examples: dict) -> xp.Tensor:
-        """Return a flat mask for the tokens with vectors in all encoded examples."""
+        """Return a flat mask that is True for tokens with vectors, for all encoded examples."""
         ids = examples["token_ids"]
         kept = xp.ones_like(ids.flat_values, "bool")
         if "text_length" not in examples:

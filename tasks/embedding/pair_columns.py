@@ -9,7 +9,7 @@ from encoder_zoo.common.lazy import xp
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each, convert_numbers
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.prepared import is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -25,7 +25,7 @@ PAIR_COLUMNS = Inputs(
 
 
 def read_only_column(texts) -> xp.Tensor:
-    """Check the texts (N,) or chunks passed to `embed`. An error is raised for pairs.
+    """Check texts (N,) or chunks that were passed to `embed`. Pairs of texts raise an error.
 
     Raises:
         ValueError: If `texts` has several columns, or contains chunks that were created with
@@ -64,7 +64,7 @@ class SeparateTexts(Preprocessor):
     def _get_row_prompts(
         self, prompt: str | None, symmetric: bool
     ) -> tuple[str | None, str | None]:
-        """Return the prompts to use for the first text and for the other texts in each row.
+        """Return the prompt of the first text and the prompt of the other texts in each row.
 
         Args:
             prompt: The prompt requested by the caller.
@@ -165,7 +165,7 @@ def convert_scores(y) -> xp.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score inf. Expected a finite number.
     """
-    scores = convert_numbers(check_given(y), "y", "one score per pair")
+    scores = convert_numbers(check_not_missing(y), "y", "one score per pair")
     finite = xp.math.is_finite(scores)
     right = xp.reduce_all(xp.reshape(finite, [xp.shape(scores)[0], -1]), axis=1)
     return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")

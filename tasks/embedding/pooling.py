@@ -18,7 +18,7 @@ from encoder_zoo.encoders.layers import get_activation, make_initializer
 
 
 def _pool_first(x, mask):
-    """Return the vector for the first token to pool, (B, D)."""
+    """Return the vector of the first token that the mask includes, (B, D)."""
     return _gather_tokens(x, _find_first(mask))
 
 
@@ -85,7 +85,7 @@ def pool(x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]) ->
 
     Args:
         x: Token vectors, shape (B, L, D).
-        mask: Boolean or float tensor of shape (B, L). True or 1 for tokens to be pooled.
+        mask: Boolean or float tensor of shape (B, L). True or 1 for tokens that are pooled.
         modes: Sequence of keys from `POOLINGS`. The results are concatenated if there are several
             modes.
 
@@ -153,7 +153,7 @@ def compute_principal_components(x: np.ndarray, count: int) -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Projection(ConfigFromSignature, keras.layers.Layer):
-    """Dense layer to apply after pooling, in float32.
+    """Dense layer after pooling, in float32.
 
     Args:
         units: Integer. The output dimension.

@@ -35,8 +35,8 @@ class Searchable(Generic[IndexKind]):
 
     Attributes:
         embedding_dim: Integer. The embedding dimension.
-        similarity_function: String. Name of the function to use for comparing vectors.
-        index_class: The index class used by `index`.
+        similarity_function: String. Name of the function that compares vectors.
+        index_class: The class of index that `index` builds.
     """
 
     embedding_dim: int
@@ -162,7 +162,7 @@ class OpenedEmbedder(OpenedExport, Searchable):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingAnswers(Answers):
-    """Base class for the answers from embedders.
+    """Base class of the `Answers` of embedders.
 
     Subclasses must define `embed` and `similarity_function`.
 

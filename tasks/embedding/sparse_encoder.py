@@ -50,7 +50,9 @@ if TYPE_CHECKING:
 
 
 NO_PROMPT = ""  # do not use the preprocessor's default prompt
-RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE v2, section 4
+RAMP_DIVISOR = (
+    3  # the weights of `SPLADE` increase in the first third of the steps (SPLADE v2, section 4)
+)
 
 SCALE = 50.0  # for token weights, as used to train BGE-M3 (temperature 0.02)
 
@@ -91,17 +93,16 @@ class SparseEncoder(Embedder[SparseIndex]):
         index = encoder.index(documents)
         index.search("How do I reset it?")
 
-    A masked language model head is used to predict which terms fit at each token position. This
-    means that the embedding will also include weights for related terms that are not in the text.
-    An activation with max(0, x) and log(1 + x) is applied to the logits, followed by max or sum
-    pooling over the tokens. `from_preset` can be used to load SparseEncoder models from
-    sentence-transformers. It is also possible to load masked language models, which have to be
-    trained with `fit`. Before training, most terms will have a weight.
+    The head of a masked language model predicts which terms fit at each token position. The
+    embedding therefore also has weights for related terms that are not in the text. An activation
+    with max(0, x) and log(1 + x) is applied to the logits, followed by max or sum pooling over the
+    tokens. `from_preset` loads SparseEncoder models from sentence-transformers. It also loads
+    masked language models, which must be trained with `fit`. Before training, most terms will have
+    a weight.
 
     With `pooling="token_weights"`, as in BGE-M3, weights are only computed for terms in the text.
-    In this case, a linear layer followed by max(0, x) is used to compute a weight per token. For
-    terms that occur several times, the largest weight is used. Special tokens and the unknown token
-    are ignored.
+    A linear layer followed by max(0, x) computes a weight per token. If a term occurs several
+    times, its largest weight is used. Special tokens and the unknown token are ignored.
 
     Args:
         backbone: A `Backbone` from a family with a masked language model.
@@ -115,8 +116,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         similarity_function: String, "dot" or "cosine". Defaults to "dot".
         head_activation, head_layer_norm_epsilon: See `MaskedLM`.
         query_encoder: Separate encoder to use for queries, i.e. for texts with the prompt "query".
-            Use a `TermTable` to embed queries without a model. It is also possible to use a smaller
-            `SparseEncoder` with the same vocabulary. If None, this model will be used for queries.
+            A `TermTable` embeds queries without a model. A smaller `SparseEncoder` with the same
+            vocabulary can also be used. If None, this model embeds the queries.
 
     `fit` accepts these forms of data:
 
@@ -244,14 +245,14 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def default_losses(self) -> Mapping[str, Callable[[], keras.losses.Loss]]:
-        """Return a dict mapping data formats to functions to create the default loss."""
+        """Map each format of training data to a function that creates the default loss."""
         if self.pooling == sparse_pooling.TOKEN_WEIGHTS:
             return TOKEN_WEIGHTS_LOSSES
         return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else SPARSE_LOSSES
 
     @functools.cached_property
     def _without_weight(self) -> list[int]:
-        """Return the ids of tokens to ignore, or an empty list without a tokenizer."""
+        """Return the ids of the tokens without a weight, or [] if there is no tokenizer."""
         if self.preprocessor is None:
             return []
         tokenizer = self.preprocessor.tokenizer
@@ -288,7 +289,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         Args:
             x: The backbone output, with shape (B, L, D).
             token_ids: Integer tensor of shape (B, L).
-            mask: Tensor of shape (B, L) to select the tokens to compute weights for.
+            mask: Tensor of shape (B, L) that is True for the tokens whose weights are computed.
         """
         weights = self.head(ops.cast(x, "float32"))[..., 0]
         mask = ops.cast(mask, "float32")
@@ -298,7 +299,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def _sparse_gradients(self) -> bool:
-        """Return whether to only compute gradients for the required terms during training."""
+        """Return whether training only computes the gradients of the terms that are needed."""
         in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
         return in_graphs and self.compute_dtype == "float32"
 
@@ -398,7 +399,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         return ops.where(rising > 0, share, 1.0)
 
     def _prepare_training(self, given, data) -> bool:
-        self.schedule.assign([0, data.total_steps // RISING])
+        self.schedule.assign([0, data.total_steps // RAMP_DIVISOR])
         return super()._prepare_training(given, data)
 
     @property
@@ -417,7 +418,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @validate_arguments
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:
-        """Return the functions to include in an export.
+        """Return the functions that an export contains.
 
         The functions are called "serving_default", "query" and "document". The input "text" is
         embedded with the default prompt, or with the prompt for queries or documents.
@@ -464,9 +465,9 @@ class SparseEncoder(Embedder[SparseIndex]):
     ) -> Self:
         """Load a pretrained sparse encoder, or a masked language model to train.
 
-        For encoders without a masked language model head, a new head will be added, which has to be
-        trained. If the folder contains `sparse_linear.pt`, as for BGE-M3, the pooling is set to
-        "token_weights". See also `Task.from_preset`.
+        Encoders without a masked language model head get a new head, which must be trained. If the
+        folder contains `sparse_linear.pt`, as for BGE-M3, the pooling is set to "token_weights".
+        See also `Task.from_preset`.
 
         Args:
             source: String or path. A name from `list_presets()`, a folder,

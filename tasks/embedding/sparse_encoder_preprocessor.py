@@ -46,30 +46,30 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
 
     task_name = "sparse_encoder"
     truncation_advice = Preprocessor.truncation_advice
-    _of_queries = None  # `TermTable` or `SparseEncoder` that embeds the queries
+    _query_encoder = None  # `TermTable` or `SparseEncoder` that embeds the queries
 
     @staticmethod
     def get_folder_format() -> FolderFormat:
-        """Return the folder format used to save and load presets."""
+        """Return the folder format in which presets are saved and loaded."""
         from encoder_zoo.presets.formats.sparse_folder import SparseFolder
 
         return SparseFolder(_load_table_class, _read_tokenizer)
 
     def attach(self, task) -> None:
         super().attach(task)
-        self._of_queries = task.query_encoder
+        self._query_encoder = task.query_encoder
 
     def is_query(self, prompt: str | None) -> bool:
-        """Return whether to pass texts with this prompt to the separate query encoder."""
+        """Return whether the separate query encoder embeds texts with this prompt."""
         name = self.default_prompt if prompt is None else prompt
-        return self._of_queries is not None and name == "query"
+        return self._query_encoder is not None and name == "query"
 
     def encode_texts(self, texts: xp.Tensor, prompt: str | None) -> dict:
         if not self.is_query(prompt):
             return super().encode_texts(texts, prompt)
         text = self.get_prompt_text(prompt)
         texts = xp.strings.join([text, texts]) if text else texts
-        examples = self._of_queries.encode_queries(texts)
+        examples = self._query_encoder.encode_queries(texts)
         if self.sequence_length:
             examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]
         return examples

@@ -1,4 +1,4 @@
-"""Pooling to convert token logits to a weight for each term in the vocabulary.
+"""Pool token logits to a weight for each term in the vocabulary.
 
 The logits for all positions (B, L, V) would be the largest tensor in the model: 2 GB for 32 texts
 with 512 tokens and 30,522 terms. To reduce memory usage, logits are only computed for some
@@ -53,11 +53,11 @@ def compute_term_weights(
     """Compute the weight for each term in each text, (B, V) float32.
 
     Args:
-        backbone: Backbone with the token embedding to use for the logits.
+        backbone: Backbone whose token embedding computes the logits.
         head: Masked language model head.
         x: Backbone output, with shape (B, L, D).
-        mask: Boolean or float tensor of shape (B, L). True or 1 for tokens to be pooled.
-        pooling: "max" or "sum", to pool over all tokens.
+        mask: Boolean or float tensor of shape (B, L). True or 1 for tokens that are pooled.
+        pooling: "max" or "sum" over all tokens.
         activation: String. The activation to use, from `TERM_ACTIVATIONS`.
         training: Boolean. Whether gradients are required.
         sparse_gradients: Boolean. Whether to compute gradients with `find_largest_logits`, on
@@ -70,29 +70,29 @@ def compute_term_weights(
     mask = ops.cast(mask, "float32")
     if pooling == "sum":
 
-        def weights(x, mask):
+        def compute_weights(x, mask):
             logits = function(add_bias(head, project(backbone, head, x)))  # (B, l, V)
             return ops.matmul(mask[:, None], logits)[:, 0]
 
-        return _map_positions(weights, ops.add, x, mask, training)
+        return _map_positions(compute_weights, ops.add, x, mask, training)
 
     # Repeating a token as padding does not change the maximum. The bias and the activation can be
     # applied after taking the maximum.
     first = POOLINGS["cls"](x, mask)[:, None]
 
-    def repeated(x, mask):
+    def replace_padding(x, mask):
         real = ops.expand_dims(mask, -1)  # LiteRT cannot slice dynamic sizes [..., None]
         return ops.where(real > 0, x, first)
 
     if training and sparse_gradients and head.tied:
         table = ops.convert_to_tensor(backbone.embeddings.token_embedding.embeddings)
-        x = head(repeated(x, mask))
+        x = head(replace_padding(x, mask))
         return function(add_bias(head, find_largest_logits(x, table, POSITIONS)))
 
-    def largest(x, mask):
-        return ops.max(project(backbone, head, repeated(x, mask)), axis=1)
+    def find_largest(x, mask):
+        return ops.max(project(backbone, head, replace_padding(x, mask)), axis=1)
 
-    found = _map_positions(largest, ops.maximum, x, mask, training)
+    found = _map_positions(find_largest, ops.maximum, x, mask, training)
     return function(add_bias(head, found))
 
 

@@ -28,15 +28,15 @@ Term = tuple[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class TermAnswers(EmbeddingAnswers):
-    """Answers from `SparseEncoder` models. See `SparseEncoder` for the settings.
+    """The `Answers` of `SparseEncoder`. See `SparseEncoder` for the settings.
 
     Attributes:
         similarity_function: String. Name of the function that compares vectors.
         max_terms: Optional positive integer. Maximum number of terms to keep per text.
         query_runner: Runner for the query model. If None, the same model is used for queries and
             documents.
-        query_rows: Function to compute sparse vectors from a column of queries (N,) without a
-            model, or None.
+        query_rows: Optional function that computes sparse vectors from a column of queries (N,)
+            without a model.
     """
 
     preprocessor_class = SparseEncoderPreprocessor
@@ -49,7 +49,7 @@ class TermAnswers(EmbeddingAnswers):
 
     @property
     def terms(self) -> list[str]:
-        """Return the terms in the vocabulary (V,), with "" for rows not used by the tokenizer."""
+        """Return the terms of the vocabulary (V,), or "" for rows without a token."""
         tokens = self.preprocessor.tokenizer.get_vocabulary()
         return tokens + [""] * (self.embedding_dim - len(tokens))
 

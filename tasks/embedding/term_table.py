@@ -38,9 +38,9 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         encoder.fit((queries, documents))  # set `table.trainable = False` to keep the weights
 
     Args:
-        tokenizer: Tokenizer from this package, to be used for the queries.
-        max_length: Integer. Maximum number of tokens per query. Longer queries will be truncated to
-            this length. If None, queries are not truncated.
+        tokenizer: Tokenizer of this package for the queries.
+        max_length: Integer. Maximum number of tokens per query. Longer queries are truncated. If
+            None, queries are not truncated.
         vocabulary_size: Integer. The vocabulary size in the document vectors (V). If None, the
             tokenizer's vocabulary size will be used.
 

@@ -84,10 +84,9 @@ class TextEmbedder(Embedder[VectorIndex]):
         index = embedder.index(documents)
         index.search("How do I reset it?")
 
-    `from_preset` can be used to load models saved by any version of sentence-transformers,
-    including the pooling, dense layers and prompts. This also works for static embeddings, for
-    example models from model2vec. For other encoders, use the argument `pooling` to set the
-    pooling.
+    `from_preset` loads models that any version of sentence-transformers has saved, with their
+    pooling, dense layers and prompts. It also loads static embeddings, for example of model2vec.
+    For other encoders, choose the pooling with the argument `pooling`.
 
     Args:
         backbone: A `Backbone`.
@@ -99,8 +98,8 @@ class TextEmbedder(Embedder[VectorIndex]):
             contains `units` and optionally `activation`, `use_bias` and `residual`. See
             `Projection` for details. If None, there are no dense layers.
         normalize: Boolean. Whether to normalize vectors to unit length. Defaults to True.
-        dim: Integer. The number of dimensions to truncate the embeddings to in `embed`. If None, no
-            truncation will be applied.
+        dim: Integer. Number of dimensions to which `embed` truncates embeddings. If None,
+            embeddings are not truncated.
         similarity_function: String. "cosine", "dot", "euclidean" or "manhattan". Defaults to
             "cosine".
 
@@ -375,7 +374,7 @@ class TextEmbedder(Embedder[VectorIndex]):
     def _compute_vectors_in_contexts(
         self, chunks: Documents, prompt: str | None, batch_size: int
     ) -> np.ndarray:
-        """Compute chunk vectors (N, D) by averaging token vectors from the whole texts."""
+        """Compute the vectors of chunks (N, D) from the token vectors of whole texts."""
         check_pooled_by_mean(self)
         examples, parts = self.preprocessor.encode_contexts(chunks.contexts, prompt)
         by_window: dict[int, list[ChunkPart]] = {}
@@ -409,7 +408,7 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @validate_arguments
     def signatures(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
-        """Return the functions to include in an export.
+        """Return the functions that an export contains.
 
         The functions are called "serving_default", "query" and "document". The input "text" is
         embedded with the default prompt, or with the prompt for queries or documents.

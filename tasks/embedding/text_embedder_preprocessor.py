@@ -57,7 +57,7 @@ def check_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None)
 
 
 def find_prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | None) -> str:
-    """Return the prompt text to prepend to the inputs.
+    """Return the text that is prepended to the inputs.
 
     Args:
         prompts: Dict mapping prompt names to prompt texts.
@@ -94,11 +94,11 @@ def find_prompt_text(prompts: Mapping[str, str], prompt: str | None, default: st
 
 
 class ChunkPart(NamedTuple):
-    """Position where a chunk's tokens appear in a text window.
+    """Position of the tokens of a chunk in a window of a text.
 
     Attributes:
-        window: Window index.
-        chunk: Chunk index.
+        window: Integer. Index of the window.
+        chunk: Integer. Index of the chunk.
         first: Position in the window where the chunk starts, in tokens.
         last: Position in the window where the chunk ends (exclusive).
     """
@@ -169,13 +169,13 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     @staticmethod
     def get_folder_format() -> FolderFormat:
-        """Return the folder format used to save and load presets."""
+        """Return the folder format in which presets are saved and loaded."""
         from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 
         return EmbeddingFolder()
 
     @property
-    def document_room(self) -> int:
+    def max_document_tokens(self) -> int:
         """Return the maximum number of tokens per document, excluding the prompt."""
         [prompt] = self.tokenizer.tokenize([self.get_prompt_text("document")]).row_lengths()
         return self.max_sequence_length - self.count_specials() - int(prompt)
@@ -215,8 +215,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
         Args:
             texts: Texts in memory, with shape (N,).
             prompt: Prompt to use for the texts. See `encode` for details.
-            whole: Boolean. Whether to skip truncation for texts that are too long. Defaults to
-                False.
+            whole: Boolean. Whether to keep texts that are too long whole instead of truncating
+                them. Defaults to False.
 
         Returns:
             Tuple with the token ids for all texts in a single array, and the number of token ids

@@ -27,7 +27,7 @@ from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, compute_max_
 
 @dataclasses.dataclass(frozen=True)
 class TokenAnswers(EmbeddingAnswers):
-    """Answers from `LateInteraction` models.
+    """The `Answers` of `LateInteraction`.
 
     Attributes:
         similarity_function: String. Name of the function that compares the tokens of two texts.

@@ -24,17 +24,17 @@ from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderP
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, scale_to_unit_length
 
-TABLE_ROWS_AT_ONCE = 1024  # number of texts whose table rows are averaged at a time
+TABLE_TEXTS_PER_STEP = 1024  # number of texts whose table rows are averaged at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorAnswers(EmbeddingAnswers):
-    """Answers from `TextEmbedder` models. See `TextEmbedder` for the settings.
+    """The `Answers` of `TextEmbedder`. See `TextEmbedder` for the settings.
 
     Attributes:
         similarity_function: String. Name of the function that compares vectors.
         normalize: Boolean. Whether to normalize vectors to unit length.
-        dim: Optional positive integer. The number of dimensions to truncate the embeddings to.
+        dim: Optional positive integer. Number of dimensions to which embeddings are truncated.
     """
 
     preprocessor_class = TextEmbedderPreprocessor
@@ -88,7 +88,7 @@ class VectorAnswers(EmbeddingAnswers):
         return self.scale((vectors / np.maximum(total, 1)).astype("float32"))
 
     def scale(self, vectors: np.ndarray) -> np.ndarray:
-        """Normalize vectors (N, D) to unit length if this is enabled in the model."""
+        """Normalize vectors (N, D) to unit length if `normalize` is True."""
         return scale_to_unit_length(vectors) if self.normalize else vectors
 
     def shorten(self, vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
@@ -101,11 +101,11 @@ class VectorAnswers(EmbeddingAnswers):
 
 @dataclasses.dataclass(frozen=True)
 class StaticAnswers(VectorAnswers):
-    """Answers from `TextEmbedder` models with a table instead of an encoder.
+    """The `Answers` of a `TextEmbedder` with a table instead of an encoder.
 
     Attributes:
-        table: Float array of shape (V, D). Token vectors to be averaged for each text.
-        project: Function to apply the layers after averaging, to vectors (N, D).
+        table: Float array of shape (V, D). Token vectors, which are averaged for each text.
+        project: A function that applies the layers after averaging to vectors (N, D).
     """
 
     table: np.ndarray = dataclasses.field(kw_only=True)
@@ -124,9 +124,9 @@ class StaticAnswers(VectorAnswers):
     def _add_rows(self, texts: xp.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
         texts = list_texts(texts)
         vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
-        for first in range(0, len(texts), TABLE_ROWS_AT_ONCE):
+        for first in range(0, len(texts), TABLE_TEXTS_PER_STEP):
             ids, lengths = self.preprocessor.compute_ids(
-                texts[first : first + TABLE_ROWS_AT_ONCE], prompt, whole
+                texts[first : first + TABLE_TEXTS_PER_STEP], prompt, whole
             )
             filled = np.flatnonzero(lengths)
             if len(filled):

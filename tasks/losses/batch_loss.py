@@ -29,16 +29,16 @@ FUNCTIONS = {
     for name, function in vars(losses).items()
     if inspect.isfunction(function) and name not in ("get", "serialize", "deserialize")
 }
-WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
+LOGITS_LOSSES = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
 # Hinge losses receive logits, because probabilities cannot reach their margin.
-OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
+MARGIN_LOSSES = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
 # Losses for a single class. They are found by name, because some only exist in new Keras versions.
 CATEGORICAL_LOSSES = {f for f in FUNCTIONS if "categorical" in f.__name__}
-OF_INDICES = {f for f in CATEGORICAL_LOSSES if f.__name__.startswith("sparse_")}
-OF_INDICES |= {losses.categorical_generalized_cross_entropy}
+CLASS_INDEX_LOSSES = {f for f in CATEGORICAL_LOSSES if f.__name__.startswith("sparse_")}
+CLASS_INDEX_LOSSES |= {losses.categorical_generalized_cross_entropy}
 # Losses for values between 0 and 1. They cannot be used for regression.
-OF_PROBABILITIES = {
-    *WITH_LOGITS,
+PROBABILITY_LOSSES = {
+    *LOGITS_LOSSES,
     *CATEGORICAL_LOSSES,
     losses.kl_divergence,
     losses.poisson,
@@ -46,11 +46,16 @@ OF_PROBABILITIES = {
     losses.tversky,
 }
 # Losses that do not change if a class with label 0 and probability 0 is added.
-OF_TRUE_CLASS = {*CATEGORICAL_LOSSES, losses.kl_divergence, losses.cosine_similarity}
-OF_TRUE_CLASS -= {losses.categorical_hinge}
-OF_OTHER_THINGS = {losses.ctc: "sequences of symbols", losses.circle: "embeddings of unit length"}
+TRUE_CLASS_LOSSES = {*CATEGORICAL_LOSSES, losses.kl_divergence, losses.cosine_similarity}
+TRUE_CLASS_LOSSES -= {losses.categorical_hinge}
+UNPREDICTED_OUTPUTS = {
+    losses.ctc: "sequences of symbols",
+    losses.circle: "embeddings of unit length",
+}
 # Maps a cross-entropy to the activation that it includes if it is computed from logits.
-OF_ACTIVATION = {f: "softmax" if f in CATEGORICAL_LOSSES else "sigmoid" for f in WITH_LOGITS}
+INCLUDED_ACTIVATIONS = {
+    f: "softmax" if f in CATEGORICAL_LOSSES else "sigmoid" for f in LOGITS_LOSSES
+}
 # Keras classes that wrap a function as a loss or metric.
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
@@ -138,7 +143,7 @@ def takes_probabilities(loss) -> bool:
     function = get_keras_function(loss)
     return (
         function is not None
-        and function not in OF_MARGINS
+        and function not in MARGIN_LOSSES
         and not get_argument(loss, "from_logits")
     )
 
@@ -165,11 +170,15 @@ def prepare_function_inputs(
     """
     if activation in LOSS_ACTIVATIONS and not logits:
         y_pred = LOSS_ACTIVATIONS[activation](y_pred)
-        if OF_ACTIVATION.get(function) != activation:
+        if INCLUDED_ACTIVATIONS.get(function) != activation:
             # On TensorFlow, Keras stores the logits in the probabilities, and would use them
             # instead.
             y_pred = y_pred * 1.0
-    if activation == "softmax" and function not in OF_INDICES and has_indices(y_true, y_pred):
+    if (
+        activation == "softmax"
+        and function not in CLASS_INDEX_LOSSES
+        and has_indices(y_true, y_pred)
+    ):
         y_true = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
     return y_true, y_pred
 
@@ -204,11 +213,11 @@ def add_output_axis(y_true, y_pred):
 def is_computed_by_row(loss) -> bool:
     """Return whether the value of each row does not depend on the other rows.
 
-    This is the case for Keras losses and for losses with the attribute `leaves_out_rows`.
+    This is the case for Keras losses and for losses with the attribute `ignores_padding_rows`.
     """
     if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
-        return getattr(type(loss).call, "leaves_out_rows", False)
-    whole = (losses.dice, losses.tversky, *OF_OTHER_THINGS)
+        return getattr(type(loss).call, "ignores_padding_rows", False)
+    whole = (losses.dice, losses.tversky, *UNPREDICTED_OUTPUTS)
     function = get_keras_function(loss)
     return function is not None and function not in whole
 

@@ -133,7 +133,7 @@ def _scan_chunks(run: Callable, parts: dict, states: list, learning: list) -> tu
 
 # A TensorFlow graph runs operations in parallel. With this option, loops run one chunk after
 # another, for the values and for the gradients.
-ONE_BY_ONE = {"parallel_iterations": 1}
+SEQUENTIAL_LOOP = {"parallel_iterations": 1}
 
 
 def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
@@ -141,7 +141,7 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
     number = _number(parts)
 
     @tf.custom_gradient
-    def every_part(*learning):
+    def run_every_part(*learning):
         shapes = []
 
         def step(i, states, found):
@@ -151,13 +151,13 @@ def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> t
 
         found = xp.TensorArray("float32", number, infer_shape=False)
         start = (0, states, found)
-        _, last, found = xp.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+        _, last, found = xp.while_loop(lambda i, *_: i < number, step, start, **SEQUENTIAL_LOOP)
         vectors = xp.ensure_shape(found.stack(), (None, *shapes[0]))
         return (vectors, *last), lambda upstream, *_: _compute_gradients(
             run, parts, states, learning, upstream
         )
 
-    vectors, *last = every_part(*learning)
+    vectors, *last = run_every_part(*learning)
     return vectors, last
 
 
@@ -183,7 +183,7 @@ def _compute_gradients(run: Callable, parts: dict, states: list, learning: list,
         return i + 1, states, [_add_gradient(s, g) for s, g in zip(sums, found, strict=True)]
 
     start = (0, states, [xp.zeros_like(weight) for weight in learning])
-    *_, sums = xp.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+    *_, sums = xp.while_loop(lambda i, *_: i < number, step, start, **SEQUENTIAL_LOOP)
     return [total if j in used else None for j, total in enumerate(sums)]
 
 

@@ -11,7 +11,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows
 from encoder_zoo.tasks.losses.vectors import Distance, compute_distances, reshape_scores
 
 
@@ -55,7 +55,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
         self.margin = margin
         self.distance = distance
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         return ops.mean(self._compute_squares(y_true, y_pred)[0], axis=-1) / 2
 
@@ -92,7 +92,7 @@ class OnlineContrastive(Contrastive):
     def __init__(self, margin: PositiveFloat = 0.5, distance: Distance = "cosine", **kwargs):
         super().__init__(margin, distance, **{"name": "online_contrastive", **kwargs})
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         squares, away, scores, _ = gather_replicas(*self._compute_squares(y_true, y_pred))
         positive, negative = scores > 0.5, scores <= 0.5

@@ -12,7 +12,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows
 from encoder_zoo.tasks.losses.vectors import compute_similarities, normalize_vectors, reshape_scores
 
 
@@ -56,7 +56,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         super().__init__(**{"name": "cosent", **kwargs})
         self.scale = scale
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         y_true = reshape_scores(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.compute_row_similarities(y_pred)

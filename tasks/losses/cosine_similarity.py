@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.losses.vectors import compute_similarities, reshape_scores
 
 
@@ -41,7 +41,7 @@ class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "cosine_similarity", **kwargs})
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         y_true = reshape_scores(self, y_true, y_pred)
         return ops.mean(ops.square(compute_similarities(y_pred, "cosine") - y_true), axis=-1)

@@ -9,7 +9,7 @@ import keras
 from keras import losses, ops
 
 from encoder_zoo.tasks.losses.batch_loss import has_indices
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -31,7 +31,7 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
         [0.127, 1.127]
     """
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         if has_indices(y_true, y_pred):
             return super().call(y_true, y_pred)
@@ -56,7 +56,7 @@ class LabelCrossentropy(losses.BinaryCrossentropy):
         0.347
     """
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)

@@ -12,7 +12,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.tasks.losses import info_nce
-from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows
 from encoder_zoo.tasks.losses.vectors import check_rows, normalize_vectors
 
 
@@ -57,7 +57,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.scale = scale
         self.margin = margin
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         if len(y_true.shape) != 3:

@@ -13,7 +13,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses import vectors
-from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -73,7 +73,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.symmetric = symmetric
         self.margin = margin
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         vectors.check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         _check_text_ids(self, y_true, y_pred)

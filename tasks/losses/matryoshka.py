@@ -12,7 +12,7 @@ import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.losses.replicas import compute_loss_values, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import compute_loss_values, ignores_padding_rows
 from encoder_zoo.tasks.losses.vectors import normalize_vectors
 
 
@@ -74,7 +74,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         self.dims = list(dims)
         self.weights = weights if weights is None else list(weights)
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         width = y_pred.shape[-1]
         if max(self.dims) > width:

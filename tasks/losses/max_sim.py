@@ -21,7 +21,7 @@ from encoder_zoo.tasks.losses.info_nce import (
     mask_own_columns,
     mask_positives,
 )
-from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows, pad_to_longest
+from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows, pad_to_longest
 from encoder_zoo.tasks.losses.score_distillation import compute_divergence
 from encoder_zoo.tasks.losses.vectors import are_different
 
@@ -257,7 +257,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
     def _count_labels(self, y_pred) -> int | None:
         return y_pred.shape[1]
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         queries, documents = self._check_arguments(y_true, y_pred, 2)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
@@ -324,7 +324,7 @@ class MaxSimDistillation(_MaxSimLoss):
     def _count_labels(self, y_pred) -> int | None:
         return y_pred.shape[1] and y_pred.shape[1] - 1
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         queries, documents = self._check_arguments(y_true, y_pred, 3)
         scores = compute_row_max_sim(queries, documents)

@@ -11,8 +11,8 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
+from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT_SCORE
 
 
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):
@@ -26,11 +26,11 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
         y_pred: Tensor of shape (B, K) with the logits.
     """
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
-        present = y_true > ABSENT
+        present = y_true > ABSENT_SCORE
         return self.compute_list_losses(y_true, ops.where(present, y_pred, MASKED_LOGIT), present)
 
     def compute_list_losses(self, scores, logits, present):

@@ -40,7 +40,7 @@ def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, toke
     return loss.call(y_true, y_pred, **{n: v for n, v in given.items() if n in taken})
 
 
-def leaves_out_rows(method: Callable) -> Callable:
+def ignores_padding_rows(method: Callable) -> Callable:
     """Decorator for a loss or metric that ignores rows that only pad a batch.
 
     Small batches can then be padded, so that no program has to be compiled for a new shape. Without
@@ -53,13 +53,13 @@ def leaves_out_rows(method: Callable) -> Callable:
 
     Example:
         >>> class Squares(keras.losses.Loss):
-        ...     @leaves_out_rows
+        ...     @ignores_padding_rows
         ...     def call(self, y_true, y_pred):
         ...         return keras.ops.mean(keras.ops.square(y_pred - y_true), axis=-1)
-        >>> Squares.call.leaves_out_rows
+        >>> Squares.call.ignores_padding_rows
         True
     """
-    method.leaves_out_rows = True
+    method.ignores_padding_rows = True
     return method
 
 

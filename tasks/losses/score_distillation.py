@@ -12,7 +12,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Temperature, validate_arguments
 from encoder_zoo.tasks.losses import vectors
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -54,7 +54,7 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
         super().__init__(**{"name": "margin_mse", **kwargs})
         self.similarity = similarity
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         vectors.check_rows(self, y_pred, 3, "a query, its positive, and one or more negatives")
         is_margin = len(y_true.shape) == 1 and not vectors.are_different(y_pred.shape[1], 3)
@@ -118,7 +118,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
         self.similarity = similarity
         self.min_max = min_max
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         vectors.check_rows(self, y_pred, 3, "a query and two or more documents")
         y_true = vectors.reshape_scores(self, y_true, y_pred)

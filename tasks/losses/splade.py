@@ -15,7 +15,11 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
-from encoder_zoo.tasks.losses.replicas import compute_loss_values, gather_replicas, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import (
+    compute_loss_values,
+    gather_replicas,
+    ignores_padding_rows,
+)
 from encoder_zoo.tasks.losses.vectors import check_rows
 
 
@@ -81,7 +85,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         self.query_weight = query_weight
         self.document_weight = document_weight
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         y_pred = ops.convert_to_tensor(y_pred)

@@ -11,7 +11,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.losses.vectors import Distance, check_rows, compute_distances
 
 
@@ -52,7 +52,7 @@ class Triplet(ConfigFromSignature, keras.losses.Loss):
         self.margin = margin
         self.distance = distance
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 3, "an anchor, its positive, and one or more negatives")
         away = compute_distances(y_pred, self.distance)

@@ -13,7 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.losses.vectors import are_different, normalize_vectors
 
 
@@ -53,7 +53,7 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         super().__init__(**{"name": "vector_distillation", **kwargs})
         self.distance = distance
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         y_pred, y_true = (x if len(x.shape) > 2 else x[:, None] for x in (y_pred, y_true))
         texts, wanted = y_pred.shape[1], y_true.shape[1]

@@ -21,7 +21,7 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool
-ABSENT = float("-inf")  # score of a column without a text
+ABSENT_SCORE = float("-inf")  # score of a column without a text
 PACKED_TOKENS = "packed_tokens"  # (S, L) int32, several examples per row, see `encode_packed`
 
 
@@ -166,7 +166,7 @@ def make_packed_order(
 
 LENGTH_SAMPLE = 1000  # number of lengths in the sample to estimate the number of sequences
 SPARE_SEQUENCES = 1.1  # sequences per batch, relative to the average number needed
-WORTHWHILE = 0.75  # with more sequences, relative to B, examples are not packed
+MAX_PACKED_RATIO = 0.75  # with more sequences, relative to B, examples are not packed
 
 
 def choose_sequence_counts(
@@ -191,7 +191,7 @@ def choose_sequence_counts(
     sample = np.sort(lengths)[:: -max(1, len(lengths) // LENGTH_SAMPLE)]
     needed = int(pack_examples(sample, length).nrows()) / len(sample) * batch_size
     least = int(np.ceil(SPARE_SEQUENCES * needed))
-    if least > WORTHWHILE * batch_size:
+    if least > MAX_PACKED_RATIO * batch_size:
         return None
     return tuple(sorted({least, min(2 * least, batch_size), batch_size}))
 
@@ -233,7 +233,7 @@ Bucketed = Annotated[
 ]
 LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192
 SHORTEST = 32  # the maximum length is at least this value
-THREE_LENGTHS_UP_TO = 128  # up to this maximum length, batches are padded to three lengths
+MAX_LENGTH_WITH_THREE = 128  # up to this maximum length, batches are padded to three lengths
 
 
 def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -254,7 +254,7 @@ def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[
     last = next((n for n in LENGTHS if n >= max(longest, SHORTEST)), LENGTHS[-1])
     if known:
         return known + tuple(n for n in LENGTHS if known[-1] < n <= last)
-    return tuple(n for n in LENGTHS if min(last, THREE_LENGTHS_UP_TO) // 4 <= n <= last)
+    return tuple(n for n in LENGTHS if min(last, MAX_LENGTH_WITH_THREE) // 4 <= n <= last)
 
 
 def take_examples(examples: Mapping, indices) -> dict:

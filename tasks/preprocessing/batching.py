@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # This seed is used in evaluation, so that random choices depend on the text and not on the batch.
-NOT_RANDOM = -1
+FIXED_SEED = -1
 
 # Number of batches in a megabatch. Examples are sorted by length inside megabatches, as in
 # transformers. Smaller megabatches need more padding, larger megabatches make the order less
@@ -51,7 +51,7 @@ def make_array_batches(
 
     def make(number: int):
         rows = order[number * batch_size : (number + 1) * batch_size]
-        return collate(take_examples(examples, rows), np.array([NOT_RANDOM, number]))
+        return collate(take_examples(examples, rows), np.array([FIXED_SEED, number]))
 
     return ArrayBatches(make, range(-(-len(order) // batch_size)))
 
@@ -321,7 +321,7 @@ class LengthGroupedBatcher:
         total = (plan.steps_per_epoch or steps) * len(plan.epochs)
         graph = self._training[plan.shuffle]
 
-        def batches(seed, done=0):
+        def make_batches(seed, done=0):
             if not uses_tensorflow():
                 numbers, mixed = (seed, steps, done, total), self._sequence_counts is not None
                 return iterate_epochs(
@@ -330,10 +330,10 @@ class LengthGroupedBatcher:
             numbers = (seed, plan.epochs.start, steps, plan.batch_size, total, done)
             return graph(examples, packing, tuple(map(np.int64, numbers)))
 
-        return steps, batches
+        return steps, make_batches
 
     def _make_collate(self, rows) -> Callable:
-        """Wrap `collate` to also fill and pack the batches, if necessary."""
+        """Return `collate`, wrapped so that it also fills and packs batches if necessary."""
 
         def collate(examples, seed):
             batch = fill_batch(self._collate, examples, seed, rows, self._multiple)
@@ -343,12 +343,14 @@ class LengthGroupedBatcher:
         return collate
 
     def _make_ordered_batches(self, examples, order, batch_size) -> tf.data.Dataset:
-        def plan(step):
+        def plan_batch(step):
             rows = order[step * batch_size : (step + 1) * batch_size]
-            return rows, xp.stack([NOT_RANDOM, step])
+            return rows, xp.stack([FIXED_SEED, step])
 
         steps = -(-xp.size(order, xp.int64) // batch_size)
-        return self._collate_plan(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
+        return self._collate_plan(
+            tf.data.Dataset.range(steps).map(plan_batch), examples, batch_size
+        )
 
     def _make_epochs(self, shuffle: bool, examples, packing, numbers) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
@@ -358,7 +360,7 @@ class LengthGroupedBatcher:
             epoch_seed = xp.stack([seed, epoch if shuffle else xp.zeros_like(epoch)])
             return make_epoch_order(lengths, packing, batch_size, epoch_seed, shuffle)
 
-        def epoch_plan(epoch):
+        def make_epoch_plan(epoch):
             order = order_of(epoch)
             return tf.data.Dataset.range(steps).map(
                 lambda step: (
@@ -367,7 +369,7 @@ class LengthGroupedBatcher:
                 )
             )
 
-        plan = tf.data.Dataset.counter(first_epoch).flat_map(epoch_plan).take(total)
+        plan = tf.data.Dataset.counter(first_epoch).flat_map(make_epoch_plan).take(total)
         plan = plan.apply(tf.data.experimental.assert_cardinality(total))
         return self._collate_plan(plan.skip(done), examples, batch_size)
 

@@ -65,7 +65,7 @@ def check_no_iterator(values, name: str) -> None:
         )
 
 
-def check_one_each(x, y) -> None:
+def check_same_length(x, y) -> None:
     """Raise a ValueError if the numbers of texts and labels differ.
 
     Args:
@@ -76,7 +76,7 @@ def check_one_each(x, y) -> None:
         ValueError: If `x` and `y` differ in length.
 
     Example:
-        >>> check_one_each((["a", "b"], ["c", "d"]), [0, 1])
+        >>> check_same_length((["a", "b"], ["c", "d"]), [0, 1])
     """
     texts = x[0] if isinstance(x, tuple) else next(iter(x.values())) if isinstance(x, dict) else x
     y = next(iter(y.values())) if isinstance(y, dict) and y else y

@@ -253,7 +253,7 @@ LABEL_NAME = re.compile(
 )
 # Names of columns whose texts can be repeated, such as a query for each document.
 QUERY_NAME = re.compile(r"q|quer(y|ies)|questions?|anchors?|premises?", re.IGNORECASE)
-LOOKED_AT = 1000  # maximum number of rows to check
+MAX_CHECKED_ROWS = 1000  # maximum number of rows to check
 REPEATED = 10  # with this number of rows per distinct value, a column is assumed to be labels
 
 
@@ -274,7 +274,7 @@ def describe_other_content(name: str, values) -> str | None:
     """
     if not _is_known(values) or isinstance(values, str | bytes):
         return None
-    values = [v for v in list(values)[:LOOKED_AT] if not is_missing(v) and not _is_empty(v)]
+    values = [v for v in list(values)[:MAX_CHECKED_ROWS] if not is_missing(v) and not _is_empty(v)]
     if not values:
         return None
     if not all(isinstance(value, str | bytes) for value in values):

@@ -34,7 +34,7 @@ MAX_LOGGED = 5  # maximum number of labels in a log message
 
 
 class LabelValues(Protocol):
-    """Protocol for the description of the labels of a task, which its preprocessor declares.
+    """Protocol for the kinds of labels that the preprocessor of a task can declare.
 
     Attributes:
         name: String. Name of a label in error messages.
@@ -99,7 +99,7 @@ class Numbers(NamedTuple):
         Raises:
             ValueError: If `y` does not contain one finite number per text.
         """
-        values = convert_numbers(check_given(y), "y", f"{self.name}s, numbers")
+        values = convert_numbers(check_not_missing(y), "y", f"{self.name}s, numbers")
         if len(values.shape) == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if len(values.shape) != 1:
@@ -146,7 +146,7 @@ class CandidateIndex(NamedTuple):
             ValueError: If `y` does not contain one valid index per example.
         """
         check_no_iterator(y, "y")
-        labels = xp.convert_to_tensor(convert_to_plain(check_given(y)))
+        labels = xp.convert_to_tensor(convert_to_plain(check_not_missing(y)))
         if not xp.as_dtype(labels.dtype).is_integer:
             expected = f"{self.expected}, an integer of 0 or more"
             raise invalid("The type of `y`", labels.dtype.name, expected)
@@ -169,7 +169,7 @@ class CandidateIndex(NamedTuple):
         return xp.cast(labels, xp.int32)
 
 
-def check_given(y, x=None, none_is_answer: bool = False):
+def check_not_missing(y, x=None, none_is_answer: bool = False):
     """Check that no label is missing, and return the labels.
 
     Args:
@@ -184,7 +184,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
         tf.errors.InvalidArgumentError: If a label is missing inside `tf.data`.
 
     Example:
-        >>> check_given(["good", None, "bad"])
+        >>> check_not_missing(["good", None, "bad"])
         Traceback (most recent call last):
         ValueError: Row 1 has no label: it is None (1 of 3 rows). Drop such rows: x, y = ...
     """
@@ -214,7 +214,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
     return y
 
 
-def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
+def check_not_missing_in_dataset(y: np.ndarray | list, single: bool) -> None:
     """Raise an error for the first missing label in a dataset.
 
     Args:
@@ -225,7 +225,7 @@ def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
         ValueError: If a label in `y` is missing.
     """
     try:
-        check_given(y)
+        check_not_missing(y)
     except ValueError as error:
         start = str(error).partition(" Drop such rows: ")[0]
         texts = np.asarray(y).dtype.kind in "OSU"

@@ -249,12 +249,12 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
     joined = token_ids.merge_dims(1, 2)  # (B, None)
     text = texts.value_rowids()  # for every token
 
-    def by_token(values):
+    def compute_by_token(values):
         if values.ragged_rank == token_ids.ragged_rank:
             return values.merge_dims(1, 2)
         return joined.with_values(xp.gather(values.flat_values, text))
 
-    result = {name: by_token(values) for name, values in examples.items()}
+    result = {name: compute_by_token(values) for name, values in examples.items()}
     lengths = texts.row_lengths()
     first_length = xp.cast(result.pop("first_length").flat_values, xp.int64)
     of_text = (xp.ragged.range(lengths).flat_values, first_length, xp.gather(lengths, text))

@@ -41,7 +41,7 @@ def is_prepared(x: object) -> bool:
     return isinstance(x, Mapping) and any(name in names for name in x)
 
 
-class TakesInputs(Protocol):
+class SupportsInputs(Protocol):
     """Protocol for models that describe their inputs."""
 
     backbone: Backbone
@@ -49,7 +49,7 @@ class TakesInputs(Protocol):
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]: ...
 
 
-def check_arrays(task: TakesInputs, x: Mapping) -> dict:
+def check_arrays(task: SupportsInputs, x: Mapping) -> dict:
     """Check preprocessed inputs in memory.
 
     Args:
@@ -130,7 +130,7 @@ def make_prepared_batch(examples: dict, seed=None):
     return pack_batch(x, *map(examples.get, LABEL_INPUTS))
 
 
-def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
+def _check_structure(task: SupportsInputs, inputs: Mapping) -> None:
     """Raise an error if inputs are missing or unknown, or if rows are too long.
 
     Packed rows with several texts can have any length.
@@ -166,7 +166,7 @@ def check_values(name: str, values: np.ndarray, least: int, most: int) -> None:
             )
 
 
-def check_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
+def check_dataset(task: SupportsInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Check the structure of a dataset of preprocessed batches.
 
     The values are checked when the dataset is read.

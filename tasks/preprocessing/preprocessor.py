@@ -213,7 +213,7 @@ class Preprocessor(ConfigFromSignature):
         """Return the number of special tokens in an example."""
         return self.tokenizer.template.count(is_pair)
 
-    def add_frame(self, values: xp.RaggedTensor) -> xp.RaggedTensor:
+    def pad_for_special_tokens(self, values: xp.RaggedTensor) -> xp.RaggedTensor:
         """Add a 0 to each row of token values for each special token around a single text."""
         zeros = xp.zeros([values.nrows(), self.count_specials()], values.dtype)
         column = self.tokenizer.first_column
@@ -229,14 +229,14 @@ class Preprocessor(ConfigFromSignature):
         lengths = sum(segment.row_lengths() for segment in segments)
         room = most - self.count_specials(is_pair)
         what = "pairs of texts" if is_pair else "texts"
-        what = f"{what} are longer than {most} tokens, so {self.unread} is truncated."
+        what = f"{what} are longer than {most} tokens, so {self.truncated_part} is truncated."
         count_truncated(lengths > room, self, what)
         template, side = tokenizer.template_ids, tokenizer.truncation_side
         token_ids, first_length = pack(segments, template, most, side)
         return {"token_ids": token_ids, "first_length": first_length}
 
     @property
-    def unread(self) -> str:
+    def truncated_part(self) -> str:
         """Return the part of long texts that is truncated, such as "the end", for messages."""
         return "the beginning" if self.tokenizer.truncation_side == "left" else "the end"
 

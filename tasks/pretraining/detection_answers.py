@@ -36,7 +36,7 @@ class ReplacedToken(TypedDict):
 
 
 class DetectionAnswers(Answers):
-    """Answers of a `ReplacedTokenDetection`."""
+    """The `Answers` of `ReplacedTokenDetection`."""
 
     preprocessor_class = ReplacedTokenDetectionPreprocessor
     instead_of_predict = "detect(texts)"
@@ -89,12 +89,12 @@ class DetectionAnswers(Answers):
             run: Function that computes logits (N, L) from examples.
         """
 
-        def inner(examples):
+        def select_inner(examples):
             return self._select_inner_logits(run(examples), examples)[:, None]
 
         def detect(text):
             examples, tokens = self._encode(replace_invalid_text(text))
-            logits = map_graph_batches(inner, examples, tokens["start"].row_lengths(), 1)
+            logits = map_graph_batches(select_inner, examples, tokens["start"].row_lengths(), 1)
             return pad_columns(_add_scores(tokens, logits.flat_values[:, 0]))
 
         return detect

@@ -52,7 +52,7 @@ class Masks(NamedTuple):
     word_follows: xp.RaggedTensor
 
 
-class Spellings(NamedTuple):
+class TokenTexts(NamedTuple):
     """Names and texts of all V tokens, as UTF-8 strings.
 
     Attributes:
@@ -70,21 +70,23 @@ class Spellings(NamedTuple):
 SPACES = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]"
 SPACE_AT_END = f"{SPACES}+$"
 SPACE_AT_BEGIN = f"(?s)({SPACES}.*)?"  # or no text at all
-OF_WORD = r"[\p{L}\p{M}\p{N}]"
-WORD_BY_ITSELF = r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}]"  # Chinese characters
+WORD_CHARACTER = r"[\p{L}\p{M}\p{N}]"
+SINGLE_CHARACTER_WORD = (
+    r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}]"  # Chinese characters
+)
 
 
 def touches_word(texts: xp.Tensor, at_end: bool) -> xp.Tensor:
-    """Return whether a letter added at one end of a text would be joined to a word of the text."""
+    """Return whether a letter that is added to a text at one end would continue a word there."""
     of_word, alone = (
         xp.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
-        for kind in (OF_WORD, WORD_BY_ITSELF)
+        for kind in (WORD_CHARACTER, SINGLE_CHARACTER_WORD)
     )
     return of_word & ~alone
 
 
 class MaskAnswers(Answers):
-    """Answers for a `MaskedLM` model."""
+    """The `Answers` of `MaskedLM`."""
 
     preprocessor_class = MaskedLMPreprocessor
     instead_of_predict = "fill_mask(texts)"
@@ -157,7 +159,8 @@ class MaskAnswers(Answers):
         """Create the function to export. See `MaskedLM.signatures`.
 
         Args:
-            run: Function to compute logits (masks, V) from examples and the number of masks (N,).
+            run: A function that computes logits (masks, V) from examples and the number of masks
+                (N,).
             top_k: See `fill_mask`.
         """
 
@@ -203,7 +206,7 @@ class MaskAnswers(Answers):
         column = xp.ragged.range(ids.row_lengths()).values - xp.gather(begin, row)
         is_mask = (ids.values == tokenizer.mask_token_id) & (column >= 0)
         is_mask = ids.with_values(is_mask & (column < xp.gather(count, row)))
-        begins = xp.gather(xp.constant(self._spellings.begins), ids.values)
+        begins = xp.gather(xp.constant(self._token_texts.begins), ids.values)
         begins &= (ids.values != tokenizer.mask_token_id) & ~mark_row_starts(ids)
         columns, *found = (
             xp.ragged.boolean_mask(ids.with_values(values), is_mask)
@@ -225,7 +228,7 @@ class MaskAnswers(Answers):
         """Return ids for words or tokens. For tokens with equal texts, the whole word is used."""
         if isinstance(targets, str) or not len(targets):
             raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
-        names, words, begins = (column.tolist() for column in self._spellings)
+        names, words, begins = (column.tolist() for column in self._token_texts)
         known = {word: i for i, word in enumerate(words) if not begins[i]}
         known |= {word: i for i, word in enumerate(words) if begins[i]}
         known = {name: i for i, name in enumerate(names)} | known
@@ -251,7 +254,7 @@ class MaskAnswers(Answers):
             chosen: Optional list of integers. Token ids to choose from.
         """
         strings = xp.strings
-        names, words, begins = (xp.constant(column) for column in self._spellings)
+        names, words, begins = (xp.constant(column) for column in self._token_texts)
         probabilities = xp.nn.softmax(logits)[:, : xp.size(names)]
         if chosen is not None:
             names, words, begins = (xp.gather(c, chosen) for c in (names, words, begins))
@@ -282,7 +285,7 @@ class MaskAnswers(Answers):
         return {"token": xp.gather(names, best), "text": texts, "score": scores}
 
     @functools.cached_property
-    def _spellings(self) -> Spellings:
+    def _token_texts(self) -> TokenTexts:
         tokenizer = self.preprocessor.tokenizer
         tokens = tokenizer.get_vocabulary()
         words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
@@ -291,7 +294,7 @@ class MaskAnswers(Answers):
             b" " in text and (tokenizer.starts_word(token) or tokenizer.ends_word(token))
             for token, text in zip(tokens, spelled, strict=True)
         ]
-        return Spellings(*map(make_array, (tokens, words, begins)))
+        return TokenTexts(*map(make_array, (tokens, words, begins)))
 
     @functools.cached_property
     def _detokenized(self) -> list[str]:

@@ -18,7 +18,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
-from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM
+from encoder_zoo.tasks.preprocessing.batching import FIXED_SEED
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -260,16 +260,16 @@ def make_draws(token_ids: xp.Tensor, padding_mask: xp.Tensor, seed):
     Args:
         token_ids: Int32 tensor of shape (B, L).
         padding_mask: Boolean tensor of shape (B, L).
-        seed: Two integers. If the first is `NOT_RANDOM`, the numbers of a text only depend on the
+        seed: Two integers. If the first is `FIXED_SEED`, the numbers of a text only depend on the
             text, so the masks of an evaluation are the same in batches of every size.
     """
     shape = xp.concat([xp.shape(token_ids, xp.int64), [3]], 0)
     if not xp.is_symbolic_tensor(seed):
-        if seed[0] == NOT_RANDOM:
+        if seed[0] == FIXED_SEED:
             return make_text_draws(token_ids, padding_mask)
         return xp.random.stateless_uniform(shape, seed)
     return tf.cond(
-        seed[0] == NOT_RANDOM,
+        seed[0] == FIXED_SEED,
         lambda: make_text_draws(token_ids, padding_mask),
         lambda: xp.random.stateless_uniform(shape, seed),
     )

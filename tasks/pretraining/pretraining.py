@@ -38,7 +38,7 @@ SHORT_SHARE = 0.1
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PretrainingPreprocessor(MaskedLMPreprocessor):
-    """Convert segment pairs to examples with masked tokens, to be used in `Pretraining`.
+    """Convert segment pairs to examples with masked tokens for `Pretraining`.
 
     For a `PretrainingCorpus`, the preprocessor creates the pairs (see `make_segment_pairs`). For
     half of all pairs, the second segment is the next segment in the document. For all remaining
@@ -49,8 +49,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         tokenizer: A `BertTokenizer` or `AlbertTokenizer`.
         sequence_length: Optional positive integer. See `Preprocessor`. Pairs of a corpus fill this
             length.
-        short_share: Float between 0 and 1. Share of corpus pairs with a smaller length, to train
-            the model on short texts as well.
+        short_share: Float between 0 and 1. Share of corpus pairs with a smaller length, so that the
+            model also learns from short texts.
         **kwargs: `mask_rate`, `whole_words`, `dynamic` and `seed` of `MaskedLMPreprocessor`.
 
     Returns:

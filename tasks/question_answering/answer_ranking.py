@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.tasks.base.explanation import Attributions
-from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, AnswerCandidates
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE_LOGIT, AnswerCandidates
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import QuestionContexts
 
 
@@ -53,7 +53,7 @@ class RankedSpans(NamedTuple):
         end: Int32 tensor of shape (N, n). End offset into the context.
         score: Float32 tensor of shape (N, n). Sum of the start logit and the end logit, or of the
             two log-probabilities for a beam. If fewer answers were found, the remaining scores are
-            `IMPOSSIBLE` or less.
+            `IMPOSSIBLE_LOGIT` or less.
         total: Float32 tensor of shape (N,). Log-sum-exp over all span scores in all windows.
         null: Float32 tensor of shape (N,). Score for "no answer", as the minimum over all windows.
             For a beam, see `add_best_score`.
@@ -84,12 +84,12 @@ def find_best_answers(
     question, *offsets = xp.unstack(spans, 3, axis=1)
     index = _find_best_in_groups(scores, question, contexts.ids.nrows(), n_best)
 
-    def fields_of(values, filler):
+    def get_fields(values, filler):
         filler = xp.constant([filler], values.dtype)
         return xp.gather(xp.concat([values, filler], 0), index)
 
-    start, end = (fields_of(xp.cast(offset, xp.int32), 0) for offset in offsets)
-    best = fields_of(scores, 2 * IMPOSSIBLE)
+    start, end = (get_fields(xp.cast(offset, xp.int32), 0) for offset in offsets)
+    best = get_fields(scores, 2 * IMPOSSIBLE_LOGIT)
     most = xp.math.segment_max(found.total, example)
     total = xp.exp(found.total - xp.gather(most, example))
     total = most + xp.math.log(xp.math.segment_sum(total, example))
@@ -122,7 +122,7 @@ def _collect_spans(
 ) -> tuple[xp.Tensor, xp.Tensor]:
     """Return int64 spans (K, 3) with question, start and end offset, and span scores (K,)."""
     windows = contexts.windows
-    index = xp.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
+    index = xp.where(found.score > IMPOSSIBLE_LOGIT / 2)  # (K, 2)
     row_starts = xp.gather(xp.cast(contexts.ids.row_starts(), xp.int64), windows.example)
     shift = row_starts + windows.begin - xp.cast(columns, xp.int64)  # (W,)
     first, last = (
@@ -210,7 +210,7 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
     if null_threshold is None:
         return found
     null = found.null[:, None]
-    # Use the same differences as in `evaluate_answers`, to get the same rounding.
+    # The same differences as in `evaluate_answers`, so that rounding is the same.
     ahead = xp.fill(xp.shape(null), xp.constant(-null_threshold, null.dtype))
     rank = xp.concat([found.score - null, ahead], axis=1)
     order = xp.argsort(rank, axis=1, direction="DESCENDING", stable=True)
@@ -225,7 +225,7 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
 def compute_answer_scores(found: RankedSpans) -> xp.Tensor:
     """Compute answer probabilities over all allowed answers, float32 (N, n), with 0 for no span."""
     share = xp.exp(found.score - found.total[:, None])
-    return xp.where(found.score > IMPOSSIBLE / 2, share, 0.0)
+    return xp.where(found.score > IMPOSSIBLE_LOGIT / 2, share, 0.0)
 
 
 def make_answer_dicts(
@@ -252,7 +252,7 @@ def make_answer_dicts(
     """
     nothing = {"text": "", "start": 0, "end": 0, "score": 0.0}
     nothing |= {"passage": None} if passages else {}
-    exists = found.score > IMPOSSIBLE / 2
+    exists = found.score > IMPOSSIBLE_LOGIT / 2
     fields = (found.start, found.end, compute_answer_scores(found), found.context, exists)
     return [
         [

@@ -17,11 +17,11 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.family import MAX_TOP, TOP
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_span
-from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_given
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_not_missing
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
 COLUMNS = 4  # of a candidate: start, end, log-probability of the start, log-probability of the end
-IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
+IMPOSSIBLE_LOGIT = -1e9  # logit of positions that cannot be an answer
 
 
 def has_answers(x) -> bool:
@@ -65,7 +65,7 @@ class AnswerCandidates(NamedTuple):
     Attributes:
         score: Float32 tensor of shape (W, n). Sum of the start logit and the end logit, or of the
             two log-probabilities for a beam. If fewer spans were found, the remaining scores are
-            `IMPOSSIBLE` or less.
+            `IMPOSSIBLE_LOGIT` or less.
         start: Int32 tensor of shape (W, n). Position of the first token.
         end: Int32 tensor of shape (W, n). Position of the last token.
         total: Float32 tensor of shape (W,). Log-sum-exp over all span scores.
@@ -111,15 +111,15 @@ def find_spans(
     """
     if max_answer_length < 1:
         raise invalid("max_answer_length", max_answer_length, "an integer of at least 1")
-    masked = xp.where(is_context[:, None], xp.cast(logits, xp.float32), IMPOSSIBLE)
+    masked = xp.where(is_context[:, None], xp.cast(logits, xp.float32), IMPOSSIBLE_LOGIT)
     start, end = xp.unstack(masked, axis=1)  # (W, L)
-    padded = xp.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE)
+    padded = xp.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE_LOGIT)
     ends = xp.signal.frame(padded, max_answer_length, 1)  # (W, L, K)
     scores = start[:, :, None] + ends
     flat = xp.reshape(
         scores, [xp.shape(scores)[0], xp.shape(scores)[1] * max_answer_length]
     )  # (W, L * K)
-    flat = xp.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    flat = xp.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE_LOGIT)
     best, index = xp.math.top_k(flat, n_best)
     first = index // max_answer_length
     total = xp.reduce_logsumexp(flat, axis=1)
@@ -201,7 +201,7 @@ def list_answers(y) -> list[list[dict]]:
     """
     if y is None:
         raise ValueError(NO_LABELS)
-    check_given(y, none_is_answer=True)
+    check_not_missing(y, none_is_answer=True)
     return [_list_answers_at(answers, i) for i, answers in enumerate(y)]
 
 
@@ -347,8 +347,8 @@ def find_beam_spans(
 ) -> AnswerCandidates:
     """Find the best spans for each window from the n * m spans in the beam.
 
-    Scores are log-probabilities. For "no answer", the logit is used as the score, to be compared to
-    the best span.
+    Scores are log-probabilities. The score of "no answer" is its logit, which is compared to the
+    score of the best span.
 
     Args:
         outputs: Tensor of shape (W, 1 + n m, 4), as returned from `SpanBeam`.
@@ -372,9 +372,9 @@ def find_beam_spans(
     first, last = (xp.cast(spans[:, :, i], xp.int32) for i in (0, 1))  # (W, n m)
     inside = make_context_mask(columns, tokens, first) & make_context_mask(columns, tokens, last)
     right = inside & (first <= last) & (last - first < max_answer_length)
-    scores = xp.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
+    scores = xp.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE_LOGIT)
     total = xp.reduce_logsumexp(scores, axis=1)
-    scores = xp.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    scores = xp.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE_LOGIT)
     best, index = xp.math.top_k(scores, n_best)
     first, last = (
         xp.gather(xp.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)

@@ -15,7 +15,7 @@ from encoder_zoo.encoders.family import BeamHead
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, make_initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer, compute_head_stddev
-from encoder_zoo.tasks.question_answering.answers import COLUMNS, IMPOSSIBLE
+from encoder_zoo.tasks.question_answering.answers import COLUMNS, IMPOSSIBLE_LOGIT
 
 NO_START = (
     "The inputs have no answer_start, the position of the first token of each answer, (B, 1). The "
@@ -148,7 +148,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
 
 
 def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the log-probabilities of tokens. Masked tokens have the value `IMPOSSIBLE`.
+    """Compute the log-probabilities of tokens. Masked tokens have the value `IMPOSSIBLE_LOGIT`.
 
     Args:
         logits: Tensor of shape (B, L, 1).
@@ -159,7 +159,9 @@ def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> ker
         >>> log_probabilities(np.zeros((1, 2, 1)), np.array([[1, 0]])).numpy().tolist()
         [[0.0, -1000000000.0]]
     """
-    logits = ops.where(ops.cast(mask, "bool"), ops.cast(logits[..., 0], "float32"), IMPOSSIBLE)
+    logits = ops.where(
+        ops.cast(mask, "bool"), ops.cast(logits[..., 0], "float32"), IMPOSSIBLE_LOGIT
+    )
     return ops.log_softmax(logits, axis=-1)
 
 
@@ -178,7 +180,7 @@ def find_best_positions(values: keras.KerasTensor, count: int) -> tuple:
         ([[3.0, 1.0, -2000000000.0]], [[1, 0, 2]])
     """
     width = [[0, 0]] * (len(values.shape) - 1) + [[0, count]]
-    best, index = ops.top_k(ops.pad(values, width, constant_values=2 * IMPOSSIBLE), count)
+    best, index = ops.top_k(ops.pad(values, width, constant_values=2 * IMPOSSIBLE_LOGIT), count)
     return best, ops.cast(index, "int32")
 
 

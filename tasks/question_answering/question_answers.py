@@ -64,7 +64,7 @@ class ContextColumns(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnswers(Answers):
-    """Answers for a `SpanQA` model. See `SpanQA` for the settings.
+    """The `Answers` of `SpanQA`. See `SpanQA` for the settings.
 
     Attributes:
         beam: Optional pair of integers.
@@ -208,8 +208,8 @@ class QuestionAnswers(Answers):
         """Create the function to export. See `SpanQA.signatures`.
 
         Args:
-            run: Function to compute outputs for examples, with shape (W, 2, L), or (W, 1 + n m, 4)
-                for a beam.
+            run: A function that computes outputs for examples, with shape (W, 2, L), or (W, 1 + n
+                m, 4) for a beam.
             max_answer_length, null_threshold: See `answer`.
         """
 

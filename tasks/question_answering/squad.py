@@ -14,8 +14,8 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.keras_private import HigherIsBetter
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE_LOGIT
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -219,7 +219,7 @@ class SpanMetric(HigherIsBetter, keras.metrics.Mean):
         sample_weight: Optional float tensor of shape (B,) or (B, 1).
     """
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         start, end = ops.unstack(ops.cast(y_true, "int32"), axis=1)  # (B,)
         first, last = ops.unstack(ops.convert_to_tensor(y_pred), axis=1)  # (B, L)
@@ -299,5 +299,5 @@ def flatten_bounds(inputs, y_true, y_pred, sample_weight) -> tuple:
     logits = y_pred[:, :2]
     if isinstance(inputs, dict) and "padding_mask" in inputs:
         real = ops.cast(inputs["padding_mask"], "bool")[:, None]
-        logits = ops.where(real, logits, IMPOSSIBLE)
+        logits = ops.where(real, logits, IMPOSSIBLE_LOGIT)
     return y_true, logits, sample_weight

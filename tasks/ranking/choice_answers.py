@@ -33,7 +33,7 @@ class Choice(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceAnswers(Answers):
-    """Answers for `MultipleChoice` models.
+    """The `Answers` of `MultipleChoice`.
 
     Attributes:
         window_pooling: String, "mean" or "max". How to pool the logits of a choice's windows.

@@ -34,7 +34,7 @@ class OpenedReranker(OpenedExport):
 
 @dataclasses.dataclass(frozen=True)
 class RankAnswers(Answers):
-    """Answers for `Reranker` models.
+    """The `Answers` of `Reranker`.
 
     Attributes:
         activation: String, "sigmoid" or "linear". Activation that converts logits to scores.

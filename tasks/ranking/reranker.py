@@ -28,8 +28,8 @@ from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses import batch_loss
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
+from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT_SCORE
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.rank_answers import RankActivation, RankAnswers
@@ -65,7 +65,7 @@ class PairAccuracy(metrics.BinaryAccuracy):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "accuracy", "threshold": 0.0, **kwargs})
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true = ops.cast(ops.convert_to_tensor(y_true) >= 0.5, self.dtype)
         return super().update_state(y_true, y_pred, sample_weight)
@@ -102,10 +102,10 @@ class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
         super().__init__(**{"name": f"ndcg@{k}", **kwargs})
         self.k = k
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
-        y_pred = ops.where(y_true > ABSENT, y_pred, ABSENT)
+        y_pred = ops.where(y_true > ABSENT_SCORE, y_pred, ABSENT_SCORE)
         gain = ops.maximum(y_true, 0.0)
         rank = ops.arange(1, ops.shape(gain)[1] + 1, dtype="float32")
         discount = ops.where(rank <= self.k, math.log(2) / ops.log(1 + rank), 0.0)
@@ -128,7 +128,7 @@ class RerankerPresetArguments(TaskPresetArguments, total=False):
 
 
 LISTS = "lists"  # a list of texts per query
-MEASURES = ("ndcg@10", "mrr@10", "map@100")
+REPORTED_METRICS = ("ndcg@10", "mrr@10", "map@100")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -261,7 +261,7 @@ class Reranker(ListScores):
         """The scores that the loss expects, or None if all finite scores are valid."""
         if not self.compiled:
             return None
-        if batch_loss.get_keras_function(self.loss) in batch_loss.OF_PROBABILITIES:
+        if batch_loss.get_keras_function(self.loss) in batch_loss.PROBABILITY_LOSSES:
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
@@ -388,7 +388,7 @@ class Reranker(ListScores):
             dict(enumerate(gains)) for gains, counts in zip(grades, useful, strict=True) if counts
         ]
         found = compute_ranking_metrics(orders, grades, cutoffs=[10], scores=scores)
-        return {name: found[name] for name in MEASURES}
+        return {name: found[name] for name in REPORTED_METRICS}
 
 
 def _make_crossentropy() -> keras.losses.Loss:
@@ -405,12 +405,12 @@ class Relevance(Objective):
                 f"{type(found).__name__} requires several classes, but a Reranker has one output. "
                 f"Use loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
             )
-        if batch_loss.get_keras_function(found) not in batch_loss.OF_ACTIVATION:
+        if batch_loss.get_keras_function(found) not in batch_loss.INCLUDED_ACTIVATIONS:
             return super().resolve_loss(loss)
         # Cross-entropy is computed on logits, even for models without an activation.
         return Objective(_make_crossentropy, activation="sigmoid").resolve_loss(loss)
 
     def make_metrics(self, loss) -> list:
         found = super().make_metrics(loss)  # metrics for lists
-        of_probabilities = batch_loss.get_keras_function(loss) in batch_loss.OF_PROBABILITIES
+        of_probabilities = batch_loss.get_keras_function(loss) in batch_loss.PROBABILITY_LOSSES
         return [PairAccuracy()] if of_probabilities and not found else found

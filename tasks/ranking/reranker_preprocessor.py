@@ -16,7 +16,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, convert_numbers
 from encoder_zoo.tasks.preprocessing.columns import ROW_TYPES, convert_to_plain
-from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_not_missing
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, has_text_lists
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ExpectedScores = Literal["probabilities", "gains"]
 
 EXPECTED_SCORES = "scores, numbers"  # expected values in `y`
-HIGHEST_GAIN = 30.0  # a gain of 2 ** 30 is so large that all other scores have no effect
+MAX_GAIN = 30.0  # a gain of 2 ** 30 is so large that all other scores have no effect
 
 
 def convert_pair_scores(y, probabilities: bool = False) -> xp.Tensor:
@@ -68,7 +68,7 @@ def list_scores(y, lengths: xp.Tensor, as_gains: bool = False) -> xp.RaggedTenso
         ValueError: Row 1 has 1 scores for 2 texts. Expected one for each text.
     """
     check_no_iterator(y, "y")
-    y = convert_to_plain(check_given(y))
+    y = convert_to_plain(check_not_missing(y))
     if isinstance(y, xp.RaggedTensor):
         scores = y.with_values(convert_numbers(y.values, "y", EXPECTED_SCORES))
     elif xp.is_tensor(y):
@@ -96,10 +96,10 @@ def _check_gains(scores: xp.RaggedTensor) -> xp.RaggedTensor:
     """Check that the scores are valid for `LambdaLoss`, and return them."""
     highest = xp.reduce_max(scores.to_tensor(float("-inf")), axis=1)
     lowest = xp.reduce_min(scores.to_tensor(float("inf")), axis=1)
-    right = (highest <= HIGHEST_GAIN) & ((highest > 0) | xp.equal(highest, lowest))
+    right = (highest <= MAX_GAIN) & ((highest > 0) | xp.equal(highest, lowest))
     expected = (
         ". LambdaLoss, the default loss for lists, expects a score above 0 and no score above "
-        f"{HIGHEST_GAIN:g}, because it uses the gain 2 ** score - 1 for positive scores. For the "
+        f"{MAX_GAIN:g}, because it uses the gain 2 ** score - 1 for positive scores. For the "
         "scores of a teacher, use compile(loss=ez.losses.ListMarginMSE()). For other scores, use "
         "ez.losses.RankNet()."
     )
@@ -236,7 +236,7 @@ class RerankerPreprocessor(Preprocessor):
         if CANDIDATE + "token_ids" not in examples:
             return super().collate(examples, seed, bucketed)
         labels = examples.get("labels")
-        labels = labels if labels is None else labels.to_tensor(batch_shapes.ABSENT)
+        labels = labels if labels is None else labels.to_tensor(batch_shapes.ABSENT_SCORE)
         x = batch_shapes.pad_candidates(self.pad, examples, self.tokenizer.pad_token_id, bucketed)
         return batch_shapes.pack_batch(x, labels, examples.get("sample_weight"))
 

@@ -41,7 +41,7 @@ Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
 SCALARS = (str, int, float, bool)
 MAX_SHOWN = 60  # maximum length of a value in an error message
 MAX_INTEGER_BITS = 256  # maximum size of an integer: a checksum with 32 bytes
-CHUNKED_AT_ONCE = 1000  # documents
+CHUNKING_BATCH_SIZE = 1000  # documents
 MIN_FLOAT32_DIGITS = 14  # A float32 such as 0.10000000149011612 has more digits than people write.
 
 
@@ -334,7 +334,7 @@ class Documents:
             raise ValueError("The documents of this index have no ids. Build it with ids=[...].")
         kind, found = type(self.ids[0]), []
         for one in map(_convert_scalar, _wrap_in_list(ids, "ids")):
-            parts = self.chunks_of.get(one) if type(one) in (str, int) else None
+            parts = self.chunk_indices.get(one) if type(one) in (str, int) else None
             if type(one) is kind and one in self._index_of:  # True is not the id 1
                 found.append(self._index_of[one])
             elif parts and chunks:
@@ -363,7 +363,7 @@ class Documents:
         return {one: i for i, one in enumerate(self.ids)}
 
     @functools.cached_property
-    def chunks_of(self) -> dict[Id, list[int]]:
+    def chunk_indices(self) -> dict[Id, list[int]]:
         """Map the id of each chunked document to the indices of its chunks."""
         found: dict[Id, list[int]] = {}
         for i, (one, fields) in enumerate(zip(self.ids or (), self.metadata or (), strict=False)):
@@ -563,8 +563,8 @@ class Documents:
                 "Rename the field."
             )
         texts, ids, metadata, index = [], [], [], []
-        for first in range(0, len(self), CHUNKED_AT_ONCE):
-            some = self.texts[first : first + CHUNKED_AT_ONCE]
+        for first in range(0, len(self), CHUNKING_BATCH_SIZE):
+            some = self.texts[first : first + CHUNKING_BATCH_SIZE]
             _, starts, ends = tokenizer.tokenize_with_offsets(some)
             rows = zip(some, starts.to_list(), ends.to_list(), strict=True)
             for i, (text, begins, stops) in enumerate(rows, first):
@@ -644,7 +644,7 @@ def _find_cuts(
     count = len(starts)
     gaps = [1, *(start - end for start, end in zip(starts[1:], ends, strict=False))]
 
-    def end_of(begin: int) -> int:
+    def find_chunk_end(begin: int) -> int:
         """Return the end index (exclusive) of the chunk that starts at token `begin`."""
         stop = min(begin + length, count)
         if stop == count:
@@ -656,7 +656,7 @@ def _find_cuts(
                     return i
         return next((i for i in range(stop, count) if gaps[i] >= 0), count)
 
-    begin, end = 0, end_of(0)
+    begin, end = 0, find_chunk_end(0)
     while True:
         yield starts[begin], ends[end - 1]
         if end == count:
@@ -664,8 +664,8 @@ def _find_cuts(
         shared = range(max(begin + 1, end - overlap), end)
         # Before a long word, a chunk that starts in the overlap may not reach beyond the previous
         # chunk.
-        begin = next((i for i in shared if gaps[i] > 0 and end_of(i) > end), end)
-        end = end_of(begin)
+        begin = next((i for i in shared if gaps[i] > 0 and find_chunk_end(i) > end), end)
+        end = find_chunk_end(begin)
 
 
 def join_title_and_text(document: str | Mapping[str, str]) -> str:

@@ -48,7 +48,7 @@ SPARE_RESULTS = 16  # additional results beyond `k`, so that earlier vectors com
 LINKS = 32  # per vector and level. The lowest level, which contains all vectors, has twice as many.
 MAX_LEVELS = 15
 BUILDING_BREADTH = 64  # number of candidates in the search for the links of a new vector
-BREADTH = 128  # number of candidates in a search
+SEARCH_BREADTH = 128  # number of candidates in a search
 KEPT_GRAPH_SHARE = 0.8  # minimum fraction of vectors to keep the graph after a removal
 GRAPH_TYPES = {"links": ("int32", 1), "levels": ("int32", 1)}
 
@@ -229,7 +229,7 @@ class GraphVectors(Float32Vectors):
         count = len(self) if among is None else len(among)
         wanted = min(k + SPARE_RESULTS, count)
         # Only a fraction of the vectors passes the filter, so more candidates are needed.
-        breadth = max(BREADTH, 2 * wanted) * len(self) // count
+        breadth = max(SEARCH_BREADTH, 2 * wanted) * len(self) // count
         if 2 * LINKS * breadth >= count:
             return self.base.find_candidates(queries, k, among)
         options: dict[str, Any] = {"efSearch": breadth}
@@ -254,10 +254,10 @@ def _make_view(index: Any, owner: Any) -> np.ndarray:
     might be searching in it.
     """
     view = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
-    return np.asarray(_Kept(view, owner))
+    return np.asarray(_FaissArray(view, owner))
 
 
-class _Kept:
+class _FaissArray:
     """Array in the memory of faiss. It keeps a reference to the index that owns the memory."""
 
     def __init__(self, view: np.ndarray, owner: Any):

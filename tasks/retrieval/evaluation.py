@@ -15,16 +15,16 @@ from typing import NamedTuple
 import numpy as np
 
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing
 from encoder_zoo.tasks.retrieval.documents import join_title_and_text
 from encoder_zoo.tasks.retrieval.ranking import check_texts
 
 MAP_CUTOFF = 100
 RANK_WIDTH = 5  # number of statistics per rank, see `_compute_ranks`
-DOCUMENTS_AT_ONCE = 2**20  # finds documents for some queries
+MAX_RESULTS_PER_STEP = 2**20  # number of documents that are found for a group of queries at a time
 
 
-class Judged(NamedTuple):
+class JudgedQueries(NamedTuple):
     """Queries with relevance judgements on unique documents.
 
     Attributes:
@@ -92,7 +92,7 @@ def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
             )
 
 
-def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
+def merge_judgements(queries, documents, relevant: Sequence | None) -> JudgedQueries:
     """Check queries, documents and judgements, and merge duplicate documents.
 
     Args:
@@ -115,7 +115,7 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
         if len(texts) != len(queries):
             raise ValueError(
                 f"Received {len(queries)} queries and {len(texts)} documents. Expected one "
-                "document per query. Or pass `relevant` with the indices of the relevant documents."
+                "document per query, or the argument `relevant`."
             )
         relevant = range(len(queries))
     check_by_query(relevant)
@@ -133,7 +133,7 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> Judged:
             number = number_of[texts[document]]
             grades[number] = max(grade, grades.get(number, 0.0))
         merged.append(grades)
-    return Judged(queries, unique, merged)
+    return JudgedQueries(queries, unique, merged)
 
 
 def check_by_query(relevant: object) -> None:
@@ -198,7 +198,7 @@ def check_scores(scores, first: int, second: int) -> np.ndarray:
         ValueError: If `scores` does not contain one finite score per pair, or if all scores are
             equal.
     """
-    scores = np.asarray(check_given(scores))
+    scores = np.asarray(check_not_missing(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:
         raise ValueError(
             f"Received {first} first texts, {second} second texts, and {scores.dtype} scores with "
@@ -292,7 +292,7 @@ def search_metrics(
     depth, left = min(wanted + 1, documents), list(range(len(relevant)))
     ranks = np.zeros((len(relevant), RANK_WIDTH, wanted))
     while left:
-        deeper, step = [], max(1, DOCUMENTS_AT_ONCE // depth)
+        deeper, step = [], max(1, MAX_RESULTS_PER_STEP // depth)
         for start in range(0, len(left), step):
             part = left[start : start + step]
             for i, (found, scores) in zip(part, search(part, depth), strict=True):

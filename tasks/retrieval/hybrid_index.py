@@ -338,7 +338,7 @@ class HybridIndex(Index):
 
 
 def read_hybrid_manifest(folder: str | os.PathLike, verify: bool) -> dict:
-    """Read and check the manifest of a hybrid index. The other files are checked by the indexes.
+    """Read and check the manifest of a hybrid index. Each index checks its own files.
 
     The field "indexes" contains the names of the subfolders.
 

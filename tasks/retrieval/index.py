@@ -24,13 +24,15 @@ from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_ind
 from encoder_zoo.tasks.retrieval.options import DocumentColumns
 from encoder_zoo.tasks.retrieval.ranking import Hit, check_texts, rerank, rerank_texts
 
-RERANKED = 50  # number of documents that a reranker scores
-GROUPED = 4  # number of documents to search per group, and its growth if there are too few groups
-CHOOSING = ("where", "min_score", "group_by", "offset")  # options of a search
+DEFAULT_CANDIDATES = 50  # number of documents that a reranker scores
+# Documents to search per group. If there are too few groups, the number is multiplied by it again.
+DOCUMENTS_PER_GROUP = 4
+SELECTION_OPTIONS = ("where", "min_score", "group_by", "offset")  # options of a search
 # The vectors of these texts identify an embedder: its weights, pooling, prompts and tokenizer.
 FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
-MAX_APART = 0.05  # fraction of a vector's norm. bfloat16 instead of float32 changes 0.01.
-SAME = 1e-4  # fraction of a vector's norm. Vectors of one embedder in one process differ less.
+MAX_VECTOR_DISTANCE = 0.05  # fraction of a vector's norm. bfloat16 instead of float32 changes 0.01.
+# Fraction of a vector's norm. Vectors of the same embedder in the same process differ less.
+MAX_ROUNDING_DISTANCE = 1e-4
 
 
 class Store(Protocol):
@@ -316,7 +318,7 @@ class Index:
         among = None if where is None else now.documents.where(where)
         hits: list[list[Hit]] = [[] for _ in texts]
         if texts and (among is None or len(among)):
-            wanted = last if reranker is None else max(last, candidates or RERANKED)
+            wanted = last if reranker is None else max(last, candidates or DEFAULT_CANDIDATES)
             hits = now._find_best_hits(texts, wanted, among, group_by, options)
         if reranker is not None:
             pairs = zip(texts, hits, strict=True)
@@ -359,7 +361,7 @@ class Index:
             ]
         groups, depth = self.documents.get_group_values(group_by, among), wanted
         while True:  # search for more documents until there are enough groups
-            depth = min(GROUPED * depth, count)
+            depth = min(DOCUMENTS_PER_GROUP * depth, count)
             found = [self._make_hits(*one) for one in self._find(texts, depth, **options)]
             best = []
             for hits in found:
@@ -469,7 +471,7 @@ class Index:
         texts = evaluation.merge_judgements(queries, names, relevant)
         number_of = {name: number for number, name in enumerate(texts.documents)}
         reranker, candidates = options.pop("reranker", None), options.pop("candidates", None)
-        chosen = {name: options.pop(name) for name in CHOOSING if name in options}
+        chosen = {name: options.pop(name) for name in SELECTION_OPTIONS if name in options}
         self._check_options(reranker, candidates, options)
 
         def search(
@@ -484,7 +486,7 @@ class Index:
             return evaluation.search_metrics(
                 search, texts.relevant, cutoffs, len(number_of), len(names)
             )
-        every, candidates = range(len(texts.queries)), candidates or RERANKED
+        every, candidates = range(len(texts.queries)), candidates or DEFAULT_CANDIDATES
         if group_by is not None:  # the reranker reads the best document of each group
             found = search(every, candidates, reranker=reranker, candidates=candidates)
             rankings, scores = zip(*found, strict=True)
@@ -550,7 +552,7 @@ class Index:
         version = get_weights_version(self.embedder)
         now = self._compute_fingerprint(self.embedder, self._store.width)
         # After training, even small differences are no rounding errors.
-        most = MAX_APART if version == self._known[0] else SAME
+        most = MAX_VECTOR_DISTANCE if version == self._known[0] else MAX_ROUNDING_DISTANCE
         if not is_close(now, self._known[1], most):
             raise ValueError(
                 "The embedder has changed since the index was built, for example by training. "
@@ -619,7 +621,7 @@ class Index:
         new = Documents.create(documents, **columns)
         if new.ids is None:
             raise invalid("ids", None, "the ids of the documents to replace")
-        owners = new.chunks_of if self.documents.chunks_of else ()
+        owners = new.chunk_indices if self.documents.chunk_indices else ()
         indices = self.documents.find_indices(owners or new.ids, chunks=bool(owners))
         self._prepare_update(new, batch_size, indices, bool(owners))()
 
@@ -650,8 +652,8 @@ class Index:
                     documents, store = self.documents.join(new), self._store.join(vectors)
                 elif chunks:
                     at = indices
-                    if self.documents.chunks_of and new.chunks_of:
-                        at = self.documents.find_indices(new.chunks_of, chunks=True)
+                    if self.documents.chunk_indices and new.chunk_indices:
+                        at = self.documents.find_indices(new.chunk_indices, chunks=True)
                     documents = self.documents.exchange(at, new)
                     kept = np.delete(np.arange(len(self)), at)
                     order = np.concatenate([kept, len(self) + behind])
@@ -844,7 +846,7 @@ def get_weights_version(embedder: object) -> int:
     return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
 
 
-def is_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART) -> bool:
+def is_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_VECTOR_DISTANCE) -> bool:
     """Return whether vectors are equal to the expected vectors, up to a tolerance.
 
     Args:

@@ -124,7 +124,7 @@ def _make_vector_search(store: Float32Vectors, function: str) -> tuple[list[tf.V
     corpus = _make_variable(rows - center, "vectors")
     count, spare = len(store), SPARE_VECTORS if function == "euclidean" else 0
 
-    def ordering(vectors):
+    def compute_ordering(vectors):
         """Compute scores (Q, N) with the same order as the similarities."""
         if function == "manhattan":
             one = tf.TensorSpec([count], tf.float32)
@@ -139,21 +139,21 @@ def _make_vector_search(store: Float32Vectors, function: str) -> tuple[list[tf.V
             products -= tf.reduce_sum(tf.square(corpus), axis=1) / 2
         return products
 
-    def nearest(answer, k: int):
+    def find_nearest(answer, k: int):
         vectors = answer["embedding"]  # (Q, D)
         if function == "cosine":
             vectors = tf.math.l2_normalize(vectors, axis=1)
         if function == "euclidean":
             vectors -= center
         # For ties, the first index wins.
-        scores, found = tf.math.top_k(ordering(vectors), min(k + spare, count))
+        scores, found = tf.math.top_k(compute_ordering(vectors), min(k + spare, count))
         if function == "euclidean":
             scores = -tf.norm(vectors[:, None] - tf.gather(corpus, found), axis=2)
             scores, best = tf.math.top_k(scores, k)
             found = tf.gather(found, best, batch_dims=1)
         return scores, found
 
-    return [corpus], nearest
+    return [corpus], find_nearest
 
 
 def _make_token_search(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Callable]:
@@ -164,7 +164,7 @@ def _make_token_search(store: TokenVectors, function: str) -> tuple[list[tf.Vari
     # (T,)
     owners = _make_variable(np.repeat(np.arange(len(store), dtype="int32"), counts), "documents")
 
-    def max_sim(query):
+    def compute_max_sim(query):
         """Compute the MaxSim scores (N,) for a query (L, D)."""
         products = tf.matmul(corpus, query, transpose_b=True)  # (T, L)
         return tf.reduce_sum(tf.math.segment_max(products, owners), axis=1)
@@ -172,7 +172,7 @@ def _make_token_search(store: TokenVectors, function: str) -> tuple[list[tf.Vari
     def nearest(answer, k: int):
         # (Q, L, D), padded with zeros after the last token.
         one = tf.TensorSpec([len(store)], tf.float32)
-        scores = tf.map_fn(max_sim, answer["embedding"], fn_output_signature=one)
+        scores = tf.map_fn(compute_max_sim, answer["embedding"], fn_output_signature=one)
         if function == "meanmaxsim":
             scores /= tf.cast(answer["length"], scores.dtype)[:, None]
         return tf.math.top_k(scores, k)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from encoder_zoo.tasks.retrieval.evaluation import Judged
+from encoder_zoo.tasks.retrieval.evaluation import JudgedQueries
 
 logger = logging.getLogger("encoder_zoo")
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def mine_hard_negatives(
-    texts: Judged,
+    texts: JudgedQueries,
     search: Callable[[int], tuple[Sequence, Sequence]],
     score: Score,
     reranks: bool,
@@ -29,7 +29,7 @@ def mine_hard_negatives(
     """Mine hard negatives for pairs of a query and a document. See `Embedder.mine_negatives`.
 
     Args:
-        texts: `Judged`. Queries and documents with relevance judgements.
+        texts: `JudgedQueries`. Queries and documents with relevance judgements.
         search: Function that is called with k, and returns the indices and scores of the k nearest
             documents of each query.
         score: Function that is called with query indices and document indices, and returns the
@@ -61,13 +61,13 @@ def mine_hard_negatives(
     )
 
 
-def _list_pairs(texts: Judged) -> tuple[np.ndarray, np.ndarray]:
+def _list_pairs(texts: JudgedQueries) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of all pairs of a query and a relevant document, both (P,)."""
     rows = [(i, n) for i, grades in enumerate(texts.relevant) for n, g in grades.items() if g > 0]
     return tuple(np.array(rows).T)
 
 
-def _find_excluded(texts: Judged) -> list[set[int]]:
+def _find_excluded(texts: JudgedQueries) -> list[set[int]]:
     """For each query, return the documents that cannot be negatives."""
     number_of = {text: number for number, text in enumerate(texts.documents)}
     right: dict[str, set[int]] = {}

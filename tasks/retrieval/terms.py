@@ -32,7 +32,7 @@ bm25s = LazyModule("bm25s", "BM25 requires the package bm25s: `pip install bm25s
 TERM_QUERY_BLOCK = 64  # number of queries to search at a time
 # Han and Hiragana are written without spaces.
 UNSPACED = "\u3041-\u3096\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-Found = tuple[list[np.ndarray], list[np.ndarray]]  # indices and scores for each query
+SearchResults = tuple[list[np.ndarray], list[np.ndarray]]  # indices and scores for each query
 
 
 def convert_to_sparse_rows(weights: np.ndarray, most: int | None = None) -> csr_array:
@@ -197,7 +197,9 @@ class Postings:
         """Return an inverted index with only the documents at the given indices, in this order."""
         return Postings.create(self.vectors[indices])
 
-    def find_nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
+    def find_nearest(
+        self, vectors: csr_array, k: int, among: np.ndarray | None = None
+    ) -> SearchResults:
         """Return the indices and scores of the nearest documents of each query.
 
         Args:
@@ -267,7 +269,9 @@ class WordCounts:
         """Return a store with only the texts at the given indices. Words are counted again."""
         return WordCounts([self._texts[i] for i in indices])
 
-    def find_nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
+    def find_nearest(
+        self, queries: list[str], k: int, among: np.ndarray | None = None
+    ) -> SearchResults:
         """Return the indices and scores of the best texts of each query.
 
         Args:

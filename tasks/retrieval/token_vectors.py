@@ -39,9 +39,9 @@ TOKENS_PER_CENTROID = 16  # number of training vectors per centroid
 ROUNDS = 4  # number of iterations of k-means
 MIN_SCALE = 1e-6  # minimum scale of a residual in half precision
 # Documents per result that are scored with complete vectors, after a search by centroids.
-OVERSAMPLED_TOKENS = 16
+TOKEN_CANDIDATES_PER_RESULT = 16
 MIN_TOKEN_CANDIDATES = 512
-TOKEN_QUERIES_AT_ONCE = 2  # number of queries that are compared with a block at a time
+TOKEN_QUERIES_PER_STEP = 2  # number of queries that are compared with a block at a time
 CACHED = 2**18  # number of dot products that are computed at a time, 1 MB
 THREADS = min(8, count_cores())
 # OpenBLAS uses a single thread for products with fewer multiplications. For such narrow products,
@@ -285,7 +285,7 @@ class TokenVectors:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to be saved to a file."""
+        """Return the arrays that are saved to a file."""
         return {**self.store.arrays, "ends": self.ends}
 
     @property
@@ -350,8 +350,8 @@ class TokenVectors:
             Tuple of int64 indices (Q, k) and float32 scores (Q, k).
         """
         found = []
-        for i in range(0, len(queries), TOKEN_QUERIES_AT_ONCE):
-            part = queries[i : i + TOKEN_QUERIES_AT_ONCE]
+        for i in range(0, len(queries), TOKEN_QUERIES_PER_STEP):
+            part = queries[i : i + TOKEN_QUERIES_PER_STEP]
             rows, columns = self._find_candidates(part, k, among)
             found += [self._find_best(q, columns[rows == j], k) for j, q in enumerate(part)]
         return np.stack([f[0] for f in found]), np.stack([f[1] for f in found])
@@ -364,7 +364,7 @@ class TokenVectors:
         if isinstance(self.store, Int8Residuals):
             products = self.store.make_coarse_scorer(of_queries)
             count = len(self) if among is None else len(among)
-            k = min(count, max(OVERSAMPLED_TOKENS * k, MIN_TOKEN_CANDIDATES))
+            k = min(count, max(TOKEN_CANDIDATES_PER_RESULT * k, MIN_TOKEN_CANDIDATES))
         else:
             products = functools.partial(_compute_products, self.store, of_queries)
         starts = np.concatenate([[0], _compute_ends(queries)[:-1]])

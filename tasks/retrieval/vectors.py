@@ -34,7 +34,7 @@ THRESHOLD_SAMPLE = 4096  # number of vectors from which the minimum score is est
 COSINE_ROUNDING = 4e-6
 QUERY_BLOCK = 1024  # number of queries that are searched at a time
 TIES = 1000  # number of vectors beyond `k` to keep if their scores are nearly equal
-OVERSAMPLED = 20  # candidates per result in a search by signs
+CANDIDATES_PER_RESULT = 20  # candidates per result in a search by signs
 MIN_CANDIDATES = 200
 # Number of queries whose signs are compared at a time, so that blocks contain many vectors.
 QUERIES_AT_ONCE = 32
@@ -395,7 +395,7 @@ class Float32Vectors:
         """
         if self.function == "manhattan":
             return None
-        longest = self._longest
+        longest = self._max_norm
         if self.function == "cosine":
             longest = np.float32(1)
         lengths = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype="float64"))
@@ -405,7 +405,7 @@ class Float32Vectors:
         return (COSINE_ROUNDING * terms).astype("float32")
 
     @functools.cached_property
-    def _longest(self) -> float:
+    def _max_norm(self) -> float:
         """Return the largest norm of a vector."""
         step = max(1, VECTOR_BLOCK // self.width)
         parts = (self.rows(slice(i, i + step)) for i in range(0, len(self), step))
@@ -499,7 +499,7 @@ class Int8Vectors(Float32Vectors):
 
 
 class BinaryVectors(Int8Vectors):
-    """Store vectors as signs, for search, and as int8, to sort the results.
+    """Store vectors as signs for search, and as int8 for sorting the results.
 
     Args:
         vectors: Int8 array of shape (N, D).
@@ -538,7 +538,7 @@ class BinaryVectors(Int8Vectors):
     ) -> tuple[np.ndarray, np.ndarray]:
         words = pack_signs(queries).T  # (Q, W)
         count = len(self) if among is None else len(among)
-        oversampled = min(count, max(OVERSAMPLED * k, MIN_CANDIDATES))
+        oversampled = min(count, max(CANDIDATES_PER_RESULT * k, MIN_CANDIDATES))
         parts = [
             (i, self._find_nearest_signs(words[i : i + QUERIES_AT_ONCE], oversampled, among))
             for i in range(0, len(words), QUERIES_AT_ONCE)

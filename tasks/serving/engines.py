@@ -244,12 +244,13 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
         ValueError: If `engine` cannot open the file.
     """
     require(PACKAGES[engine])
-    with _name_errors(path, engine):
+    with _explain_errors(path, engine):
         return SESSIONS[engine](path, **options)
 
 
 @contextlib.contextmanager
-def _name_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
+def _explain_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
+    """Context manager that adds the path and the engine to errors."""
     try:
         yield
     except Exception as error:  # each engine has its own errors

@@ -336,7 +336,7 @@ def _make_id_function(
 ) -> tf.types.experimental.PolymorphicFunction:
     """Create a `tf.function` from preprocessed inputs (B, L) of any size to outputs."""
 
-    def logits(**inputs):
+    def compute_logits(**inputs):
         names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)
         by_token = {name: inputs[name] for name in names if name in inputs}
         checks = [check(), *_assert_same_shapes(by_token), *_assert_valid_numbers(inputs, task)]
@@ -345,7 +345,7 @@ def _make_id_function(
         return {"logits": task(inputs, training=False)}
 
     specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.list_input_names()}
-    return tf.function(logits, autograph=False).get_concrete_function(**specs)
+    return tf.function(compute_logits, autograph=False).get_concrete_function(**specs)
 
 
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:

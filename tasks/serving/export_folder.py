@@ -74,7 +74,7 @@ def export_folder(
             "dtype='int8', or omit texts."
         )
     if isinstance(texts, Sized) and not len(texts):
-        raise invalid("texts", texts, "some typical inputs")
+        raise invalid("texts", texts, "a few hundred typical inputs")
     kind = Kind("an export", lambda manifest: manifest["task"] == EXPORT_KIND)
     with replace_folder(folder, kind) as new:
         path = new / MODEL_FILES[format][0]
@@ -84,7 +84,7 @@ def export_folder(
         if (dtype, format) == ("int8", "onnx"):
             _quantize_onnx(path)
         if format == "litert" and (lacking := model_files.list_custom_operations(path)):
-            raise _make_refusal(
+            raise _make_unsupported_error(
                 task, f"LiteRT does not support the operations {', '.join(lacking)}"
             )
         if texts is not None:
@@ -138,20 +138,22 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
             and plain settings.
     """
     if task.preprocessor is None:
-        raise _make_refusal(
+        raise _make_unsupported_error(
             task, "it has no preprocessor", "Export it as a file, such as 'model.onnx'"
         )
     if task.record.text_method is None:
-        raise _make_refusal(task, "it has no method for predictions on texts")
+        raise _make_unsupported_error(task, "it has no method for predictions on texts")
     backbone, preprocessor = task.backbone, task.preprocessor
     answers = task._answers.copy_with_model()
     name = type(answers).__name__
     if name not in ANSWERS:
-        raise _make_refusal(
+        raise _make_unsupported_error(
             task, f"the class {name}, which computes its predictions, is not supported"
         )
     if type(preprocessor) is not answers.preprocessor_class:
-        raise _make_refusal(task, f"its preprocessor has a custom class, {type(preprocessor)}")
+        raise _make_unsupported_error(
+            task, f"its preprocessor has a custom class, {type(preprocessor)}"
+        )
     return ExportRecord(
         task=task.record.name,
         answers=name,
@@ -170,7 +172,7 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     )
 
 
-def _make_refusal(task: Task, reason: str, advice: str = "") -> ValueError:
+def _make_unsupported_error(task: Task, reason: str, advice: str = "") -> ValueError:
     advice = advice or "Use the TensorFlow backend, and export a SavedModel with export('served/1')"
     return ValueError(
         f"This {type(task).__name__} cannot be exported to a folder for `open_export`, because "
@@ -186,7 +188,7 @@ def _collect_settings(task: Task, answers: Answers) -> dict[str, object]:
         if field.name in rules:
             found[field.name] = convert_to_json(value)
         elif field.name not in ("preprocessor", "runner") and value is not None:
-            raise _make_refusal(
+            raise _make_unsupported_error(
                 task,
                 f"its predictions need {field.name}, which cannot be stored in the files of a "
                 "model",
@@ -206,7 +208,7 @@ def _make_tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -
         return {"class": name, "arguments": {"keeps_unknown": tokenizer.keeps_unknown}}
     kind = TOKENIZER_CLASSES.get(name)
     if kind is None or kind.load() is not type(tokenizer):
-        raise _make_refusal(task, f"its tokenizer has a custom class, {type(tokenizer)}")
+        raise _make_unsupported_error(task, f"its tokenizer has a custom class, {type(tokenizer)}")
     return {
         "class": name,
         "arguments": {name: getattr(tokenizer, name) for name in TOKENIZER_ARGUMENTS},

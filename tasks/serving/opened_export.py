@@ -140,7 +140,7 @@ class OpenedExport:
 
     Attributes:
         task: String. Name of the task, such as "sequence_classifier".
-        methods: Tuple of strings. Prediction method names.
+        methods: Tuple of strings. Names of the prediction methods.
         engine: String. "onnx", "openvino" or "litert".
         dtype: String. "float32" or "int8".
         agreement: Optional dict. Similarity between the int8 outputs and the float32 outputs.
@@ -245,14 +245,14 @@ def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarra
 
 
 def _run_in_numpy(function: Callable) -> Callable:
-    """Wrap a function to preprocess texts in NumPy, even if the Keras backend is TensorFlow."""
+    """Wrap a function so that it preprocesses texts in NumPy, even if the backend is TensorFlow."""
 
     @functools.wraps(function)
-    def run(*args, **kwargs):
+    def run_in_numpy(*args, **kwargs):
         with use_numpy():
             return function(*args, **kwargs)
 
-    return run
+    return run_in_numpy
 
 
 def _list_setting_names(cls: type[Answers]) -> list[str]:

@@ -279,7 +279,7 @@ def _map_type_tags(names: Sequence[str]) -> np.ndarray:
     pairs = list(zip(tags.prefixes.tolist(), tags.types.tolist(), strict=True))
     numbers = {pair: i for i, pair in reversed([*enumerate(pairs)])}  # tags of the first words
 
-    def best(prefixes: Sequence[int], kind: int) -> int:
+    def choose_best(prefixes: Sequence[int], kind: int) -> int:
         return next(numbers[p, kind] for p in prefixes if (p, kind) in numbers)
 
     choices = (  # tags of the only, first, middle and last word
@@ -288,7 +288,10 @@ def _map_type_tags(names: Sequence[str]) -> np.ndarray:
         (INSIDE, BEGIN, SINGLE, END),
         (END, INSIDE, BEGIN, SINGLE),
     )
-    table = [[best(prefixes, kind) for prefixes in choices] for kind in range(len(tags.type_names))]
+    table = [
+        [choose_best(prefixes, kind) for prefixes in choices]
+        for kind in range(len(tags.type_names))
+    ]
     return np.array(table, "int32").reshape(-1, 4)
 
 

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.tagging.entities import MIN_PROBABILITY
 
 
@@ -151,7 +151,7 @@ class CrfLoss(keras.losses.Loss):
         super().__init__(name="crf", reduction="mean_with_sample_weight")
         self.transitions = transitions
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred, tokens=None):
         logits, tags = ops.cast(y_pred, "float32"), ops.cast(y_true, "int32")
         counted = ops.ones_like(tags) if tokens is None else ops.cast(tokens > 0, "int32")

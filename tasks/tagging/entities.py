@@ -206,7 +206,7 @@ def _has_rules(allowed: Transitions) -> bool:
 
 
 def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
-    """Yield float32 scores to add to log-probabilities. Allowed transitions have the score 0."""
+    """Yield float32 scores that are added to log-probabilities. Allowed transitions have 0."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _has_rules(allowed) else part
         yield scores.astype("float32")
@@ -377,7 +377,7 @@ def _trim_entities(found: ScoredSpans, texts: xp.Tensor) -> ScoredSpans:
     return found._replace(start=start, end=end).keep(is_seen)
 
 
-def select_above(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
+def select_above_threshold(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
     """Return the entities that reach the threshold of their label. By default, return all."""
     if thresholds is None:
         return found

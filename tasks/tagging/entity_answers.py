@@ -39,7 +39,7 @@ Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[st
 
 @dataclasses.dataclass(frozen=True)
 class EntityAnswers(Answers):
-    """Answers for an `EntityExtractor`. See `EntityExtractor` for the settings.
+    """The `Answers` of `EntityExtractor`. See `EntityExtractor` for the settings.
 
     Attributes:
         labels: Optional list of strings. Default labels.
@@ -146,7 +146,7 @@ class EntityAnswers(Answers):
         found = self._find_candidates(examples, batch_size, lowest)
         found = span_decoding.merge_windows(found, words, read)
         found = found._replace(score=xp.sigmoid(found.score))
-        found = span_decoding.choose(_drop_low_scores(found, least), nested, multi_label)
+        found = span_decoding.choose_spans(_drop_low_scores(found, least), nested, multi_label)
         return make_records(span_decoding.make_entity_columns(found, words, texts, names))
 
     def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
@@ -169,7 +169,7 @@ class EntityAnswers(Answers):
             lowest = xp.reduce_min(least.flat_values)
             found = self._find_candidates_in_graph(run, examples, lowest)
             found = _drop_low_scores(span_decoding.merge_windows(found, words, read), least)
-            found = span_decoding.choose_in_graph(found, nested, multi_label)
+            found = span_decoding.choose_spans_in_graph(found, nested, multi_label)
             return pad_columns(span_decoding.make_entity_columns(found, words, text, names))
 
         find.takes_other_shapes = True
@@ -195,7 +195,7 @@ class EntityAnswers(Answers):
     def get_min_scores(
         self, given: float | Mapping[str, float] | None, names: xp.RaggedTensor
     ) -> xp.RaggedTensor:
-        """Return the threshold of each label of each text, float32, ragged (N, None).
+        """Return the thresholds of the labels of each text, float32, ragged (N, None).
 
         Args:
             given: See `extract_entities`.

@@ -40,7 +40,7 @@ from encoder_zoo.tasks.base.confidence import (
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import get_keras_function, get_name
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, get_class_name
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, get_class_name
 from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.entities import Entity
@@ -61,7 +61,7 @@ from encoder_zoo.tasks.tagging.span_head import (
 )
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import (
-    Given,
+    InputData,
     check_inputs,
     check_labels,
     check_no_stream,
@@ -117,8 +117,8 @@ class EntityExtractor(Task):
     Args:
         backbone: The `Backbone` to use.
         preprocessor: Optional `EntityExtractorPreprocessor` for raw text.
-        labels: Optional list of strings. Default labels, to be saved with the preset. If None, the
-            labels will be learned from the spans on the first call to `fit`.
+        labels: Optional list of strings. Default labels, which are saved with the preset. If None,
+            the first call to `fit` learns the labels from the spans.
         thresholds: Optional dict mapping labels to minimum scores (see `tune_thresholds`). Only
             entities with a higher score will be returned. For missing labels, 0.5 is used.
         max_width: Positive integer. Maximum number of words per entity. Defaults to 12.
@@ -427,8 +427,8 @@ class EntityExtractor(Task):
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
         texts = convert_column(convert_to_plain(x))
-        check_labels(self, Given.of(x, y))
-        rows = token_labels.convert_spans_to_dicts(check_given(y, x))
+        check_labels(self, InputData.create(x, y))
+        rows = token_labels.convert_spans_to_dicts(check_not_missing(y, x))
         rows = [[{**span, "label": get_class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})
         *bounds, _ = token_labels.locate_spans(rows, texts, names)

@@ -101,7 +101,7 @@ class WordsOfTexts(NamedTuple):
 
 
 class Prompts(NamedTuple):
-    """The prompt tokens to add before each text.
+    """The prompt tokens that are added before each text.
 
     Attributes:
         ids: Ragged int32 tensor of shape (N, None). Marker and label tokens for each label,
@@ -219,7 +219,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return WordsOfTexts(*kept, counts, tokens, tokens.with_values(numbers), absent)
 
     def make_prompts(self, labels: xp.RaggedTensor) -> Prompts:
-        """Create the prompt tokens to add before each text.
+        """Create the prompt tokens that are added before each text.
 
         Args:
             labels: Ragged string tensor of shape (N, None). Labels to look for, per text.
@@ -281,7 +281,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         unseen = xp.where(fits, words.absent, xp.zeros_like(words.absent))
         examples = {
             **self.pack([tokens]),
-            "word_index": self.add_frame(index),
+            "word_index": self.pad_for_special_tokens(index),
             "word_count": word_count + xp.gather(unseen, windows.example),
             "label_positions": xp.gather(prompts.positions, windows.example),
             "text_index": windows.example,

@@ -16,7 +16,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.confidence import ScoredLabels
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import find_best_sequences
 from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
@@ -45,7 +45,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
         1.0
     """
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         return super().update_state(*flatten_tokens(y_true, y_pred, sample_weight))
 
@@ -128,7 +128,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     def reset_state(self) -> None:
         self.counts.assign(np.zeros(self.counts.shape))
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true = ops.cast(ops.convert_to_tensor(y_true), "int32")  # (B, L)
         y_pred = ops.convert_to_tensor(y_pred)
@@ -273,7 +273,7 @@ def score_tags(
 
 
 def convert_to_triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
-    """Convert the entities of each text to a set of tuples (label, start, end), to compare them."""
+    """Convert the entities of each text to a set of tuples (label, start, end)."""
     return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
 
 

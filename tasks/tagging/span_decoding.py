@@ -47,7 +47,7 @@ def merge_windows(found: ScoredSpans, words: WordsOfTexts, read: SpanWindows) ->
     return ScoredSpans(text, start, end, found.label, found.score).keep(owned)
 
 
-def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
+def choose_spans(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
     """Select the best spans from overlapping spans, as in gliner.
 
     A span is selected unless it overlaps a selected span with a higher score, or with the same
@@ -66,9 +66,9 @@ def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
         >>> import tensorflow as tf
         >>> found = ScoredSpans(*map(tf.constant, ([0, 0, 0], [0, 1, 1], [2, 1, 3], [0, 0, 0],
         ...                                       [0.9, 0.8, 0.7])))
-        >>> choose(found, nested=False, multi_label=False).start.numpy().tolist()
+        >>> choose_spans(found, nested=False, multi_label=False).start.numpy().tolist()
         [0]
-        >>> choose(found, nested=True, multi_label=False).start.numpy().tolist()
+        >>> choose_spans(found, nested=True, multi_label=False).start.numpy().tolist()
         [0, 1]
     """
     row, start, end, _, score = map(np.asarray, found)
@@ -79,7 +79,7 @@ def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
     # selected span that ends at it.
     last, first = {}, {}
 
-    def clashes(row: int, start: int, end: int) -> bool:
+    def overlaps_better(row: int, start: int, end: int) -> bool:
         if not nested:
             return any((row, word) in taken for word in range(start, end + 1))
         return any(last.get((row, word), end) > end for word in range(start + 1, end + 1)) or any(
@@ -93,7 +93,7 @@ def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
             if kept[span] and multi_label:
                 chosen.append(i)
             continue
-        kept[span] = not clashes(*span)
+        kept[span] = not overlaps_better(*span)
         if kept[span]:
             chosen.append(i)
             taken.update((row, word) for word in range(start, end + 1))
@@ -103,8 +103,8 @@ def choose(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
     return found.reorder(xp.constant(np.array(chosen, "int64")))
 
 
-def choose_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
-    """Return the same result as `choose`, inside `tf.function`.
+def choose_spans_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
+    """Return the same result as `choose_spans`, inside `tf.function`.
 
     Spans that are not connected by a chain of overlapping spans are independent. Each step decides
     about one span of every connected group, so the number of steps is the size of the largest

@@ -16,7 +16,7 @@ from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.validation import NonNegativeFloat, Probability, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.positions import take_positions
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.training.metrics import compute_f1_scores
 
 SpanMode = Literal["markerV0", "markerV1", "marker"]
@@ -221,11 +221,11 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         ]
         widening = _WIDENING[span_mode]
 
-        def projection(name: str) -> TwoAffine:
+        def make_projection(name: str) -> TwoAffine:
             return TwoAffine(hidden_dim, widening, dropout, name=name, **options)
 
-        self.start, self.end = projection("start"), projection("end")
-        self.out = projection("out") if span_mode != "marker" else None
+        self.start, self.end = make_projection("start"), make_projection("end")
+        self.out = make_projection("out") if span_mode != "marker" else None
         self.out_affine = Affine(hidden_dim, name="out", **options) if self.out is None else None
         self.label = TwoAffine(hidden_dim, 4, dropout, name="label", **options)
 
@@ -262,17 +262,17 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
         kernel = ops.cast(out.kernel, self.compute_dtype)
 
-        def part(vectors, i: int):
+        def compute_part(vectors, i: int):
             return ops.matmul(ops.relu(vectors), kernel[i * width : (i + 1) * width])
 
-        starts = part(self.start(words, training=training), 0)
+        starts = compute_part(self.start(words, training=training), 0)
         starts += ops.cast(out.bias, self.compute_dtype)
-        ends = part(self.end(words, training=training), 1)
+        ends = compute_part(self.end(words, training=training), 1)
         if self.span_mode == "markerV1":
             mask = ops.cast(word_mask, words.dtype)[..., None]
             count = ops.maximum(ops.sum(mask, axis=1, keepdims=True), 1.0)
             mean = ops.sum(words * mask, axis=1, keepdims=True) / count  # (B, 1, H)
-            starts += part(mean, 2)
+            starts += compute_part(mean, 2)
         columns = ops.transpose(labels, (0, 2, 1))  # (B, H, C)
         if self.out is None:  # the sum of two products
             starts, ends = ops.matmul(starts, columns), ops.matmul(ends, columns)
@@ -359,7 +359,7 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
         self.gamma = gamma
         self.alpha = alpha
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def call(self, y_true, y_pred):
         y_pred = ops.cast(y_pred, "float32")
         y_true = ops.cast(y_true, "float32")
@@ -405,7 +405,7 @@ class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.threshold = threshold
         self.counts = self.add_variable(shape=(3,), initializer="zeros", name="counts")
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         true = ops.cast(y_true, self.dtype)
         found = ops.cast(ops.sigmoid(ops.cast(y_pred, "float32")) > self.threshold, self.dtype)

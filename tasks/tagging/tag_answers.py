@@ -60,14 +60,14 @@ TagScores = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class TagAnswers(Answers):
-    """Answers for a `TokenClassifier`. See `TokenClassifier` for the settings.
+    """The `Answers` of `TokenClassifier`. See `TokenClassifier` for the settings.
 
     Attributes:
         tag_names: List of C strings.
         strategy: Optional string. If None, "simple" will be used.
         valid_tags: Boolean. Whether to only return valid tag sequences.
         split_symbols: Boolean or "outer". How to split words at symbols.
-        temperature: Float. Value to divide the logits by.
+        temperature: Float. Value by which the logits are divided.
         thresholds: Optional dict of entity types to floats.
         tag_scores: Optional tuple of arrays of shape (C, C), (C,) and (C,). CRF scores for tag
             pairs, first tags and last tags.
@@ -178,7 +178,7 @@ class TagAnswers(Answers):
         """Find entities from scores (P, C), and convert them to columns."""
         transitions = self.get_transitions()
         found = entities.find_entities(scores, tokens, self.tags, strategy, transitions)
-        found = entities.select_above(found, self.get_min_scores(threshold, strategy))
+        found = entities.select_above_threshold(found, self.get_min_scores(threshold, strategy))
         names = xp.constant(self.get_entity_names(strategy), xp.string)
         return entities.make_entity_columns(found, tokens.texts, names)
 

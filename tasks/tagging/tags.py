@@ -29,7 +29,7 @@ LETTERS = {
 SCHEMES = ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES")
 SCHEME_NAMES = {"BIO": "IOB2", **dict.fromkeys(("BIOES", "BILOU", "BMES", "BMEWO"), "IOBES")}
 # Prefixes and suffixes that mark the position in a span in unsupported notations.
-PLACE = r"[a-z]|begin|start|in|inside|mid|middle|end|last|single|unit|out"
+POSITION_PATTERN = r"[a-z]|begin|start|in|inside|mid|middle|end|last|single|unit|out"
 
 
 class TagSet(NamedTuple):
@@ -202,7 +202,10 @@ def describe_notation(tags: Sequence[str]) -> str | None:
 
 def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
     """Find tags that differ only in a prefix or suffix, which indicates an unknown scheme."""
-    for pattern in (rf"(?:{PLACE})[-_:/|.](?P<kind>.+)", rf"(?P<kind>.+)[-_:/|.](?:{PLACE})"):
+    for pattern in (
+        rf"(?:{POSITION_PATTERN})[-_:/|.](?P<kind>.+)",
+        rf"(?P<kind>.+)[-_:/|.](?:{POSITION_PATTERN})",
+    ):
         kinds: dict[str, list[str]] = {}
         for tag in tags:
             match = re.fullmatch(pattern, tag, re.IGNORECASE)

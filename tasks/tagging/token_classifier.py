@@ -31,7 +31,7 @@ from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
-from encoder_zoo.tasks.base.classes import count_and_names, weigh_by_class
+from encoder_zoo.tasks.base.classes import get_count_and_names, weigh_by_class
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_weights_finite
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import get_head_dropout
@@ -61,11 +61,11 @@ from encoder_zoo.tasks.tagging.tags import (
 )
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import Given
+from encoder_zoo.tasks.training.sources import InputData
 
 logger = logging.getLogger("encoder_zoo")
 
-MANY_CUT = 0.01  # if at least this fraction of spans cut a word, answers consist of tokens
+MIN_CUT_SHARE = 0.01  # if at least this fraction of spans cut a word, answers consist of tokens
 FIRST_BATCHES = 32  # number of batches of a dataset whose spans are checked
 TRANSITIONS_RATE = 100.0  # learning rate of the transition scores, relative to other weights
 
@@ -95,17 +95,17 @@ class TokenClassifier(LabelledTask):
         preprocessor: Optional `TokenClassifierPreprocessor` for raw text.
         num_classes: Optional positive integer. Number of tags C. If `labels` is given, this must be
             equal to the number of labels.
-        labels: Optional list of strings. Tag names, to be saved with the preset. If any name is an
-            integer, integers in `y` will be read as names instead of tag indices. If neither
+        labels: Optional list of strings. Tag names, which are saved with the preset. If any name is
+            an integer, integers in `y` will be read as names instead of tag indices. If neither
             `labels` nor `num_classes` is given, the labels will be learned from the data on the
             first call to `fit`.
         dropout: Optional float between 0 and 1. Dropout rate to apply before the output layer. If
             None, the rate of the backbone will be used.
-        strategy: Optional string. Default strategy for `extract_entities` and exports, to be saved
-            with the preset. With any strategy except "first", training labels all tokens. If None,
-            "simple" is used until `fit` sets the strategy to "first", or to "average" if all tokens
-            are labelled. If at least 1% of all spans begin or end inside a word, `fit` labels all
-            tokens, and sets the strategy to "simple".
+        strategy: Optional string. Default strategy for `extract_entities` and exports, which is
+            saved with the preset. With any strategy except "first", training labels all tokens. If
+            None, "simple" is used until `fit` sets the strategy to "first", or to "average" if all
+            tokens are labelled. If at least 1% of all spans begin or end inside a word, `fit`
+            labels all tokens, and sets the strategy to "simple".
         valid_tags: Optional boolean. Whether to return only valid tag sequences in answers and
             exports (e.g. no I-PER after B-LOC). If True, the most probable valid sequence is
             returned. If None, False is used until `fit` sets `valid_tags` to True for training data
@@ -120,8 +120,8 @@ class TokenClassifier(LabelledTask):
             in training on spans. "outer" keeps symbols between letters, e.g. the hyphen in
             "Rhein-Main", as in training on words. False keeps the words of the vocabulary. `fit`
             sets the value, and it is saved with the preset. Defaults to False.
-        temperature: Positive float. Value to divide the logits by when computing scores. This is
-            set by `calibrate`. Defaults to 1.0.
+        temperature: Positive float. Value by which the logits are divided when scores are computed.
+            `calibrate` sets it. Defaults to 1.0.
         thresholds: Optional dict mapping entity types to minimum scores (see `tune_thresholds`). If
             None, all entities will be returned.
         crf: Boolean. Whether to add a linear-chain conditional random field (CRF), which learns
@@ -322,7 +322,7 @@ class TokenClassifier(LabelledTask):
             cut_share: Float. Fraction of spans that cut a word.
         """
         prepares = self.preprocessor
-        if cut_share >= MANY_CUT and self.strategy in (None, "simple", "none"):
+        if cut_share >= MIN_CUT_SHARE and self.strategy in (None, "simple", "none"):
             if self.strategy is None or not prepares.label_all_tokens:
                 logger.warning(
                     "%.3g%% of the spans begin or end inside a word of the tokenizer. All "
@@ -345,7 +345,7 @@ class TokenClassifier(LabelledTask):
                 "All tokens are labelled because strategy=%r requires it.", self.strategy
             )
 
-    def _measure_cut_spans(self, given: Given) -> float:
+    def _measure_cut_spans(self, given: InputData) -> float:
         """Return the fraction of spans in the first batches of a dataset that cut a word."""
         if not given.is_read_in_batches:
             return self.preprocessor.measure_cut_spans(given.x, given.y)
@@ -532,7 +532,7 @@ class TokenClassifier(LabelledTask):
         return self.labels or make_default_labels(self.num_classes)
 
 
-def has_spans(given: Given) -> bool:
+def has_spans(given: InputData) -> bool:
     """Return whether the data contains texts with spans instead of words with tags."""
     x, y, _ = given.element
     if given.is_read_in_batches:
@@ -540,13 +540,13 @@ def has_spans(given: Given) -> bool:
     return not is_words(x)
 
 
-def find_labels(given: Given) -> list[str] | int:
+def find_labels(given: InputData) -> list[str] | int:
     """Return the names of the tags in the training data, or the number of tags."""
     if given.y is None:
         return token_labels.learn_labels(token_labels.collect_labels(given.x))
     learned = token_labels.learn_labels(given.y)
     if given.kind != "arrays":
         # Raise errors for invalid tags before the head is built.
-        count, names = count_and_names(learned)
+        count, names = get_count_and_names(learned)
         token_labels.check_labels(given.x, given.y, names, count)
     return learned

@@ -148,8 +148,10 @@ class TokenClassifierPreprocessor(Preprocessor):
             return examples
         labels, labelled, marks = self.align_labels(x, tokens, y)
         if marks is not None:
-            examples[SPAN_MARKS] = self.add_frame(take(tokens.ids.with_flat_values(marks), windows))
-        labels = self.add_frame(take(tokens.ids.with_flat_values(labels), windows))
+            examples[SPAN_MARKS] = self.pad_for_special_tokens(
+                take(tokens.ids.with_flat_values(marks), windows)
+            )
+        labels = self.pad_for_special_tokens(take(tokens.ids.with_flat_values(labels), windows))
         weights = self._compute_label_weights(tokens, windows, labelled, sample_weight)
         return {**examples, "labels": labels, "label_weights": weights}
 
@@ -173,7 +175,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             weights *= xp.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
         counted = xp.cast(mask_owned(windows).flat_values, "float32")
-        return self.add_frame(weights.with_flat_values(weights.flat_values * counted))
+        return self.pad_for_special_tokens(weights.with_flat_values(weights.flat_values * counted))
 
     def align_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
         """Return labels (P,), a mask of labelled tokens, and marks of spans (words have None)."""
@@ -183,7 +185,7 @@ class TokenClassifierPreprocessor(Preprocessor):
                 f"The labels of {'words are spans' if words else 'texts are tags'}. Expected tags "
                 "for words, and spans {start, end, label} for texts."
             )
-        labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
+        labels = token_labels.check_labels(x, y, self.labels, self._max_classes)
         if words:
             return *convert_words(tokens, labels, self.labels, self.label_all_tokens), None
         tokens = split_words_at_symbols(tokens, self._symbols)
@@ -199,7 +201,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             x: List of texts.
             y: Spans of the texts.
         """
-        spans = token_labels.check_labels(x, y, self.labels, self._most_classes)
+        spans = token_labels.check_labels(x, y, self.labels, self._max_classes)
         cut = mark_cut_words(self.tokenize(x, split_symbols=True), spans)
         return float(np.mean(cut)) if len(cut) else 0.0
 
@@ -214,7 +216,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             return make_symbol_table(self.tokenizer)
 
     @property
-    def _most_classes(self) -> int:
+    def _max_classes(self) -> int:
         return self.num_classes or np.iinfo("int32").max
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):

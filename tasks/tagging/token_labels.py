@@ -27,7 +27,7 @@ from encoder_zoo.tasks.preprocessing.columns import (
     list_doc_words,
     name_classes,
 )
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, get_class_name
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, get_class_name
 from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
@@ -135,10 +135,10 @@ def warn_misaligned_spans(
 ) -> None:
     """Log the number of spans that begin or end inside a word, and the first of these spans.
 
-    The usual cause are offsets in bytes, or offsets for another version of the text. Scripts
-    without capital letters are not checked, because many do not separate words by spaces, or attach
-    particles to names. Letters that are words of the tokenizer, such as a protein's residues,
-    are not checked either.
+    Usually, the offsets count bytes, or belong to another version of the text. Scripts without
+    capital letters are not checked, because many do not separate words by spaces, or attach
+    particles to names. Letters that are words of the tokenizer, such as a protein's residues, are
+    not checked either.
 
     Args:
         spans: Spans from `check_spans`.
@@ -372,7 +372,7 @@ def learn_labels(y: Iterable) -> list[str]:
         >>> learn_labels([[{"start": 0, "end": 4, "label": "LOC"}], []])
         ['O', 'B-LOC', 'I-LOC']
     """
-    check_given(y)
+    check_not_missing(y)
     rows = convert_labels(y)
     values = [value for row in rows for value in row]
     if not values:
@@ -423,7 +423,7 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
         return check_tags(y, make_word_tensor(x).row_lengths(), labels, num_classes)
     texts = convert_column(x)
     in_graph = xp.is_symbolic_tensor(texts)
-    return check_spans(y if in_graph else convert_labels(check_given(y, x)), texts, labels)
+    return check_spans(y if in_graph else convert_labels(check_not_missing(y, x)), texts, labels)
 
 
 def check_tags(
@@ -445,10 +445,10 @@ def check_tags(
         tf.errors.InvalidArgumentError: If a tag is invalid inside `tf.data`.
     """
     if xp.is_symbolic_tensor(word_counts):
-        y = check_given(_make_ragged_tags(y, word_counts))
+        y = check_not_missing(_make_ragged_tags(y, word_counts))
         counts, given = y.row_lengths(), y.flat_values
     else:
-        y = convert_labels(check_given(y))
+        y = convert_labels(check_not_missing(y))
         if len(y) != len(word_counts):
             raise ValueError(
                 f"Received {len(word_counts)} examples, but tags for {len(y)} examples. Expected "

@@ -167,7 +167,7 @@ class Backup:
     """A complete backup on disk.
 
     Args:
-        path: Backup folder path.
+        path: Path of the backup folder.
         manifest: Dict. Contents of the manifest. Its checksums must be verified already.
     """
 
@@ -260,7 +260,7 @@ class BackupFolder:
     """Folder that contains the backups of a run.
 
     Args:
-        path: Folder path. It does not have to exist.
+        path: Path of the folder, which does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -303,7 +303,7 @@ class BackupFolder:
         """Write a backup atomically, and return the path of its folder.
 
         Args:
-            position: Training position to store.
+            position: `Position` of the training.
             arrays: Dict of names to arrays. A name consists of a group and an index, such as
                 "model.0".
             task: String. Task name.
@@ -618,7 +618,7 @@ def _is_chief(model: keras.Model) -> bool:
     return True
 
 
-class RestOfEpoch(keras.callbacks.CallbackList):
+class ResumedCallbackList(keras.callbacks.CallbackList):
     """Callback list for a `fit` that resumes in the middle of an epoch.
 
     Keras counts the steps of the resumed epoch from 0, and runs a full epoch. This list passes the
@@ -696,7 +696,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
     options = {"epochs": epochs.stop, "verbose": verbose}
     if position.step:
         params = {**options, "steps": steps, "model": task, "add_progbar": verbose != 0}
-        callbacks = RestOfEpoch(callbacks, backup, batches, position.step, **params)
+        callbacks = ResumedCallbackList(callbacks, backup, batches, position.step, **params)
     options |= {"initial_epoch": position.epoch, "steps_per_epoch": steps, "shuffle": False}
     return {"x": batches, "callbacks": callbacks, **options}, position.step
 

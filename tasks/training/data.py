@@ -55,7 +55,7 @@ def enable_compilation_cache() -> pathlib.Path | None:
     if jax.config.jax_compilation_cache_dir:
         return pathlib.Path(jax.config.jax_compilation_cache_dir)
     home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    folder = home / "encoder_zoo" / "jax" / _name_processor()
+    folder = home / "encoder_zoo" / "jax" / _make_processor_name()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError:  # the home folder is not writable
@@ -67,7 +67,7 @@ def enable_compilation_cache() -> pathlib.Path | None:
     return folder
 
 
-def _name_processor() -> str:
+def _make_processor_name() -> str:
     """Return a folder name for this processor and its instruction set."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
@@ -115,7 +115,7 @@ class BatchMaker:
         preprocessor: Preprocessor, or None if the task only accepts preprocessed inputs.
         encode: Function of `(x, y, sample_weight)` that encodes examples in memory.
         separate: Function of `(x, y)` that separates the inputs from the labels.
-        check_given: Function of `(y, x)` that raises an error if labels are missing.
+        check_not_missing: Function of `(y, x)` that raises an error if labels are missing.
         check: Function that checks preprocessed inputs. It returns all inputs.
         graphs: `GraphCache` of the task, with the lengths of previous batches.
         labels_tokens: Boolean. Whether every word in a text has a label.
@@ -130,7 +130,7 @@ class BatchMaker:
     preprocessor: Preprocessor | None
     encode: Callable
     separate: Callable
-    check_given: Callable
+    check_not_missing: Callable
     check: Callable
     graphs: GraphCache
     labels_tokens: bool
@@ -160,7 +160,7 @@ class BatchMaker:
 
     @property
     def multiple(self) -> int | None:
-        """Return the integer whose multiples are used as row counts, or None without padding."""
+        """Return the integer of which the number of rows is a multiple, or None without padding."""
         return count_data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
@@ -244,7 +244,7 @@ class BatchMaker:
         length = min(length, self.preprocessor.max_sequence_length)
         counts = (
             batch_shapes.choose_sequence_counts(lengths, length, batch_size)
-            if length <= batch_shapes.THREE_LENGTHS_UP_TO
+            if length <= batch_shapes.MAX_LENGTH_WITH_THREE
             else None
         )
         if counts is None:
@@ -365,7 +365,7 @@ class Source:
             share: Float between 0 and 1. Fraction of the examples for validation.
             batch_size: Integer. Number of examples per validation batch.
         """
-        check_dataset_alone(validation_split=share)
+        check_no_separate_labels(validation_split=share)
 
     def change_weights(self, weigh: Callable, weights: np.ndarray) -> Source:
         """Return the same data with different sample weights.
@@ -381,7 +381,7 @@ class Source:
         return source
 
 
-def hide_count(batches):
+def hide_num_batches(batches):
     """Hide the number of batches from Keras.
 
     If the number of batches is known and several steps are executed together, Keras always executes
@@ -396,7 +396,7 @@ def hide_count(batches):
     return batches.filter(lambda *_: True) if hasattr(batches, "filter") else batches
 
 
-def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.0) -> None:
+def check_no_separate_labels(y=None, sample_weight=None, validation_split: float = 0.0) -> None:
     """Raise a ValueError if labels, weights or a split are passed together with a dataset."""
     given = {"y": y, "sample_weight": sample_weight, "validation_split": validation_split or None}
     names = [name for name, value in given.items() if value is not None]

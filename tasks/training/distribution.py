@@ -84,10 +84,10 @@ def compute_whole_batches():
         yield
         return
 
-    def replicated(shape):
+    def replicate(shape):
         return keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
 
-    distribution.get_data_layout = replicated
+    distribution.get_data_layout = replicate
     try:
         yield
     finally:
@@ -159,7 +159,7 @@ def _clip_gradients(
     return [tf.clip_by_value(gradient, -value, value) for gradient in gradients]
 
 
-MAX_COUNTING = 20  # seconds after which counting the batches of a dataset is stopped
+MAX_COUNTING_SECONDS = 20  # seconds after which counting the batches of a dataset is stopped
 COMPILED_BATCH_SIZES = (1, 8, 32)  # batch sizes for inference if every shape is compiled
 
 
@@ -299,7 +299,7 @@ class Distribution:
             model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
-        """Log a warning that says if all `torch.distributed` processes train one model."""
+        """Log a warning whether the `torch.distributed` processes train one model together."""
         count = count_torch_processes()
         if count > 1 and has_ddp_model(model):
             logger.warning(
@@ -555,11 +555,11 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
     count, start = 0, time.monotonic()
     for size in sizes:
         count += size
-        if time.monotonic() - start > MAX_COUNTING:
+        if time.monotonic() - start > MAX_COUNTING_SECONDS:
             raise ValueError(
-                f"{source} has not ended after {MAX_COUNTING} seconds and {count} elements. Pass "
-                "the number of batches: steps_per_epoch=... or validation_steps=... to fit, or "
-                "steps=... to evaluate."
+                f"{source} has not ended after {MAX_COUNTING_SECONDS} seconds and {count} "
+                "elements. Pass the number of batches: steps_per_epoch=... or "
+                "validation_steps=... to fit, or steps=... to evaluate."
             )
     return count
 

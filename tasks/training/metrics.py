@@ -35,7 +35,7 @@ from encoder_zoo.tasks.losses.batch_loss import (
     prepare_function_inputs,
     takes_probabilities,
 )
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 
 SPARSE = (metrics.SparseCategoricalAccuracy, metrics.SparseTopKCategoricalAccuracy)
 ONE_HOT = (
@@ -45,7 +45,7 @@ ONE_HOT = (
     metrics.OneHotIoU,
     metrics.OneHotMeanIoU,
 )
-OF_CLASS_INDICES = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
+CLASS_INDEX_METRICS = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
 CAPACITY = 2**14
 
 
@@ -92,7 +92,7 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
         0.5
     """
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         return super().update_state(get_class_indices(y_true, y_pred), y_pred, sample_weight)
 
@@ -160,7 +160,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
     def _match_shapes(self, y_true, scores):
         """Convert labels and scores to the format that the metric expects."""
-        if type(self.metric) in OF_CLASS_INDICES:
+        if type(self.metric) in CLASS_INDEX_METRICS:
             if self.activation == "softmax":
                 return get_class_indices(y_true, scores), ops.argmax(scores, -1)
             chosen = scores > 0.5
@@ -213,7 +213,7 @@ class MeanOfLoss(metrics.Mean):
         if isinstance(loss, losses.Loss) or loss in FUNCTIONS:
             take_direction(self, metrics.MeanSquaredError())  # lower values are better
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         batch_loss = BatchLoss(self.loss, self.activation)
         values = batch_loss.compute_values(y_true, y_pred)
@@ -277,7 +277,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         self.score, self.average, self.activation = score, average, activation
         self.counts = None
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         classes = y_pred.shape[-1]
@@ -349,7 +349,7 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         super().__init__(**{"name": "matthews", **kwargs})
         self.counts = None
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_pred = ops.convert_to_tensor(y_pred)
         classes = y_pred.shape[-1]
@@ -404,7 +404,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "perplexity", "from_logits": True, **kwargs})
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.reshape(get_class_indices(y_true, y_pred), (-1,))
@@ -491,7 +491,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         """Compute the metric for N stored examples. Examples with weight 0 are ignored."""
         raise NotImplementedError
 
-    @leaves_out_rows
+    @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true, y_pred = self.make_columns(
             ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)

@@ -13,13 +13,13 @@ from keras import losses, metrics
 
 from encoder_zoo.common.wording import find_close_names, invalid, quote, suggest_names
 from encoder_zoo.tasks.losses.batch_loss import (
+    CLASS_INDEX_LOSSES,
     FUNCTIONS,
+    INCLUDED_ACTIVATIONS,
     LOSS_CLASSES,
-    OF_ACTIVATION,
-    OF_INDICES,
-    OF_OTHER_THINGS,
-    OF_PROBABILITIES,
-    OF_TRUE_CLASS,
+    PROBABILITY_LOSSES,
+    TRUE_CLASS_LOSSES,
+    UNPREDICTED_OUTPUTS,
     BatchLoss,
     get_argument,
     get_keras_function,
@@ -29,7 +29,7 @@ from encoder_zoo.tasks.losses.batch_loss import (
 )
 from encoder_zoo.tasks.training.metrics import (
     AUC,
-    OF_CLASS_INDICES,
+    CLASS_INDEX_METRICS,
     SPARSE,
     AveragePrecision,
     ClassScore,
@@ -51,8 +51,8 @@ AVERAGES = ("macro", "macro_all", "micro", "weighted")
 CLASS_SCORES = tuple(name for s in SCORE_NAMES for name in (s, *(f"{s}_{a}" for a in AVERAGES)))
 EXACT_METRICS = {"auc": AUC, "average_precision": AveragePrecision}
 CORRELATIONS = {"pearson": Pearson, "spearman": Spearman}
-OF_ONE_CLASS = {"matthews": Matthews, "perplexity": Perplexity}
-METRIC_NAMES = (*CLASS_SCORES, *EXACT_METRICS, *OF_ONE_CLASS, *CORRELATIONS)
+SINGLE_CLASS_METRICS = {"matthews": Matthews, "perplexity": Perplexity}
+METRIC_NAMES = (*CLASS_SCORES, *EXACT_METRICS, *SINGLE_CLASS_METRICS, *CORRELATIONS)
 
 # -- metrics of Keras -----------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ METRIC_KINDS = {
     if isinstance(cls, type) and issubclass(cls, metrics.Metric)
 }
 OF_CLASSES = (
-    *(*SPARSE, *OF_CLASS_INDICES, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
+    *(*SPARSE, *CLASS_INDEX_METRICS, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
     *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
     *(metrics.Precision, metrics.Recall, metrics.PrecisionAtRecall, metrics.RecallAtPrecision),
     *(metrics.SensitivityAtSpecificity, metrics.SpecificityAtSensitivity),
@@ -70,7 +70,7 @@ OF_CLASSES = (
     *(metrics.FalsePositives, metrics.FalseNegatives),
 )
 # Keras metrics that compare the rows in a batch.
-OF_WHOLE_BATCHES = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
+WHOLE_BATCH_METRICS = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
 # Maps a function to the Keras metric that computes its mean.
 MEANS = {
     get_wrapped_function(metric): type(metric)
@@ -187,7 +187,7 @@ class Objective:
         has_settings = isinstance(_get_only_loss(loss), losses.Loss | partial)
         if function is get_keras_function(default) and not has_settings:
             return default
-        includes_activation = OF_ACTIVATION.get(function) == self.activation
+        includes_activation = INCLUDED_ACTIVATIONS.get(function) == self.activation
         if includes_activation and type(found) is LOSS_CLASSES[function]:
             return type(found).from_config({**found.get_config(), "from_logits": True})
         return found
@@ -208,24 +208,26 @@ class Objective:
             expected: String. The loss or metric to suggest in the error message.
         """
         name, function = get_name(loss), get_keras_function(loss)
-        if function in OF_OTHER_THINGS:
+        if function in UNPREDICTED_OUTPUTS:
             raise ValueError(
-                f"{name} requires {OF_OTHER_THINGS[function]}, which this task does not predict. "
-                f"Expected {expected}."
+                f"{name} requires {UNPREDICTED_OUTPUTS[function]}, which this task does not "
+                f"predict. Expected {expected}."
             )
-        if function in OF_INDICES and self.activation != "softmax":
+        if function in CLASS_INDEX_LOSSES and self.activation != "softmax":
             raise ValueError(
                 f"{name} requires one class per text, which this task does not predict. Expected "
                 f"{expected}."
             )
-        of_logits = OF_ACTIVATION.get(function) == "sigmoid" and get_argument(loss, "from_logits")
-        if self.activation == "linear" and function in OF_PROBABILITIES and not of_logits:
+        of_logits = INCLUDED_ACTIVATIONS.get(function) == "sigmoid" and get_argument(
+            loss, "from_logits"
+        )
+        if self.activation == "linear" and function in PROBABILITY_LOSSES and not of_logits:
             raise ValueError(
                 f"{name} requires probabilities, but this task predicts numbers. Expected "
                 f"{expected}, or a regression loss such as 'mae' or 'huber'."
             )
         smooths = get_argument(loss, "label_smoothing")
-        if self.pads_classes and (function not in OF_TRUE_CLASS or smooths):
+        if self.pads_classes and (function not in TRUE_CLASS_LOSSES or smooths):
             what = "smooths labels over" if smooths else "is a mean over"
             raise ValueError(
                 f"{name} {what} all classes, but some classes of this task are padding. Expected "
@@ -334,7 +336,7 @@ class Objective:
                 f"The metric {given!r} requires numeric labels, but this task predicts classes. "
                 "Choose a metric for classes."
             )
-        if name in OF_ONE_CLASS and self.activation != "softmax":
+        if name in SINGLE_CLASS_METRICS and self.activation != "softmax":
             raise ValueError(
                 f"The metric {given!r} requires one class per example, which this task does not "
                 "predict. Choose a different metric."
@@ -353,7 +355,7 @@ class Objective:
         if name in EXACT_METRICS:
             return EXACT_METRICS[name](self.activation, name=given)
         if name in METRIC_NAMES:
-            return {**OF_ONE_CLASS, **CORRELATIONS}[name](name=given)
+            return {**SINGLE_CLASS_METRICS, **CORRELATIONS}[name](name=given)
         _check_known(name)
         return name
 
@@ -390,7 +392,7 @@ class Objective:
         name = type(metric).__name__
         if self.activation == "linear" and isinstance(metric, OF_CLASSES):
             raise _make_class_metric_error(name)
-        if isinstance(metric, OF_WHOLE_BATCHES) and metric.axis != 0:
+        if isinstance(metric, WHOLE_BATCH_METRICS) and metric.axis != 0:
             raise ValueError(
                 f"{name} has axis={metric.axis}, which does not compute a correlation over texts. "
                 f"Pass {name}(axis=0). `fit` and `evaluate` report the mean over batches."
@@ -493,5 +495,5 @@ def _has_row_weights(metric) -> bool:
     if not isinstance(metric, metrics.Metric):
         return metric in KERAS_FUNCTIONS
     if type(metric) in METRIC_KINDS:
-        return not isinstance(metric, OF_WHOLE_BATCHES)
-    return getattr(type(metric).update_state, "leaves_out_rows", False)
+        return not isinstance(metric, WHOLE_BATCH_METRICS)
+    return getattr(type(metric).update_state, "ignores_padding_rows", False)

@@ -18,7 +18,7 @@ from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 
 # From Devlin et al. 2019, appendix A.3, and the code for this paper.
 WARMUP = 0.1
-FREE = -1.0  # stored instead of a held learning rate if the rate follows the schedule
+NO_HELD_RATE = -1.0  # stored instead of a held learning rate if the rate follows the schedule
 # At this step, the bias corrections in the kernel are 1. Instead, they are part of the learning
 # rate.
 LATE = 1e9
@@ -58,7 +58,9 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.batches_per_step = batches_per_step
         # Peak, warmup steps, decay steps and the held rate. They are stored in a variable, so that
         # every run can use the same graph.
-        self.numbers = keras.Variable([0.0, 1.0, 1.0, FREE], trainable=False, name="schedule")
+        self.numbers = keras.Variable(
+            [0.0, 1.0, 1.0, NO_HELD_RATE], trainable=False, name="schedule"
+        )
         self.restart(peak, total_steps)
 
     def restart(self, peak: float, total_steps: int) -> None:
@@ -66,7 +68,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.peak = peak
         self.total_steps = total_steps
         up = max(1, int(total_steps * self.warmup)) if self.warmup else 0
-        self.numbers.assign([peak, up, max(1, total_steps - up), FREE])
+        self.numbers.assign([peak, up, max(1, total_steps - up), NO_HELD_RATE])
 
     def hold(self, rate: float) -> None:
         """Use a constant learning rate until `restart` is called."""
@@ -74,7 +76,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def hold_peak(self) -> None:
         """Use the peak learning rate when the number of steps is unknown and no rate is held."""
-        if ops.convert_to_numpy(self.numbers)[3] == FREE:
+        if ops.convert_to_numpy(self.numbers)[3] == NO_HELD_RATE:
             self.hold(self.peak)
 
     def __call__(self, step):
@@ -82,7 +84,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         peak, up, down, held = ops.unstack(ops.convert_to_tensor(self.numbers))
         rising = ops.where(up > 0, (step + 1) / ops.maximum(up, 1.0), 1.0)
         share = ops.minimum(rising, (up + down - step) / down)
-        return ops.where(held == FREE, peak * ops.maximum(share, 0.0), held)
+        return ops.where(held == NO_HELD_RATE, peak * ops.maximum(share, 0.0), held)
 
     def get_config(self) -> dict:
         names = ("peak", "total_steps", "warmup", "batches_per_step")
@@ -116,9 +118,9 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
     With `gradient_accumulation_steps`, a step's gradient equals the gradient of one large
     batch. `weigh_batch` sets the weight of each batch. The last batch in a run always completes a
-    step. If the gradients of a batch are not finite (see `leave_out_unless`), this batch is counted
-    but not added to the step. If all batches in a step are excluded, the step is skipped and the
-    schedule does not advance.
+    step. If the gradients of a batch are not finite (see `set_gradients_finite`), the batch is
+    counted but not added to the step. If all batches in a step are excluded, the step is skipped
+    and the schedule does not advance.
 
     Args:
         learning_rate: Float or learning rate schedule, as in `keras.optimizers.AdamW`.
@@ -155,7 +157,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self._kept = types.SimpleNamespace(weights=[], states={})  # hidden from Keras tracking
         self._total_batches = 0
         self.weigh_batch()
-        self.leave_out_unless(True)
+        self.set_gradients_finite(True)
         if isinstance(self.schedule, LinearWarmupDecay):
             self._numbers = self.schedule.numbers  # adds it to the optimizer variables
 
@@ -247,7 +249,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         """
         self._factor, self._size = factor, size
 
-    def leave_out_unless(self, finite) -> None:
+    def set_gradients_finite(self, finite) -> None:
         """Set whether the next gradients are finite. Only finite gradients are accumulated."""
         self._finite = finite
 
@@ -372,9 +374,9 @@ class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             self.build(trainable_variables)
         finite = self.check_finite(grads)
         scale, inner = self.dynamic_scale.value, self.inner_optimizer
-        inner.leave_out_unless(finite)
+        inner.set_gradients_finite(finite)
         inner.apply([g if g is None else ops.divide(g, scale) for g in grads], trainable_variables)
-        inner.leave_out_unless(True)
+        inner.set_gradients_finite(True)
         # TensorFlow cannot sum over replicas in a branch.
         count = ops.where(finite, self.step_counter.value + 1, 0)
         grows = count == self.dynamic_growth_steps
@@ -503,12 +505,12 @@ class TorchAdamW(ScheduledAdamW):
         rate = ops.cast(self.learning_rate, "float32")
         correction = ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
 
-        def kind(pair):
+        def get_kind(pair):
             state = self.states[id(pair[1])]
             return state.share, state.decays, str(pair[1].value.dtype)
 
-        pairs = sorted(zip(gradients, variables, strict=True), key=kind)
-        for (share, decays, _), group in itertools.groupby(pairs, kind):
+        pairs = sorted(zip(gradients, variables, strict=True), key=get_kind)
+        for (share, decays, _), group in itertools.groupby(pairs, get_kind):
             gradients, variables = map(list, zip(*group, strict=True))
             weights = [variable.value for variable in variables]
             if decays:

@@ -27,7 +27,7 @@ logger = logging.getLogger("encoder_zoo")
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
 FINE_TUNING_RATE = 1e-4  # highest common learning rate for pretrained weights
 # Keras callbacks that do not change the learning rate.
-KEEPING_THE_RATE = {
+KEEPS_LEARNING_RATE = {
     *(value for value in vars(keras.callbacks).values() if isinstance(value, type))
 } - {keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau}
 # Default arguments of `compile`.
@@ -214,7 +214,7 @@ class Recipe:
                 f"at most {total_batches}, the number of batches in this call to `fit`",
             )
         if self.makes_optimizer or any(
-            getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
+            getattr(callback, "sets_learning_rate", type(callback) not in KEEPS_LEARNING_RATE)
             for callback in callbacks
         ):
             return
@@ -227,7 +227,7 @@ class Recipe:
                 "optimizer='auto', which uses a new schedule for each call to `fit`."
             )
 
-    def report_still(
+    def warn_unchanged_weights(
         self, optimizer, weights: Sequence[keras.Variable], total_batches: int
     ) -> None:
         """Log a warning if the weights are the same as before `fit`.
@@ -597,7 +597,7 @@ def build_metrics(task, dataset: tf.data.Dataset) -> None:
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
         return  # Keras creates these variables
-    if not isinstance(dataset, tf.data.Dataset) or task.compiled_with.are_built():
+    if not isinstance(dataset, tf.data.Dataset) or task.task_metrics.are_built():
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     symbols = keras.tree.map_structure(lambda s: keras.KerasTensor(s.shape, s.dtype.name), x)

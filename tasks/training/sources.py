@@ -26,7 +26,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
     take_examples,
 )
 from encoder_zoo.tasks.preprocessing.batching import (
-    NOT_RANDOM,
+    FIXED_SEED,
     LengthGroupedBatcher,
     Plan,
     count_tokens,
@@ -50,13 +50,13 @@ from encoder_zoo.tasks.preprocessing.prepared import (
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import log_once, report_in_datasets
 from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
-from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
+from encoder_zoo.tasks.training.data import BatchMaker, Source, check_no_separate_labels
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
 from encoder_zoo.tasks.training.streams import Stream, count_rows, describe_settings, make_stream
 
 
 @dataclass(frozen=True)
-class Given:
+class InputData:
     """Inputs and labels for `fit`, `evaluate` or `predict`, and the kind of these inputs.
 
     Attributes:
@@ -67,7 +67,7 @@ class Given:
             with a method `make_training_data`.
 
     Example:
-        >>> Given.of(["A text."], [1]).kind, Given.of({"token_ids": [[2, 3]]}).kind
+        >>> InputData.create(["A text."], [1]).kind, InputData.create({"token_ids": [[2, 3]]}).kind
         ('texts', 'arrays')
     """
 
@@ -76,8 +76,8 @@ class Given:
     kind: Literal["texts", "arrays", "dataset", "stream", "corpus"]
 
     @classmethod
-    def of(cls, x, y=None) -> Given:
-        """Create a `Given` from inputs and labels, and detect the kind of the inputs."""
+    def create(cls, x, y=None) -> InputData:
+        """Create an `InputData` from inputs and labels, and detect the kind of the inputs."""
         # A table can have a column with the name of this method.
         if callable(getattr(x, "make_training_data", None)):
             return cls(x, y, "corpus")
@@ -232,7 +232,7 @@ class DatasetBatches(Source):
         return self.read_in_order().map(drop_padding_rows)
 
     def read_in_order(self) -> tf.data.Dataset:
-        return self._preprocess_batches(self._batched, NOT_RANDOM)
+        return self._preprocess_batches(self._batched, FIXED_SEED)
 
     def _preprocess_batches(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
         """Preprocess a dataset of batches, starting at index `start`."""
@@ -400,13 +400,15 @@ class StreamBatches(Source):
             sizes.append(count_rows(chunk[0]))
             encode = functools.partial(self._encode_chunk, chunk)
 
-            def examples(number=number, encode=encode, is_last=following is None and error is None):
+            def read_chunk(
+                number=number, encode=encode, is_last=following is None and error is None
+            ):
                 found = files.read_examples(number, encode)
                 if is_last:
                     files.finish(sizes)
                 return found
 
-            yield sizes[-1], examples
+            yield sizes[-1], read_chunk
             chunk = following
         if error is not None:
             raise error
@@ -415,11 +417,11 @@ class StreamBatches(Source):
         """Encode the examples in a chunk. Preprocessed batches are only checked."""
         if self._is_prepared:
             x, *labels = chunk
-            checked = self.maker.check(Given.of(x))
+            checked = self.maker.check(InputData.create(x))
             return keras.utils.pack_x_y_sample_weight(checked, *labels)
         with use_numpy(), log_once(self._logged):
             x, y, weight = self._stream.separate_labels(chunk)
-            self.maker.check_given(y, x)
+            self.maker.check_not_missing(y, x)
             return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
@@ -478,14 +480,14 @@ class StreamBatches(Source):
         )
         read = again or (lambda: itertools.chain([first], batches))
 
-        def noting_errors() -> Iterator:
+        def note_errors() -> Iterator:
             try:
                 yield from read()
             except Exception as error:
                 self.error = error
                 raise
 
-        return tf.data.Dataset.from_generator(noting_errors, output_signature=spec).prefetch(
+        return tf.data.Dataset.from_generator(note_errors, output_signature=spec).prefetch(
             tf.data.AUTOTUNE
         )
 
@@ -525,18 +527,18 @@ class InOrder:
         return batch
 
 
-def make_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
+def make_source(given: InputData, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
     """Check the inputs of `fit` or `evaluate`, and convert them to a `Source`.
 
     Args:
-        given: `Given` inputs and labels.
+        given: `InputData` with inputs and labels.
         sample_weight: Optional weights of the examples.
         plan: `Plan` with the batch size, epochs and steps.
         maker: The task's `BatchMaker`.
     """
     y = given.y
     if given.kind == "corpus":
-        check_dataset_alone(y, sample_weight)
+        check_no_separate_labels(y, sample_weight)
         return given.x.make_training_data(plan, maker)
     x = maker.check(given)
     if given.kind == "arrays":
@@ -545,15 +547,15 @@ def make_source(given: Given, sample_weight=None, *, plan: Plan, maker: BatchMak
         check_not_empty(x)
         with log_once():
             return Examples(plan, maker, maker.encode(x, y, sample_weight))
-    check_dataset_alone(y, sample_weight)
+    check_no_separate_labels(y, sample_weight)
     if given.kind == "stream":
         return StreamBatches(plan, maker, x, given.is_prepared)
     check_has_elements(x)
     return DatasetBatches(plan, maker, x, given.is_prepared)
 
 
-def check_given_inputs(task, given: Given):
-    """Check preprocessed inputs, and return all inputs.
+def check_all_inputs(task, given: InputData):
+    """Check the inputs that are preprocessed, and return all inputs.
 
     Raises:
         ValueError: If preprocessed inputs are invalid, or if raw inputs are passed to a task
@@ -568,20 +570,20 @@ def check_given_inputs(task, given: Given):
     return given.x
 
 
-def read(task, x, y) -> Given:
-    """Check the inputs and labels of `fit` or `evaluate`, and convert them to a `Given`."""
+def read(task, x, y) -> InputData:
+    """Check the inputs and labels of `fit` or `evaluate`, and convert them to a `InputData`."""
     maker = task.batch_maker
     x, y = make_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
-    maker.check_given(y, x)
+    maker.check_not_missing(y, x)
     if not isinstance(x, Stream):  # streams separate the labels of each batch
         x, y = maker.separate(x, y)
-    given = Given.of(x, y)
+    given = InputData.create(x, y)
     check_labels(task, given)
     return given
 
 
-def check_labels(task, given: Given) -> None:
+def check_labels(task, given: InputData) -> None:
     """Raise a ValueError if labels are missing and the task's preprocessor requires labels."""
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
@@ -617,7 +619,7 @@ def make_validation_data(task, data, y) -> tuple | None:
             "data that can be read in every epoch: lists, a keras.utils.PyDataset or a DataLoader",
         )
     if data[1:]:
-        task.batch_maker.check_given(data[1], data[0])
+        task.batch_maker.check_not_missing(data[1], data[0])
     return keras.utils.unpack_x_y_sample_weight(data)
 
 
@@ -648,7 +650,7 @@ def check_inputs(task, x, y) -> None:
         )
 
 
-def check_no_stream(given: Given) -> None:
+def check_no_stream(given: InputData) -> None:
     """Raise a ValueError if the inputs are a stream, whose set of labels is unknown."""
     if given.kind == "stream":
         raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")

@@ -145,7 +145,7 @@ class Stream:
             raise ValueError("The batch is empty. Expected at least one text in each batch.")
         for name, part, first in zip(("labels", "weights"), batch[1:], self.first[1:], strict=True):
             if (part is None) != (first is None):
-                has, other = ("no", "has") if part is None else ("some", "has none")
+                has, other = ("no", "some") if part is None else ("some", "none")
                 raise ValueError(
                     f"The batch has {has} {name}, but the first batch has {other}. Expected the "
                     "same structure in all batches."

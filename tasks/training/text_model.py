@@ -32,7 +32,7 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import LocksWeights, get_weights_lock
+from encoder_zoo.common.weights_lock import WeightsLockMixin, get_weights_lock
 from encoder_zoo.common.wording import describe_unknown_argument
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
@@ -46,7 +46,7 @@ from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import list_table_columns, log_columns
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.preprocessor import log_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
@@ -57,7 +57,7 @@ from encoder_zoo.tasks.training.data import (
     GraphCache,
     Source,
     enable_compilation_cache,
-    hide_count,
+    hide_num_batches,
     raise_own_errors,
 )
 from encoder_zoo.tasks.training.distribution import Distribution, get_strategy, get_worker
@@ -82,7 +82,7 @@ FROZEN_HERE = "frozen_here"
 
 @add_layer_states
 @replace_training_functions
-class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
+class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     """A `keras.Model` that is trained and evaluated on raw inputs.
 
     Graphs are reused as long as they are valid. The model is not traced again if `fit`, `evaluate`
@@ -101,7 +101,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     objective: Objective
     form: str | None = None
     _counted = types.SimpleNamespace(steps=None, done=0)
-    compiled_with = CompiledMetrics()
+    task_metrics = CompiledMetrics()
     _held_out: object = None  # validation data for the running `fit`
     # Results and weight checksum of the last evaluation.
     _evaluation: tuple[Mapping[str, float], int] | None = None
@@ -147,12 +147,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             preprocessor=self.preprocessor,
             encode=self.preprocess,
             separate=getattr(self.preprocessor, "separate", return_unchanged),
-            check_given=functools.partial(check_given, none_is_answer=none_is_answer),
-            check=functools.partial(sources.check_given_inputs, self),
+            check_not_missing=functools.partial(check_not_missing, none_is_answer=none_is_answer),
+            check=functools.partial(sources.check_all_inputs, self),
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
             compiles=compiles,
-            fills=fills and self.objective.can_fill(self.loss, self.compiled_with.given),
+            fills=fills and self.objective.can_fill(self.loss, self.task_metrics.given),
             packs=self.record.packs_batches,
             worker=get_worker(self.distribution.strategy),
             dtype=self.dtype_policy.name,
@@ -168,7 +168,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     # -- methods that subclasses override -------------------------------------------------------
 
-    def _adapt(self, given: sources.Given, training: bool = True) -> None:
+    def _adapt(self, given: sources.InputData, training: bool = True) -> None:
         """Set properties that depend on the data, such as the labels.
 
         Args:
@@ -177,7 +177,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 Defaults to True.
         """
 
-    def _prepare_training(self, given: sources.Given, data: Source) -> bool:
+    def _prepare_training(self, given: sources.InputData, data: Source) -> bool:
         """Update the inference settings, and reset the calibration and the thresholds.
 
         `fit` calls this method after the data is checked, so that invalid data does not change the
@@ -318,7 +318,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         options = {name: v for name, v in recipe.options.items() if name != "loss_weights"}
         super().compile(optimizer=optimizer, **metrics, jit_compile=jit_compile, **options)
         self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
-        self.compiled_with = CompiledMetrics(**metrics, of_keras=self.metrics)
+        self.task_metrics = CompiledMetrics(**metrics, of_keras=self.metrics)
         self._traced_with = self._get_traced_state()
         self.distribution.fix_compiled(self)
 
@@ -508,7 +508,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         }
         return self._fit(data, held_out_data, callbacks, verbose, options)
 
-    def _begin_fit(self, x, y) -> sources.Given:
+    def _begin_fit(self, x, y) -> sources.InputData:
         """Check inputs and labels, adapt the task to them, and compile it if necessary."""
         given = sources.read(self, x, y)
         if not (given.kind == "arrays" or (y is None and given.y is not None)):
@@ -546,7 +546,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             if done and isinstance(arguments["x"], ArrayBatches):
                 arguments["x"] = arguments["x"].repeat_forever()
             elif self.steps_per_execution > 1:
-                arguments["x"] = hide_count(arguments["x"])
+                arguments["x"] = hide_num_batches(arguments["x"])
             validated = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])[0]
             vars(self)["_held_out"] = validated  # with `self._held_out`, Keras would store a copy
             try:
@@ -557,7 +557,9 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                     history = super().fit(**arguments)
             finally:
                 del vars(self)["_held_out"]
-        self.recipe.report_still(self.optimizer, self.trainable_variables, data.total_steps)
+        self.recipe.warn_unchanged_weights(
+            self.optimizer, self.trainable_variables, data.total_steps
+        )
         return history
 
     # -- answers ---------------------------------------------------------------------------------
@@ -569,7 +571,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self.compile()
 
     def _make_evaluation_source(
-        self, given: sources.Given, sample_weight, batch_size: int, steps: int | None
+        self, given: sources.InputData, sample_weight, batch_size: int, steps: int | None
     ) -> Source:
         """Create the source of `evaluate`, and reserve memory in metrics that store examples."""
         plan = Plan(batch_size, steps_per_epoch=steps)
@@ -579,12 +581,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     def _prepare_metrics(self) -> None:
         """Update metrics that depend on the weights or settings of the task, such as `EntityF1`."""
-        for metric in self.compiled_with.given:
+        for metric in self.task_metrics.given:
             if hasattr(metric, "read_task"):
                 metric.read_task(self)
 
     def _list_exact_metrics(self) -> list[ExactMetric]:
-        return [m for m in self.compiled_with.given if isinstance(m, ExactMetric)]
+        return [m for m in self.task_metrics.given if isinstance(m, ExactMetric)]
 
     def _reserve_examples(self, data: Source) -> None:
         """Reserve memory for all examples in the metrics that store examples."""
@@ -754,7 +756,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, _get_real_rows(x))
         if training:
             self.recipe.weigh_batch(self.optimizer, size)
-        self.compiled_with.weigh_next_loss(size)
+        self.task_metrics.weigh_next_loss(size)
         return loss * self.recipe.loss_weight + penalties
 
     def sum_penalties(self, y_pred):
@@ -773,7 +775,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Update the metrics. Rows that only pad the batch are ignored."""
-        for metric in self.compiled_with.given:
+        for metric in self.task_metrics.given:
             if hasattr(metric, "read_inputs"):  # such as `EntityF1`
                 metric.read_inputs(x)
         y_pred = keras.tree.map_structure(_cast_to_float32, y_pred)
@@ -781,7 +783,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         real = _get_real_rows(x)
         if real is None:
             return super().compute_metrics(x, y, y_pred, sample_weight)
-        self.compiled_with.update(ops.convert_to_tensor(y), y_pred, sample_weight, real)
+        self.task_metrics.update(ops.convert_to_tensor(y), y_pred, sample_weight, real)
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
@@ -936,11 +938,11 @@ def _is_long(inputs) -> bool:
 def _trace_by_length(long: bool, function: Callable) -> Callable:
     """Wrap a function so that it is traced with the settings for long or for short examples."""
 
-    def traced(argument):
+    def call_traced(argument):
         with use_context(is_long=long, blocks={}):
             return function(argument)
 
-    return traced
+    return call_traced
 
 
 def _cast_to_float32(outputs):

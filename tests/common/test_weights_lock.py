@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from processes import run
 
-from encoder_zoo.common.weights_lock import LocksWeights, WeightsLock, get_weights_lock
+from encoder_zoo.common.weights_lock import WeightsLock, WeightsLockMixin, get_weights_lock
 
 SECONDS = 10
 
@@ -164,7 +164,7 @@ def test_an_error_in_the_block_frees_it():
 
 
 def test_a_second_fit_is_refused():
-    class Model(LocksWeights, keras.Model):
+    class Model(WeightsLockMixin, keras.Model):
         def fit(self, function):
             function()
 

@@ -113,7 +113,7 @@ from unittest import mock
 import keras
 import numpy as np
 from encoder_zoo.encoders import list_families
-from encoder_zoo.encoders.layers import CalledDirectly
+from encoder_zoo.encoders.layers import DirectCallMixin
 from encoder_zoo.testing import tiny
 
 
@@ -121,7 +121,7 @@ def outputs(backbone, inputs):
     return keras.ops.convert_to_numpy(backbone(inputs, training=False)["sequence_output"])
 
 
-checked = mock.patch.object(CalledDirectly, "_can_skip_checks", return_value=False)
+checked = mock.patch.object(DirectCallMixin, "_can_skip_checks", return_value=False)
 for family in list_families():
     for dtype in ("float32", "mixed_bfloat16"):
         backbone, inputs = tiny.backbone(family, dtype=dtype), tiny.examples(family)

@@ -6,7 +6,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.tasks import list_tasks
-from encoder_zoo.unknown_names import ELSEWHERE, ENDINGS, RENAMED, explain
+from encoder_zoo.unknown_names import EQUIVALENTS, GENERAL_CLASSES, RENAMED_SUFFIXES, explain
 
 MEANT = {
     "pipeline": "SequenceClassifier.from_preset(...).classify(texts)",
@@ -45,19 +45,19 @@ def test_a_name_like_no_other_is_pythons_own_error():
 
 def test_names_of_other_libraries_are_none_of_ours():
     both = {"Classifier", "MaskedLM", "MaskedLMPreprocessor"}  # also ends of names of one family
-    assert not {*ELSEWHERE, *ENDINGS} & {*ez.__all__} - both
-    for meant in ELSEWHERE.values():
+    assert not {*EQUIVALENTS, *GENERAL_CLASSES} & {*ez.__all__} - both
+    for meant in EQUIVALENTS.values():
         for name in re.findall(r"\b([A-Z]\w+)\.", meant):
             assert name in ez.__all__
-    assert {*ENDINGS.values()} <= {*ez.__all__}
-    assert RENAMED.keys().isdisjoint(ez.__all__)
+    assert {*GENERAL_CLASSES.values()} <= {*ez.__all__}
+    assert RENAMED_SUFFIXES.keys().isdisjoint(ez.__all__)
 
 
 def test_every_head_of_transformers_has_its_task():
     """Of two tasks with one head, the first is the one for which the head was made."""
     heads = {task.record.head: task.__name__ for task in reversed(list_tasks())}
     heads.pop("ForEntityExtraction")  # GLiNER's, which transformers has not
-    assert {end: name for end, name in ENDINGS.items() if end.startswith("For")} == {
+    assert {end: name for end, name in GENERAL_CLASSES.items() if end.startswith("For")} == {
         end: name for end, name in heads.items() if end.startswith("For")
     }
 

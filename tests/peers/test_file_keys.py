@@ -387,7 +387,12 @@ class TestTokenizerConfig:
 def test_every_key_of_sentence_transformers_transformer_is_decided():
     transformer = pytest.importorskip("sentence_transformers.base.modules.transformer")
     cls = transformer.Transformer
-    known = {*theirs._READ, *theirs.OF_ROLES, *theirs.IRRELEVANT, *theirs._OLD_NAMES.values()}
+    known = {
+        *theirs._READ,
+        *theirs.ROLE_FIELDS,
+        *theirs.IRRELEVANT_FIELDS,
+        *theirs._OLD_NAMES.values(),
+    }
     known |= {"processing_kwargs", "tokenizer_name_or_path"}  # refused, as the default tests show
     keys = {p for p in inspect.signature(cls.__init__).parameters if p != "self"}
     assert {*cls.config_keys, *keys} <= known

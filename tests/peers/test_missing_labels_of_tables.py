@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing
 
 pytestmark = pytest.mark.peers
 NAN = float("nan")
@@ -49,7 +49,7 @@ def test_row_count_and_cure(classifier, library, gap):
     left = {"arrow": names["y"], "polars": names["table"], "datasets": names["dataset"]}[library]
     left = left if library == "arrow" else left["label"]
     assert len(left) == 3
-    check_given(left)
+    check_not_missing(left)
 
 
 @pytest.mark.parametrize("gap", GAPS)
@@ -57,7 +57,7 @@ def test_tables_of_labels(gap):
     for library in ("polars", "arrow"):
         table = MADE[library](GAPS[gap]).select(["label"])
         with pytest.raises(ValueError, match=r"^Row 2 .*1 of 4") as error:
-            check_given(table)
+            check_not_missing(table)
         names = {"table": table, "pl": pl, "pc": pc}
         exec(str(error.value).partition("Drop such rows: ")[2], names)
         assert len(names["table"]) == 3

@@ -35,7 +35,7 @@ def test_arguments_go_to_those_that_take_them(checkpoint):
     asked = divided(
         checkpoint, added_tokens=["<x>"], attention_dropout=0.0, sequence_length=8, temperature=3.0
     )
-    assert asked.added_tokens == ["<x>"] and asked.preprocessor is loading.MADE_HERE
+    assert asked.added_tokens == ["<x>"] and asked.preprocessor is loading.CREATE_PREPROCESSOR
     assert asked.backbone == {"attention_dropout": 0.0}
     assert asked.texts == {"sequence_length": 8}
     assert asked.task == {"temperature": 3.0}

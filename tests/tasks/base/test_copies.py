@@ -375,7 +375,7 @@ def test_metrics_are_chosen_as_by_the_first_model(tiny, tmp_path, name, metrics)
     found = by_file(model, tmp_path)
 
     def names(model):
-        return [type(metric).__name__ for metric in model.compiled_with.given]
+        return [type(metric).__name__ for metric in model.task_metrics.given]
 
     assert names(found) == names(model)
     for each in (model, found):

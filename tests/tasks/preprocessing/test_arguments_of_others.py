@@ -6,7 +6,7 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.presets.formats.config import convert_config
-from encoder_zoo.presets.restoring import EXTENDED
+from encoder_zoo.presets.restoring import EXTENDABLE_ARGUMENTS
 from encoder_zoo.tasks.serving.export import FORMATS, OTHER_FILES, get_format
 
 pytestmark = pytest.mark.eager
@@ -65,7 +65,9 @@ def test_every_field_of_config_json_is_checked(tiny, tmp_path, name):
     stored = convert_config(
         {theirs: getattr(backbone, ours) for ours, theirs in family.config_keys.items()}, family
     )
-    free = {n for n in stored if n.endswith("dropout") or n.startswith("rope_")} | EXTENDED
+    free = {
+        n for n in stored if n.endswith("dropout") or n.startswith("rope_")
+    } | EXTENDABLE_ARGUMENTS
     for argument in stored.keys() - free:
         with pytest.raises((ValueError, TypeError), match=argument):
             ez.Backbone.from_preset(tmp_path, **{argument: "another"})

@@ -20,10 +20,10 @@ from encoder_zoo.tasks.classification.class_labels import (
     learn_classes,
 )
 from encoder_zoo.tasks.embedding.pair_columns import convert_scores
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_odd_labels
 from encoder_zoo.tasks.ranking.reranker_preprocessor import convert_pair_scores, list_scores
 from encoder_zoo.tasks.tagging.token_labels import check_tags
-from encoder_zoo.tasks.training.sources import Given
+from encoder_zoo.tasks.training.sources import InputData
 
 NAN = float("nan")
 TEXTS = ["good film", "bad film", "very good", "very bad"]
@@ -278,13 +278,13 @@ def test_how_many_are_tried():
 @pytest.mark.parametrize("x", [TEXTS, PAIRS], ids=["texts", "pairs"])
 def test_the_advice_is_code_that_works(x, y):
     with pytest.raises(ValueError) as error:
-        check_given(y, x)
+        check_not_missing(y, x)
     names = {"x": x, "y": y, "pd": pd}
     if getattr(y, "name", None) or isinstance(y, pd.DataFrame):
         names["table"] = pd.DataFrame({"text": TEXTS, "label": y if y.ndim == 1 else y["label"]})
     exec(str(error.value).partition("Drop such rows: ")[2], names)
     left = names["table"]["label"] if "table" in names else names["y"]
-    assert len(left) == 3 and check_given(left) is left
+    assert len(left) == 3 and check_not_missing(left) is left
     if "table" not in names:
         assert names["x"] == (
             [TEXTS[0], TEXTS[1], TEXTS[3]]
@@ -297,12 +297,12 @@ def test_the_advice_is_code_that_works(x, y):
 def test_the_advice_for_rows_of_labels(rows):
     for y in rows.values():
         with pytest.raises(ValueError) as error:
-            check_given(y, TEXTS)
+            check_not_missing(y, TEXTS)
         table = y.to_frame() if isinstance(y, pd.Series) else y
         names = {"x": TEXTS, "y": y, "pd": pd, "table": table}
         exec(str(error.value).partition("Drop such rows: ")[2], names)
         left = names["table"] if names["table"] is not table else names["y"]
-        assert len(left) == 3 and check_given(left) is left
+        assert len(left) == 3 and check_not_missing(left) is left
 
 
 @pytest.mark.parametrize("context", [contextlib.nullcontext, use_numpy])
@@ -319,7 +319,7 @@ def test_the_advice_for_rows_of_labels(rows):
 def test_tensors_of_every_package(y, context):
     """Other backends than TensorFlow check labels in NumPy, as inside `use_numpy`."""
     with context(), pytest.raises(ValueError, match="Row 2 has no label"):
-        check_given(y)
+        check_not_missing(y)
 
 
 class TestEstimators:
@@ -465,7 +465,9 @@ class TestOddLabels:
 
     def test_fit_logs_them(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
-            build("SequenceClassifier")._adapt(Given.of(TEXTS, ["good ", "good", "bad", "bad"]))
+            build("SequenceClassifier")._adapt(
+                InputData.create(TEXTS, ["good ", "good", "bad", "bad"])
+            )
         assert sum("start or end with spaces" in r.getMessage() for r in caplog.records) == 1
 
 

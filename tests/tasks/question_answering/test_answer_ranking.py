@@ -12,7 +12,7 @@ from encoder_zoo.tasks.question_answering.answer_ranking import (
     find_best_answers,
     insert_null_answers,
 )
-from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, AnswerCandidates
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE_LOGIT, AnswerCandidates
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import QuestionContexts
 
 # Numbers of tokens of the contexts: their windows hold four tokens each.
@@ -62,7 +62,7 @@ def check_best_answers(lengths, n_best, seed):
     first = rng.integers(0, np.maximum(length, 1)[:, None], (count, n))
     last = np.minimum(first + rng.integers(0, 2, (count, n)), length[:, None] - 1)
     score = rng.integers(0, 4, (count, n)).astype("float32")  # many are equal
-    score[(rng.random((count, n)) < 0.3) | (length == 0)[:, None]] = IMPOSSIBLE
+    score[(rng.random((count, n)) < 0.3) | (length == 0)[:, None]] = IMPOSSIBLE_LOGIT
     total, null = rng.normal(size=(2, count)).astype("float32")
     fields = score, first + columns[:, None], last + columns[:, None], total, null
     candidates = AnswerCandidates(*map(xp.constant, fields))
@@ -75,13 +75,13 @@ def check_best_answers(lengths, n_best, seed):
             (2 * (begin[w] + a), 2 * (begin[w] + b) + 1, s)
             for w in rows
             for a, b, s in zip(first[w], last[w], score[w], strict=True)
-            if s > IMPOSSIBLE / 2
+            if s > IMPOSSIBLE_LOGIT / 2
         ]
         expected, everything, nothing = reference(
             spans, total[rows].tolist(), null[rows].tolist(), n_best
         )
         start, end, best, *both, context = (np.asarray(field)[question] for field in found)
-        exists = best > IMPOSSIBLE / 2
+        exists = best > IMPOSSIBLE_LOGIT / 2
         fields = start[exists], end[exists], best[exists]
         assert list(zip(*(field.tolist() for field in fields), strict=True)) == expected
         np.testing.assert_allclose(both, [everything, nothing], rtol=1e-5)

@@ -654,7 +654,7 @@ class TestChunks:
         embedder = ez.TextEmbedder.from_preset(
             "bert_nano_en_uncased_embedder", prompts=prompts, sequence_length=32
         )
-        assert embedder.preprocessor.document_room == 28
+        assert embedder.preprocessor.max_document_tokens == 28
         with pytest.raises(ValueError, match="length is 29.*28"):
             embedder.chunks([self.TEXT], 29)
         colbert = ez.LateInteraction.from_preset("bert_nano_en_uncased", document_length=20)

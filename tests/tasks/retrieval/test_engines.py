@@ -25,7 +25,7 @@ def drawn(count, seed, function="dot"):
 @pytest.fixture(autouse=True)
 def few_compared(monkeypatch):
     """Make graphs worth it among few vectors."""
-    monkeypatch.setattr(engines, "BREADTH", 40)
+    monkeypatch.setattr(engines, "SEARCH_BREADTH", 40)
     monkeypatch.setattr(engines, "SPARE_RESULTS", 4)
 
 

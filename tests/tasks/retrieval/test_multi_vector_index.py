@@ -87,7 +87,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(token_vectors, "VECTOR_BLOCK", 300)
     monkeypatch.setattr(token_vectors, "CACHED", 100)
     monkeypatch.setattr(token_vectors, "ONE_THREAD", 1_000)
-    monkeypatch.setattr(token_vectors, "TOKEN_QUERIES_AT_ONCE", 3)
+    monkeypatch.setattr(token_vectors, "TOKEN_QUERIES_PER_STEP", 3)
 
 
 class TestSearch:

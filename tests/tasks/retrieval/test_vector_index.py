@@ -189,7 +189,7 @@ class TestPrecisions:
 
     def test_binary_orders_the_documents_whose_signs_differ_least(self, monkeypatch):
         monkeypatch.setattr(vectors, "MIN_CANDIDATES", 30)
-        monkeypatch.setattr(vectors, "OVERSAMPLED", 3)
+        monkeypatch.setattr(vectors, "CANDIDATES_PER_RESULT", 3)
         embedder = Embedder(dim=70)
         index = VectorIndex.build(embedder, texts_of(400), "binary")
         queries = [f"query {i}" for i in range(9)]

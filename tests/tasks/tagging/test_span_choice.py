@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from encoder_zoo.tasks.tagging.entities import ScoredSpans
-from encoder_zoo.tasks.tagging.span_decoding import choose, choose_in_graph
+from encoder_zoo.tasks.tagging.span_decoding import choose_spans, choose_spans_in_graph
 
 MODES = [(nested, multi) for nested in (False, True) for multi in (False, True)]
 
@@ -50,12 +50,12 @@ def listed(found):
 
 @pytest.mark.parametrize(("nested", "multi_label"), MODES)
 def test_choice_is_that_of_the_definition(nested, multi_label):
-    graph = tf.function(choose_in_graph, reduce_retracing=True)
+    graph = tf.function(choose_spans_in_graph, reduce_retracing=True)
     for seed, share in enumerate((0.0, 0.02, 0.1, 0.3, 1.0)):
         for ties in (False, True):
             found = candidates(3, 12, 4, 2, share, seed, ties)
             expected = chosen_by_definition(found, nested, multi_label)
-            assert listed(choose(found, nested, multi_label)) == expected
+            assert listed(choose_spans(found, nested, multi_label)) == expected
             assert listed(graph(found, nested, multi_label)) == expected
 
 
@@ -68,10 +68,14 @@ def seconds(function, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize(("nested", "multi_label"), MODES)
-@pytest.mark.parametrize("function", [choose, choose_in_graph])
+@pytest.mark.parametrize("function", [choose_spans, choose_spans_in_graph])
 def test_cost_follows_the_number_of_candidates(function, nested, multi_label, ties):
     # Of one text, all spans of all words with all labels: the worst case.
-    run = tf.function(function, reduce_retracing=True) if function is choose_in_graph else function
+    run = (
+        tf.function(function, reduce_retracing=True)
+        if function is choose_spans_in_graph
+        else function
+    )
     small, large = (candidates(1, words, 6, 2, 1.0, ties=ties) for words in (250, 4000))
     run(candidates(1, 100, 6, 2, 1.0, ties=ties), nested, multi_label)  # a graph is traced
     run(small, nested, multi_label)  # and once more for any size

@@ -17,7 +17,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training import distribution
-from encoder_zoo.tasks.training.sources import Given, make_source
+from encoder_zoo.tasks.training.sources import InputData, make_source
 from encoder_zoo.tasks.training.streams import make_stream
 from encoder_zoo.testing import tiny
 
@@ -141,13 +141,15 @@ def test_batches_of_datasets_are_counted_on_every_backend(task, steps, expected)
     """Operations of NumPy, as on JAX and PyTorch, are not for graphs of `tf.data`."""
     with use_numpy():
         plan = Plan(4, steps_per_epoch=steps)
-        source = make_source(Given.of(dataset(4).batch(3)), plan=plan, maker=task.batch_maker)
+        source = make_source(
+            InputData.create(dataset(4).batch(3)), plan=plan, maker=task.batch_maker
+        )
         assert source.count_examples() == expected
 
 
 @pytest.mark.parametrize("source", ENDLESS)
 def test_endless_sources_without_steps_are_refused(task, source, monkeypatch):
-    monkeypatch.setattr(distribution, "MAX_COUNTING", 0.05)
+    monkeypatch.setattr(distribution, "MAX_COUNTING_SECONDS", 0.05)
     with pytest.raises(ValueError, match="steps_per_epoch"):
         task.fit(ENDLESS[source](), verbose=0)
 
@@ -202,7 +204,7 @@ def test_balanced_weights_count_all_labels(task, source, steps):
         return
     x, *y = SORTED_SOURCES[source]()
     maker = task.batch_maker
-    given = Given.of(make_stream(x, maker), *y)
+    given = InputData.create(make_stream(x, maker), *y)
     data = make_source(given, plan=Plan(2, range(3), False, steps), maker=maker)
     weights = task.objective.weigh_classes(data, "balanced", None).class_weights
     # As in scikit-learn. The third class of the task has no example.

@@ -9,7 +9,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.data import Source
-from encoder_zoo.tasks.training.sources import Given, make_source
+from encoder_zoo.tasks.training.sources import InputData, make_source
 
 TEXTS = ["the cat", "a dog ran", "it sat", "the mat", "a cat sat on it"]
 LABELS = [0, 1, 1, 0, 1]
@@ -17,7 +17,7 @@ PLAN = Plan(batch_size=2, epochs=range(1, 3))
 
 
 def source_of(task, *data, plan=PLAN):
-    return make_source(Given.of(*data), plan=plan, maker=task.batch_maker)
+    return make_source(InputData.create(*data), plan=plan, maker=task.batch_maker)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_source_brings_its_own_data(task):
 
         def _make_epoch_batches(self, seed, start):
             dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2])).batch(1)
-            data = make_source(Given.of(dataset), plan=self.plan, maker=self.maker)
+            data = make_source(InputData.create(dataset), plan=self.plan, maker=self.maker)
             return data.make_batches(seed, start)
 
         def read_in_order(self):
