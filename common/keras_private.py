@@ -251,7 +251,7 @@ def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held
     return tuple(map(_Held, found))
 
 
-def _is_held(given: tuple) -> bool:
+def _has_variables(given: tuple) -> bool:
     """Return whether the state contains variables. For the first step, Keras passes values."""
     return isinstance(given[0], _Held)
 
@@ -348,7 +348,7 @@ def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Call
 
     def function(given, iterator):
         data = next(iterator)
-        held = given if _is_held(given) else _select_variables(model, parts)
+        held = given if _has_variables(given) else _select_variables(model, parts)
         with get_weights_lock(model).exclusive(trains):  # reuses the memory of the state
             logs, state = compiled(_read_values(held), data)
             for part, values in zip(held, state, strict=True):
@@ -367,7 +367,7 @@ def _predict_function_on_jax(model: keras.Model) -> Callable:
 
     def function(given, iterator):
         data = next(iterator)
-        held = given if _is_held(given) else _select_variables(model, WEIGHT_LISTS)
+        held = given if _has_variables(given) else _select_variables(model, WEIGHT_LISTS)
         with get_weights_lock(model).shared():
             return step(_read_values(held), data)[0], held
 

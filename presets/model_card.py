@@ -60,16 +60,16 @@ class Usage(NamedTuple):
 
     Attributes:
         pipeline: String. The name of the task on the hub.
-        our_class: String. The class name in this package.
+        class_name: String. The class name in this package.
         library: The `Library` that can also open the preset.
-        their_class: String. The class name in the other library.
+        library_class_name: String. The class name in the other library.
         example: String. Example call with raw text, or "" to omit it. Defaults to "".
     """
 
     pipeline: str
-    our_class: str
+    class_name: str
     library: Library
-    their_class: str
+    library_class_name: str
     example: str = ""
 
 
@@ -217,14 +217,14 @@ def _describe_usage(name: str, description: Description) -> str:
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
     code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"
-    theirs = code.format(cls=usage.their_class, name=escape_python(repository or name))
+    theirs = code.format(cls=usage.library_class_name, name=escape_python(repository or name))
     example = f"\n{usage.example}" if usage.example else ""
     return f"""With encoder_zoo, on Keras 3:
 
 ```python
 import encoder_zoo as ez
 
-model = ez.{usage.our_class}.from_preset({escape_python(source)}){note}{example}
+model = ez.{usage.class_name}.from_preset({escape_python(source)}){note}{example}
 ```
 
 With {usage.library.name}, on {usage.library.platform}:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from encoder_zoo.common.validation import FilePath, validate_arguments
 from encoder_zoo.common.wording import find_close_names, suggest_names
 
-BUNDLED = pathlib.Path(__file__).parent / "data"
-KNOWN = BUNDLED / "known"
+BUNDLED_FOLDER = pathlib.Path(__file__).parent / "data"
+KNOWN_FOLDER = BUNDLED_FOLDER / "known"
 
 # organisation/name[@revision], as allowed on the hub.
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
@@ -118,7 +118,7 @@ def list_presets() -> PresetTable:
     rows = []
     for name, entry in _read_entries().items():
         row = PresetInfo(name, **{field: v for field, v in entry.items() if field != "embedding"})
-        if row.source != "bundled" or (BUNDLED / row.name / "config.json").exists():
+        if row.source != "bundled" or (BUNDLED_FOLDER / row.name / "config.json").exists():
             rows.append(row)
     rows.sort(key=lambda row: (row.source != "bundled", row.family, row.parameters))
     return PresetTable(rows)
@@ -127,7 +127,7 @@ def list_presets() -> PresetTable:
 @functools.cache
 def _read_entries() -> dict[str, dict]:
     """Read all entries as a dict {name: entry}. The result is cached and must not be modified."""
-    paths = sorted(KNOWN.glob("*.json"))
+    paths = sorted(KNOWN_FOLDER.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
@@ -192,8 +192,8 @@ def resolve(
 
     presets = {row.name: row for row in list_presets()}
     name = os.fspath(source)
-    if (BUNDLED / name / "config.json").is_file() and os.path.basename(name) == name:
-        return BUNDLED / name
+    if (BUNDLED_FOLDER / name / "config.json").is_file() and os.path.basename(name) == name:
+        return BUNDLED_FOLDER / name
     if _read_entries().get(name, {}).get("source") == "bundled":
         raise ValueError(
             f"The preset {name!r} is not part of the wheel, only of the repository. Install from a "

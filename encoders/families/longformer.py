@@ -28,7 +28,7 @@ from encoder_zoo.encoders.positions import (
     take_positions,
 )
 
-SLOTS = 64  # global tokens of an example up to which the cost is O(L)
+MAX_LINEAR_GLOBAL_TOKENS = 64  # global tokens of an example up to which the cost is O(L)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -272,10 +272,10 @@ def _add_global(global_mask, attention_mask: AttentionMask) -> dict:
     length = ops.shape(global_mask)[1]
     keys = ops.cast(global_mask, "bool") & attention_mask.real
     positions = ops.where(keys, ops.arange(length, dtype="int32"), length)
-    positions = ops.sort(positions, axis=1)[:, :SLOTS]
+    positions = ops.sort(positions, axis=1)[:, :MAX_LINEAR_GLOBAL_TOKENS]
     mask = dataclasses.replace(attention_mask, global_keys=keys, global_positions=positions)
     most = ops.max(ops.sum(ops.cast(keys, "int32"), axis=1))
-    return {"attention_mask": mask, "has_few_global": most <= SLOTS}
+    return {"attention_mask": mask, "has_few_global": most <= MAX_LINEAR_GLOBAL_TOKENS}
 
 
 def _set_global(head: str, global_tokens: str, **changes: object) -> Head:

@@ -272,7 +272,7 @@ COMMENT = re.compile(r"# [\w.]+ ?=|#[\w.]+ =|#[\w.]+=\S*$")
 # First columns to skip in CoNLL-U rows: "1-2" for contractions like "don't", followed by rows for
 # "do" and "n't", and "3.1" for omitted words. In GermEval files, "#" in this column starts a
 # comment.
-NO_WORD = re.compile(r"\d+[-.]\d+|#")
+NOT_A_WORD = re.compile(r"\d+[-.]\d+|#")
 
 
 @validate_arguments
@@ -326,7 +326,7 @@ def read_conll(
         if not line.strip() or cells[0] == DOCUMENT_START:
             sentences.append([])
             before = before if column < 0 else None
-        elif is_comment or (word_column == 1 and "\t" in line and NO_WORD.fullmatch(cells[0])):
+        elif is_comment or (word_column == 1 and "\t" in line and NOT_A_WORD.fullmatch(cells[0])):
             continue
         else:
             sentences[-1].append(_read_cells(f"{path.name}, line {number}", cells, columns))
@@ -423,7 +423,7 @@ def _check_columns(
 
 def _is_numbered(words: list[str]) -> bool:
     """Return whether words are consecutive integers from 0 or 1, as in index columns."""
-    numbers = [word for word in words if not NO_WORD.fullmatch(word)]
+    numbers = [word for word in words if not NOT_A_WORD.fullmatch(word)]
     return bool(numbers) and any(
         numbers == [str(i) for i in range(first, first + len(numbers))] for first in (0, 1)
     )

@@ -206,7 +206,7 @@ class Run:
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
             files.check_unchanged()
             write_signed(folder / BULK_NAME, found)
-        _check_same(folder, found, settings)
+        _check_settings(folder, found, settings)
         schema = _check_schema(folder, found, len(paths))
         identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return cls(
@@ -295,7 +295,7 @@ def _check_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Sche
     raise ValueError(f"{folder / BULK_NAME} is damaged. Write to another folder.")
 
 
-def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:
+def _check_settings(folder: pathlib.Path, found: dict, settings: dict) -> None:
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(

@@ -80,7 +80,9 @@ def save_for_keras_hub(
             labels = tuple(model.labels or ())
             head = {"labels": model.labels, "problem_type": model.problem_type}
             settings = {**settings, "head": head}
-    usage = about.usage._replace(library=KERAS_HUB_LIBRARY, their_class=type(parts[0]).__name__)
+    usage = about.usage._replace(
+        library=KERAS_HUB_LIBRARY, library_class_name=type(parts[0]).__name__
+    )
     dtype = parts[0].dtype_policy.variable_dtype
     about = about._replace(usage=usage, labels=labels, dtype=dtype)
     with replace_preset(folder, settings, about) as new:

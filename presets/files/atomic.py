@@ -157,7 +157,7 @@ def replace_file(
         os.replace(folder / target.name, target)
 
 
-def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
+def remove_saved_files(folder: str | os.PathLike, kind: Kind) -> None:
     """Delete all files listed in the folder manifest, and empty folders.
 
     Modified files are kept with a warning. Links are kept. A folder without a manifest of this kind

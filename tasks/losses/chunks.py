@@ -67,7 +67,7 @@ def recompute_in_chunks(
             vectors = call(_trim_padding(part) if trims else part, True)
         return vectors, [scope.get_current_value(state) for state in draws]
 
-    every_part = _run_in_loops if on_tensorflow else _scan_chunks
+    every_part = _loop_over_chunks if on_tensorflow else _scan_chunks
     vectors, states = every_part(run, parts, [ops.copy(state) for state in draws], learning)
     for state, value in zip(draws, states, strict=True):
         state.assign(value)
@@ -136,7 +136,7 @@ def _scan_chunks(run: Callable, parts: dict, states: list, learning: list) -> tu
 SEQUENTIAL_LOOP = {"parallel_iterations": 1}
 
 
-def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
+def _loop_over_chunks(run: Callable, parts: dict, states: list, learning: list) -> tuple:
     """Compute the vectors of all chunks, (P, S, ...), and the last states, on TensorFlow."""
     number = _number(parts)
 

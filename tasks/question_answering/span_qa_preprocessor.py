@@ -34,7 +34,7 @@ from encoder_zoo.tasks.question_answering.answers import (
 
 # A question that leaves less than this for the context is too long.
 DOC_STRIDE = 128
-MIN_CONTEXT = 8
+MIN_CONTEXT_TOKENS = 8
 
 
 class QuestionContexts(NamedTuple):
@@ -143,7 +143,7 @@ class SpanQAPreprocessor(Preprocessor):
     def _limit_rows(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
         if self._longest_question < 1:
-            least = self._specials + 1 + MIN_CONTEXT
+            least = self._specials + 1 + MIN_CONTEXT_TOKENS
             raise ValueError(
                 f"`sequence_length` or `window_length` is {self.max_sequence_length}, but a "
                 f"question and its context need at least {least} tokens. Pass a larger value."
@@ -180,7 +180,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     @property
     def _longest_question(self) -> int:
-        return self.max_sequence_length - self._specials - MIN_CONTEXT
+        return self.max_sequence_length - self._specials - MIN_CONTEXT_TOKENS
 
     def make_examples(self, contexts: QuestionContexts) -> dict:
         """Create an example per window, with the question and a part of the context."""

@@ -321,7 +321,7 @@ class BackupFolder:
         """Delete backups that are not in `kept`, and incomplete backups."""
         for path in self._list_folders():
             if path not in kept:
-                atomic.remove_written(path, BACKUP_KIND)
+                atomic.remove_saved_files(path, BACKUP_KIND)
         atomic.remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:

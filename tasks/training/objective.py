@@ -61,7 +61,7 @@ METRIC_KINDS = {
     for cls in vars(metrics).values()
     if isinstance(cls, type) and issubclass(cls, metrics.Metric)
 }
-OF_CLASSES = (
+CLASSIFICATION_METRICS = (
     *(*SPARSE, *CLASS_INDEX_METRICS, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
     *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
     *(metrics.Precision, metrics.Recall, metrics.PrecisionAtRecall, metrics.RecallAtPrecision),
@@ -390,7 +390,7 @@ class Objective:
     def _check_metric(self, metric: metrics.Metric) -> None:
         """Raise a ValueError if a Keras metric does not match the task's outputs."""
         name = type(metric).__name__
-        if self.activation == "linear" and isinstance(metric, OF_CLASSES):
+        if self.activation == "linear" and isinstance(metric, CLASSIFICATION_METRICS):
             raise _make_class_metric_error(name)
         if isinstance(metric, WHOLE_BATCH_METRICS) and metric.axis != 0:
             raise ValueError(

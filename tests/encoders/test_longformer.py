@@ -66,7 +66,7 @@ def attention_by_loop(layer: LongformerAttention, x, real, is_global, reach) -> 
 def test_attention_is_that_of_a_loop(request, monkeypatch, is_long, slots):
     if is_long:
         request.getfixturevalue("in_parts")
-    monkeypatch.setattr(longformer, "SLOTS", slots)
+    monkeypatch.setattr(longformer, "MAX_LINEAR_GLOBAL_TOKENS", slots)
     backbone, ids = made(), np.ones((2, LENGTH), "int32")
     inputs = {"token_ids": ids, "padding_mask": REAL, "global_mask": GLOBAL}
     layer = backbone.blocks[0].attention
@@ -93,7 +93,7 @@ def test_gradients_of_parts_are_those_of_all_pairs(request, monkeypatch, slots):
     inputs |= {"global_mask": GLOBAL, "text_starts": starts}
     inputs = {name: tf.constant(value) for name, value in inputs.items()}
     backbone = made(attention_window=[4, 2])
-    monkeypatch.setattr(longformer, "SLOTS", slots)
+    monkeypatch.setattr(longformer, "MAX_LINEAR_GLOBAL_TOKENS", slots)
 
     def compute():
         specs = {n: tf.TensorSpec([None, None], v.dtype) for n, v in inputs.items()}

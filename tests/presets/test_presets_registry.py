@@ -10,7 +10,7 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES
 from encoder_zoo.presets import registry
-from encoder_zoo.presets.registry import BUNDLED, KNOWN, resolve
+from encoder_zoo.presets.registry import BUNDLED_FOLDER, KNOWN_FOLDER, resolve
 
 
 def test_the_table_prints_one_aligned_line_for_each_preset():
@@ -68,7 +68,7 @@ def test_parameters_are_those_of_the_backbone(name, cls, sizes, embedding_dim):
     assert cls(*sizes, **arguments).count_params() == parameters
 
 
-@pytest.mark.parametrize("path", sorted(KNOWN.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(KNOWN_FOLDER.glob("*.json")), ids=lambda path: path.stem)
 def test_every_entry_is_complete(path):
     entry = json.loads(path.read_text())
     entry.pop("embedding", None)  # see `get_listed_settings`
@@ -114,7 +114,7 @@ def test_a_file_is_no_preset(tmp_path):
 
 
 def test_bundled_presets_are_in_the_table():
-    bundled = {path.parent.name for path in BUNDLED.glob("*/config.json")}
+    bundled = {path.parent.name for path in BUNDLED_FOLDER.glob("*/config.json")}
     assert bundled == {row.name for row in ez.list_presets() if row.source == "bundled"}
 
 
@@ -123,12 +123,12 @@ def test_the_docs_give_figures_that_a_bundled_preset_s_card_gives(name):
     page = (ROOT / "docs" / "pages" / "topics" / "presets.md").read_text("utf-8")
     [line] = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
     figures = re.findall(r"\d+\.\d %", line)
-    card = (BUNDLED / name / "README.md").read_text("utf-8")
+    card = (BUNDLED_FOLDER / name / "README.md").read_text("utf-8")
     assert figures and [figure for figure in figures if figure not in card] == []
 
 
 def test_a_preset_that_the_wheel_leaves_out_is_said_to_be_in_the_repository(monkeypatch, tmp_path):
-    monkeypatch.setattr(registry, "BUNDLED", tmp_path)
+    monkeypatch.setattr(registry, "BUNDLED_FOLDER", tmp_path)
     assert "roberta_nano_en" not in [row.name for row in registry.list_presets()]
     with pytest.raises(ValueError, match=r"wheel.*presets/data/rob"):
         registry.resolve("roberta_nano_en")
