@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.byte_bpe import make_bpe_model
+from encoder_zoo.encoders.tokenizers import BERTWEET
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, append_tokens, check_count
-from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model
+from encoder_zoo.encoders.tokenizers.spelling import Spelling, strip_texts
+from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model, make_bpe_model
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
 
 CONTINUED = "@@"  # suffix for tokens that do not end a word
@@ -48,7 +48,13 @@ class BertweetTokenizer(Tokenizer):
         (['hi', 'h@@', 'o'], [0, 3, 4])
     """
 
-    lstrip_mask = False
+    kind = BERTWEET
+    spelling = Spelling(
+        lambda token: f"{token} ".removesuffix(f"{CONTINUED} "),
+        starts_word=lambda token: False,  # tokens only indicate where a word ends
+        ends_word=lambda token: not token.endswith(CONTINUED),
+        clean_up=strip_texts,
+    )
 
     def __init__(self, vocabulary: Sequence[str], merges: Sequence[str], **options):
         super().__init__(vocabulary, **options)
@@ -57,25 +63,10 @@ class BertweetTokenizer(Tokenizer):
         _check_merges(merges)
         self._merges = list(merges)
 
-    def list_spellings(self) -> list[str]:
-        """Return the text for each id, with a space after each token that ends a word."""
-        return [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
-
     @property
     def merges(self) -> list[str]:
         """The merged symbol pairs, in the order in which they were learned."""
         return list(self._merges)
-
-    def starts_word(self, token: str) -> bool:
-        """Return False, since tokens only indicate where a word ends. See `ends_word`."""
-        return False
-
-    def ends_word(self, token: str) -> bool:
-        """Return whether a token is the last one in a word."""
-        return not token.endswith(CONTINUED)
-
-    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
-        return xp.strings.strip(texts)
 
     def _list_symbols(self) -> list[str]:
         """Return all symbols in merges, and all characters with and without a word end."""
@@ -95,14 +86,12 @@ class BertweetTokenizer(Tokenizer):
         ]
         ids = [tokens.get(name, self.unknown_token_id) for name in (" 0", *names)]
         numbers = {symbol: i for i, symbol in enumerate((" 0", *symbols))}  # words contain no space
-        model = make_bpe_model(numbers, self._merges, " 0")
-        model |= {"end_of_word_suffix": WORD_END, "continuing_subword_prefix": None}
-        return Model(model, ids)
+        settings = {"unk_token": " 0", "end_of_word_suffix": WORD_END}
+        return Model(make_bpe_model(numbers, self._merges, **settings), ids)
 
     def _make_steps(self) -> dict:
         """Return the steps, which cannot be stored in tokenizer.json together with the model."""
-        words = {"pre_tokenizer": TWEET_WORDS}
-        return {**dict.fromkeys(("normalizer", "post_processor", "decoder")), **words}
+        return {"normalizer": None, "pre_tokenizer": TWEET_WORDS, "decoder": None}
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -150,11 +139,8 @@ class BertweetTokenizer(Tokenizer):
                 f"the files of a {type(self).__name__} cannot store other values."
             )
         settings = {
-            "tokenizer_class": "BertweetTokenizer",
-            "normalization": False,
+            **self._make_settings(),
             **self._make_special_token_settings(),
-            "bos_token": self.start_token,
-            "eos_token": self.end_token,
             "added_tokens_decoder": {
                 str(token["id"]): {name: value for name, value in token.items() if name != "id"}
                 for token in self._list_added_tokens()

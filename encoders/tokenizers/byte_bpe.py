@@ -12,8 +12,8 @@ from typing import ClassVar
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decode_text, describe_mismatch
+from encoder_zoo.encoders.tokenizers import BYTE_BPE, LLAMA_BPE, MODERN_BPE
 from encoder_zoo.encoders.tokenizers.files.reading import (
-    SPECIAL_TOKENS,
     TokenizerFiles,
     check_merges,
     check_vocabulary,
@@ -22,8 +22,9 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     parse_merges,
     read_merges,
 )
-from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, Model, make_split_step
-from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer, format_json
+from encoder_zoo.encoders.tokenizers.spelling import Spelling
+from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, make_bpe_model, make_split_step
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -62,7 +63,10 @@ class RobertaTokenizer(Tokenizer):
         (['Ġhi', 'Ġhi', '!'], [0, 3, 5])
     """
 
-    lstrip_mask = True
+    kind = BYTE_BPE
+    spelling = Spelling(get_token_bytes, starts_word=lambda token: token.startswith("Ġ"))
+    normalizer: ClassVar[str | None] = None
+    trims_spans: ClassVar[bool] = True
 
     @validate_arguments
     def __init__(
@@ -87,10 +91,6 @@ class RobertaTokenizer(Tokenizer):
         self._merges = list(merges)
         check_merges(merges, vocabulary)
 
-    def list_spellings(self) -> list[bytes]:
-        """Return the text for each id."""
-        return [get_token_bytes(token) for token in self.get_vocabulary()]
-
     @property
     def vocabulary(self) -> dict[str, int]:
         """A dict {token: id} for all tokens in the model."""
@@ -106,15 +106,7 @@ class RobertaTokenizer(Tokenizer):
         """The merged token pairs, in the order in which they were learned."""
         return list(self._merges)
 
-    def starts_word(self, token: str) -> bool:
-        """Return whether a token starts a word after a space."""
-        return token.startswith("Ġ")
-
     # -- files -------------------------------------------------------------------------------------
-
-    normalizer: ClassVar[str | None] = None
-    trims_spans: ClassVar[bool] = True
-    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
 
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> RobertaTokenizer:
@@ -158,29 +150,17 @@ class RobertaTokenizer(Tokenizer):
             "merges.txt": "".join(f"{line}\n" for line in lines),
         }
 
-    def _make_settings(self) -> dict:
-        return {
-            "tokenizer_class": "RobertaTokenizer",
-            "add_prefix_space": self.add_prefix_space,
-            "trim_offsets": self.trim_offsets,
-        }
-
     def _make_steps(self) -> dict:
         return {
             "normalizer": self.normalizer and {"type": self.normalizer},
             "pre_tokenizer": self._make_byte_level(),
-            "post_processor": self._make_template(),
             "decoder": self._make_byte_level(),
         }
 
     def _make_model(self) -> dict:
         unknown = self.unknown_token if self.unknown_bytes else None
-        return make_bpe_model(self.vocabulary, self.merges, unknown)
-
-    def _make_text_model(self) -> Model:
-        made = super()._make_text_model()
-        made.settings["unk_token"] = self.unknown_token  # for bytes without a token
-        return made
+        affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+        return make_bpe_model(self.vocabulary, self._merges, unk_token=unknown, **affixes)
 
     def _make_byte_level(self) -> dict:
         """Return a ByteLevel step. If used as a post-processor, this step trims spans."""
@@ -191,13 +171,11 @@ class RobertaTokenizer(Tokenizer):
             "use_regex": True,
         }
 
-    def _make_template(self) -> dict:
+    def _make_post_processor(self) -> dict:
         is_usual = self.pair_separators == 2 and not self.post_processor
         if self.uses_segments or not (is_usual and self.trims_spans):
-            template = super()._make_template()
-            if not self.trim_offsets:
-                return template
-            return {"type": "Sequence", "processors": [self._make_byte_level(), template]}
+            trims = [self._make_byte_level()] if self.trim_offsets else []
+            return super()._make_post_processor(trims)
         return {
             "type": "RobertaProcessing",
             "sep": [self.end_token, self.end_token_id],
@@ -205,39 +183,6 @@ class RobertaTokenizer(Tokenizer):
             "trim_offsets": self.trim_offsets,
             "add_prefix_space": self.add_prefix_space,
         }
-
-
-def make_bpe_model(
-    vocabulary: Mapping[str, int],
-    merges: Sequence[str],
-    unknown: str | None = None,
-    affix: str | None = "",
-    fuse_unk: bool = False,
-    byte_fallback: bool = False,
-) -> dict:
-    """Return a BPE model in the format used for tokenizer.json.
-
-    Args:
-        vocabulary: Dict mapping tokens to ids.
-        merges: List of "a b" pairs, in order.
-        unknown: Optional string. The unknown token.
-        affix: Optional string. Prefix and suffix for subwords. Use "" or None to disable. Defaults
-            to "".
-        fuse_unk: Boolean. Whether to fuse consecutive unknown tokens. Defaults to False.
-        byte_fallback: Boolean. Whether to convert unknown characters to bytes. Defaults to False.
-    """
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": unknown,
-        "continuing_subword_prefix": affix,
-        "end_of_word_suffix": affix,
-        "fuse_unk": fuse_unk,
-        "byte_fallback": byte_fallback,
-        "ignore_merges": False,
-        "vocab": vocabulary,
-        "merges": [merge.split(" ") for merge in merges],
-    }
 
 
 def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
@@ -268,13 +213,9 @@ class ModernBertTokenizer(RobertaTokenizer):
         (True, '  ')
     """
 
+    kind = MODERN_BPE
     normalizer = "NFC"
     trims_spans = False
-    defaults: ClassVar = BERT_DEFAULTS
-    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = Tokenizer.special_token_names
-
-    def _make_settings(self) -> dict:
-        return {"add_prefix_space": self.add_prefix_space, **self._make_generic_settings()}
 
 
 @serializable
@@ -298,15 +239,8 @@ class EuroBertTokenizer(RobertaTokenizer):
         ['3', '4', '5', '12', '1', '2']
     """
 
+    kind = LLAMA_BPE
     trims_spans = False
-    defaults: ClassVar = {
-        "start_token": "<|begin_of_text|>",
-        "end_token": "<|end_of_text|>",
-        "pad_token": "<|end_of_text|>",
-        "mask_token": "<|mask|>",
-        "unknown_token": "<|end_of_text|>",
-        "pair_separators": 1,
-    }
 
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> EuroBertTokenizer:
@@ -319,9 +253,6 @@ class EuroBertTokenizer(RobertaTokenizer):
 
     def _make_vocabulary_files(self) -> dict[str, str]:
         return {}
-
-    def _make_settings(self) -> dict:
-        return self._make_generic_settings()
 
     def _make_steps(self) -> dict:
         steps = super()._make_steps()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
+from encoder_zoo.encoders.tokenizers import ESM_RESIDUES
 from encoder_zoo.encoders.tokenizers.files.vocab_txt import check_lines, write_vocabulary
-from encoder_zoo.encoders.tokenizers.steps import Model, make_split_step
+from encoder_zoo.encoders.tokenizers.steps import make_split_step
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
@@ -39,14 +38,13 @@ class EsmTokenizer(Tokenizer):
         [[7, 6, 5, 6], [7, 6, 3]]
     """
 
-    lstrip_mask = False
-    special_token_names = SPECIAL_TOKENS
-    defaults: ClassVar = {"start_token": "<cls>", "end_token": "<eos>", "pair_separators": 1}
+    kind = ESM_RESIDUES
 
     @validate_arguments
     def __init__(self, vocabulary: Sequence[str], **options):
         check_lines(vocabulary)
         super().__init__(vocabulary, **options)
+        self.hidden_ids = self.special_token_ids[:5]
 
     def _make_steps(self) -> dict:
         residues = {token for token in self.vocabulary if token} - {*self.special_tokens}
@@ -59,16 +57,7 @@ class EsmTokenizer(Tokenizer):
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": words},
         }
 
-    def _make_text_model(self) -> Model:
-        """Return a model in which special tokens have names that cannot occur in texts."""
-        model, special = self._make_model(), {*self.special_tokens}
-        ids = {f" {t}" if t in special else t: i for t, i in model["vocab"].items()}
-        return Model({**model, "unk_token": f" {self.unknown_token}", "vocab": ids})
-
     # -- files -------------------------------------------------------------------------------------
 
     def _make_vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": write_vocabulary(self.vocabulary)}
-
-    def _make_settings(self) -> dict:
-        return {"tokenizer_class": "EsmTokenizer"}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import get_argument_defaults
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.encoders.tokenizers import GEMMA_BPE
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import merge_scores, read_bpe_model
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.spelling import Spelling
 from encoder_zoo.encoders.tokenizers.steps import KEPT_WORDS, REPLACED_SPACE, SPACE
-
-if TYPE_CHECKING:
-    from encoder_zoo.common.lazy import xp
 
 
 @serializable
@@ -42,9 +40,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         [[6, 8], [5, 8, 7]]
     """
 
-    model_file = "tokenizer.json"
-    defaults: ClassVar = {"start_token": "<bos>", "end_token": "<eos>", "pair_separators": 1}
-    lstrip_mask = False
+    kind = GEMMA_BPE
 
     @validate_arguments
     def __init__(
@@ -63,6 +59,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
             remove_extra_whitespaces=False,
             **options,
         )
+        self.spelling = self.spelling._replace(clean_up=Spelling().clean_up)
 
     def get_config(self) -> dict:
         """Return the constructor arguments, except for arguments with fixed values."""
@@ -79,9 +76,6 @@ class GemmaTokenizer(SentencePieceTokenizer):
         tokens, merges, _ = read_bpe_model(files, roles)
         byte_fallback = bool(files.get_part("model").get("byte_fallback"))
         return cls(tokens, merges, byte_fallback, **options)
-
-    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
-        return texts
 
     def _list_normalizers(self) -> list[dict]:
         return [REPLACED_SPACE]

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import functools
-import itertools
 import json
-import re
-from collections.abc import Callable
 
 from encoder_zoo.common.configuration import get_argument_defaults
-from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.reading import convert_read_errors
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import quote
+from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.comparison import compare_processors
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
     check_count,
     check_vocabulary,
-    get_token_bytes,
     sort_tokens_by_id,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
-from encoder_zoo.encoders.tokenizers.library import make_decoder, parse_steps
-from encoder_zoo.encoders.tokenizers.steps import (
-    BYTE_TOKENS,
-    SEQUENCES,
-    flatten_steps,
-    get_model_type,
-)
+from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer, parse_steps
+from encoder_zoo.encoders.tokenizers.spelling import Spelling, read_decoder
+from encoder_zoo.encoders.tokenizers.steps import flatten_steps, get_model_type, list_trimming_steps
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 FILE = "tokenizer.json"
-BEFORE = "\ue000"  # placed before a token to get its text
 
 
 @serializable
@@ -67,7 +56,7 @@ class GenericTokenizer(Tokenizer):
         [[5, 1, 6]]
     """
 
-    lstrip_mask = False
+    kind = ANY_STEPS
 
     @validate_arguments
     def __init__(self, tokenizer_json: str, **options):
@@ -76,11 +65,9 @@ class GenericTokenizer(Tokenizer):
         roles = {arguments[name] for name in SPECIAL_TOKENS}
         with convert_read_errors(FILE):
             self._file = parse_steps(tokenizer_json)
-            self._model_of_file = {
-                "type": get_model_type(self._file["model"]),
-                **self._file["model"],
-            }
-            if dropout := self._model_of_file.get("dropout"):
+            model = self._file["model"]
+            model.setdefault("type", get_model_type(model))
+            if dropout := model.get("dropout"):
                 raise ValueError(
                     f"model.dropout is {quote(dropout)}, so the ids would be random. Set it to 0."
                 )
@@ -90,7 +77,7 @@ class GenericTokenizer(Tokenizer):
             tokens = sort_tokens_by_id(self._make_vocabulary(roles))
         super().__init__(tokens, **{"added_tokens": others, **options})
         with convert_read_errors(FILE):
-            self._engines["library"] = self._make_library()
+            self._get_engine("library", LibraryTokenizer)
 
     def get_config(self) -> dict:
         """Return the constructor arguments, except for the vocabulary in the file."""
@@ -98,7 +85,7 @@ class GenericTokenizer(Tokenizer):
 
     def _make_vocabulary(self, roles: set[str]) -> dict[str, int]:
         """Return {token: id} for tokens in the model, and for added tokens with a role."""
-        vocabulary = self._model_of_file["vocab"]
+        vocabulary = self._file["model"]["vocab"]
         if isinstance(vocabulary, list):  # tokens with scores
             check_count(len(vocabulary), "model.vocab")
             vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
@@ -130,82 +117,25 @@ class GenericTokenizer(Tokenizer):
             return tokenizer
 
     @functools.cached_property
-    def _has_graph(self) -> bool:
-        """Return whether all steps are supported by TensorFlow operations."""
-        with contextlib.suppress(ValueError):
-            return self.graph is not None
-        return False
-
-    def _runs_in_graph(self, texts: xp.Tensor) -> bool:
-        needs_graph = xp.is_symbolic_tensor(texts)
-        return super()._runs_in_graph(texts) and (needs_graph or self._has_graph)
+    def spelling(self) -> Spelling:
+        """Spelling of the tokens, as in the decoder."""
+        return read_decoder(self._file.get("decoder") or {})
 
     def _make_steps(self) -> dict:
-        steps = {part: self._file.get(part) for part in (*SEQUENCES, "decoder")}
-        template = read_template(steps["post_processor"] or {}, "post_processor")
-        if template != self.template:
-            processors = flatten_steps(steps["post_processor"], "post_processor")
-            trims = [
-                {"type": "ByteLevel", "use_regex": True, "trim_offsets": True}
-                | {"add_prefix_space": step["add_prefix_space"]}
-                for step in processors
-                if step.get("trim_offsets")
-            ]
-            processors = [*trims, self._make_template()]
-            steps["post_processor"] = {"type": "Sequence", "processors": processors}
-        return steps
+        return {part: self._file.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}
+
+    def _make_post_processor(self) -> dict:
+        given = self._file.get("post_processor")
+        if read_template(given or {}, "post_processor") == self.template:
+            return given
+        trims = list_trimming_steps(flatten_steps(given, "post_processor"))
+        return super()._make_post_processor(trims)
 
     def _make_model(self) -> dict:
-        return copy.deepcopy(self._model_of_file)
+        return self._file["model"]
 
     def make_special_entries(self) -> list[dict]:
         """Return entries for special tokens in tokenizer.json, with options."""
         return [
             {**e, **self._entries.get(e["content"], {})} for e in super().make_special_entries()
         ]
-
-    @property
-    def _decoders(self) -> list[dict]:
-        """The decoder steps in the file."""
-        decoder = self._file.get("decoder") or {}
-        return [step for step in decoder.get("decoders", [decoder]) if step]
-
-    @functools.cached_property
-    def _decode(self) -> Callable[[list[str]], str]:
-        """Return a function that joins tokens to a text with the decoder steps before "Fuse"."""
-        steps = itertools.takewhile(lambda step: step["type"] != "Fuse", self._decoders)
-        return make_decoder([*steps]) if self._decoders else " ".join
-
-    def _get_text(self, token: str) -> bytes:
-        """Return the text that the decoder produces for a token inside a text."""
-        decoders = {step["type"]: step for step in self._decoders}
-        if "ByteLevel" in decoders:
-            return get_token_bytes(token)
-        if "ByteFallback" in decoders and token in BYTE_TOKENS:
-            return bytes([BYTE_TOKENS.index(token)])
-        if suffix := decoders.get("BPEDecoder", {}).get("suffix"):
-            is_end = token.endswith(suffix)
-            return (f"{token.removesuffix(suffix)} " if is_end else token).encode()
-        return self._decode([BEFORE, token]).removeprefix(BEFORE).encode()
-
-    def list_spellings(self) -> list[bytes]:
-        """Return the text for each id."""
-        return [self._get_text(token) for token in self.get_vocabulary()]
-
-    def starts_word(self, token: str) -> bool:
-        """Return whether a token starts a word."""
-        return self._get_text(token).startswith(b" ")
-
-    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
-        types = [step["type"] for step in self._decoders]
-        if "Fuse" not in types:
-            return xp.strings.strip(texts)
-        for step in self._decoders[types.index("Fuse") + 1 :]:
-            if step["type"] == "Strip":
-                content = re.escape(step["content"])
-                for end in (
-                    f"^({content}){{0,{step['start']}}}",
-                    f"({content}){{0,{step['stop']}}}$",
-                ):
-                    texts = xp.strings.regex_replace(texts, end, "")
-        return texts

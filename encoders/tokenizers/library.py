@@ -16,7 +16,7 @@ import numpy as np
 from encoder_zoo.common.lazy import LazyModule, xp
 from encoder_zoo.common.reading import convert_read_errors, parse_json, read_field
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, flatten_steps
+from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, flatten_steps, list_trimming_steps
 
 if TYPE_CHECKING:
     import tokenizers
@@ -113,8 +113,7 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
     content |= {"decoder": None, "model": {**model.settings, "vocab": vocabulary}}
     for part in ("normalizer", "pre_tokenizer"):
         content[part] = {"type": "Sequence", SEQUENCES[part]: getattr(steps, part)}
-    trim = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
-    trims = [{**trim, "add_prefix_space": prefix} for prefix in steps.trims]
+    trims = list_trimming_steps(steps.post_processor)
     content["post_processor"] = {"type": "Sequence", "processors": trims}
     made = tokenizers.Tokenizer.from_str(json.dumps(content))
     options = ({n: v for n, v in token.items() if n != "id"} for token in steps.tokens_in_texts)

@@ -8,11 +8,17 @@ from typing import ClassVar
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import quote
+from encoder_zoo.encoders.tokenizers import (
+    ALBERT_SENTENCEPIECE,
+    CAMEMBERT_SENTENCEPIECE,
+    DEBERTA_SENTENCEPIECE,
+    XLM_SENTENCEPIECE,
+    XLNET_SENTENCEPIECE,
+)
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from encoder_zoo.encoders.tokenizers.steps import COMPOSING, METASPACE, QUOTES
-from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 # Names used in transformers for the special tokens to add around texts.
 TEMPLATE_NAMES = {"start_token": "bos_token", "end_token": "eos_token"}
@@ -38,7 +44,7 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
     """
 
     template_names: ClassVar = TEMPLATE_NAMES
-    model_file = "sentencepiece.bpe.model"
+    kind = XLM_SENTENCEPIECE
     front = (("<s>", None), ("<pad>", None), ("</s>", None), ("<unk>", None))
     skipped = 3
     behind = (("<mask>", None),)
@@ -62,7 +68,7 @@ class CamembertTokenizer(SentencePieceTokenizer):
     """
 
     template_names: ClassVar = TEMPLATE_NAMES
-    model_file = "sentencepiece.bpe.model"
+    kind = CAMEMBERT_SENTENCEPIECE
     front = (
         ("<s>NOTUSED", None),
         ("<pad>", None),
@@ -95,13 +101,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         [5, 6]
     """
 
-    model_file = "spiece.model"
-    defaults: ClassVar = {
-        **BERT_DEFAULTS,
-        "pad_token": "<pad>",
-        "unknown_token": "<unk>",
-        "uses_segments": True,
-    }
+    kind = ALBERT_SENTENCEPIECE
 
     @validate_arguments
     def __init__(self, *args, lowercase: bool = True, keep_accents: bool = False, **options):
@@ -137,10 +137,6 @@ class AlbertTokenizer(SentencePieceTokenizer):
             "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
             "keep_accents": "NFKD" not in types and written if keep is None else keep,
         }
-
-    def _make_settings(self) -> dict:
-        own = {"do_lower_case": self.lowercase, "keep_accents": self.keep_accents}
-        return {**super()._make_settings(), **own}
 
     def _list_normalizers(self) -> list[dict]:
         accents = [] if self.keep_accents else [{"type": "NFKD"}, {"type": "StripAccents"}]
@@ -181,10 +177,9 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         [4, 5]
     """
 
-    model_file = "spm.model"
+    kind = DEBERTA_SENTENCEPIECE
+    defaults: ClassVar = {**DEBERTA_SENTENCEPIECE.defaults, "uses_segments": False}
     behind = (("[MASK]", None),)
-    lstrip_mask = False
-    defaults: ClassVar = BERT_DEFAULTS
 
     @validate_arguments
     def __init__(
@@ -230,9 +225,6 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         """Return None if `normalize_nfc` is True, which is not supported by the file format."""
         return None if self.normalize_nfc else super()._make_sentencepiece_model()
 
-    def _make_settings(self) -> dict:
-        return {**super()._make_settings(), "tokenizer_class": "PreTrainedTokenizerFast"}
-
 
 @serializable
 class XLNetTokenizer(AlbertTokenizer):
@@ -257,20 +249,8 @@ class XLNetTokenizer(AlbertTokenizer):
         ([7, 8], 0)
     """
 
-    first_column = 0
+    kind = XLNET_SENTENCEPIECE
     prefix_is_a_setting = False
-    # <s> and </s> are not used.
-    special_token_names = Tokenizer.special_token_names
-    defaults: ClassVar = {
-        "start_token": "<cls>",
-        "end_token": "<sep>",
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-        "unknown_token": "<unk>",
-        "pair_separators": 1,
-        "uses_segments": True,
-        "padding_side": "left",
-    }
 
     @validate_arguments
     def __init__(self, *args, lowercase: bool = False, **options):

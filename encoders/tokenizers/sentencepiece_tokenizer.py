@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
@@ -12,7 +13,6 @@ from encoder_zoo.common.configuration import get_argument_defaults
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.byte_bpe import make_bpe_model
 from encoder_zoo.encoders.tokenizers.files import reading
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
@@ -22,7 +22,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_bpe_model,
     read_unigram_model,
 )
-from encoder_zoo.encoders.tokenizers.files.special_tokens import make_added_token
+from encoder_zoo.encoders.tokenizers.spelling import Spelling
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     METASPACE,
@@ -30,6 +30,7 @@ from encoder_zoo.encoders.tokenizers.steps import (
     SPACE,
     SPACE_PREPENDED,
     Model,
+    make_bpe_model,
 )
 from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -66,8 +67,6 @@ class SentencePieceTokenizer(Tokenizer):
         Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016).
     """
 
-    lstrip_mask = True
-
     @validate_arguments
     def __init__(
         self,
@@ -80,6 +79,11 @@ class SentencePieceTokenizer(Tokenizer):
         **options,
     ):
         super().__init__(vocabulary, **options)
+        self.spelling = Spelling(
+            functools.partial(_get_text, byte_fallback=byte_fallback),
+            starts_word=lambda token: token.startswith(SPACE),
+            clean_up=lambda texts: xp.strings.regex_replace(texts, "^ ", ""),
+        )
         self._scores = convert_scores(scores, vocabulary)
         self.precompiled_charsmap = precompiled_charsmap
         self.byte_fallback = byte_fallback
@@ -112,6 +116,12 @@ class SentencePieceTokenizer(Tokenizer):
         ]
 
     @property
+    def hidden_ids(self) -> set[int]:
+        """The ids of tokens that cannot occur in texts, in which no spaces are left."""
+        found = (*self.ids_in_texts, *(self.byte_ids if self.byte_fallback else ()))
+        return {*range(len(self._vocabulary.tokens))}.difference(found)
+
+    @property
     def merges_in_texts(self) -> list[str]:
         """The merges whose results are tokens that can occur in texts."""
         texts = {self._vocabulary.tokens[i] for i in self.ids_in_texts}
@@ -120,23 +130,6 @@ class SentencePieceTokenizer(Tokenizer):
             for merge in self._merges
             if (made := merge.replace(" ", "", 1)) in texts or made not in self._vocabulary.ids
         ]
-
-    def starts_word(self, token: str) -> bool:
-        """Return whether a token starts a word."""
-        return token.startswith(SPACE)
-
-    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
-        return xp.strings.regex_replace(texts, "^ ", "")
-
-    def list_spellings(self) -> list[bytes]:
-        """Return the text for each id."""
-        return [self._get_text(token) for token in self.get_vocabulary()]
-
-    def _get_text(self, token: str) -> bytes:
-        """Return the text for a token."""
-        if self.byte_fallback and token in BYTE_TOKENS:
-            return bytes([BYTE_TOKENS.index(token)])
-        return token.replace(SPACE, " ").encode("utf-8")
 
     def _check_byte_tokens(self) -> None:
         """Raise an error if a byte token is missing."""
@@ -154,10 +147,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     # -- files -------------------------------------------------------------------------------------
 
-    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = reading.SPECIAL_TOKENS
     prefix_is_a_setting: ClassVar[bool] = True
     template_names: ClassVar[Mapping[str, str]] = {}
-    model_file: ClassVar[str]
     front: ClassVar[tuple[tuple[str, float | None], ...]] = ()
     skipped: ClassVar[int] = 0
     behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
@@ -174,16 +165,17 @@ class SentencePieceTokenizer(Tokenizer):
         """Load the tokenizer. As in transformers, tokenizer.json takes precedence."""
         cls._check_settings(files, roles)
         options = {**cls._read_options(files), **options}
-        if "tokenizer.json" not in files and cls.model_file in files:
-            path = str(files.folder / cls.model_file)
-            tokenizer = cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
+        name = cls.kind.files[0]
+        if "tokenizer.json" not in files and name in files:
+            path = str(files.folder / name)
+            tokenizer = cls.from_sentencepiece(files.contents[name], path, **options)
         else:
             model, merges = files.get_part("model"), None
             if model.get("type") == "BPE":
                 tokens, merges, textless = read_bpe_model(files, roles)
                 scores = cls._merge_scores(tokens, merges, textless)
             else:
-                tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
+                tokens, scores = read_unigram_model(files, name, roles.values())
             cls._compare_model(files, tokens)
             normalizers = [step.get("type") for step in files.get_steps("normalizer")]
             tokenizer = cls(
@@ -284,12 +276,13 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def _compare_model(cls, files: reading.TokenizerFiles, tokens: Sequence[str]) -> None:
         """Raise an error if the model file and tokenizer.json contain different tokens."""
-        if cls.model_file in files:
-            path = str(files.folder / cls.model_file)
-            pieces = cls._sort_pieces(spm.read_model(files.contents[cls.model_file], path).pieces)
+        name = cls.kind.files[0]
+        if name in files:
+            model = spm.read_model(files.contents[name], str(files.folder / name))
+            pieces = cls._sort_pieces(model.pieces)
             ids = {token: i for i, (token, _) in enumerate(pieces)}
             fast = {token: i for i, token in enumerate(tokens)}
-            files.compare_ids(cls.model_file, ids, fast)
+            files.compare_ids(name, ids, fast)
 
     @classmethod
     def _check_settings(cls, files: reading.TokenizerFiles, roles: Mapping[str, str]) -> None:
@@ -377,16 +370,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _make_vocabulary_files(self) -> dict[str, bytes]:
         model = self._make_sentencepiece_model()
-        return {self.model_file: spm.write_model(model)} if model else {}
-
-    def _make_settings(self) -> dict:
-        if self.merges is not None or not self.remove_extra_whitespaces:
-            # The classes in transformers only support Unigram models that split at white space.
-            return self._make_generic_settings()
-        settings = {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
-        if self.uses_segments:  # omitted by default in transformers
-            settings["model_input_names"] = self._make_generic_settings()["model_input_names"]
-        return settings
+        return {self.kind.files[0]: spm.write_model(model)} if model else {}
 
     def _list_normalizers(self) -> list[dict]:
         """Return the normalizer steps for tokenizer.json."""
@@ -400,34 +384,13 @@ class SentencePieceTokenizer(Tokenizer):
         return {
             "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
             "pre_tokenizer": words if self.remove_extra_whitespaces else None,
-            "post_processor": self._make_template(),
             "decoder": METASPACE,
         }
 
     def _make_model(self) -> dict:
-        return self._make_unigram() if self.merges is None else self._make_bpe()
-
-    def _make_text_model(self) -> Model:
-        """Return the model to be executed by both engines.
-
-        Tokens that cannot occur in texts are renamed to names with a space. This is safe, since
-        spaces in texts are removed or replaced by "▁".
-        """
-        made, found = super()._make_text_model(), set(self.ids_in_texts)
-        found |= set(self.byte_ids if self.byte_fallback else ())
-        names = [t if i in found else f" {i}" for i, t in enumerate(self.vocabulary)]
-        model = made.settings
-        if self.merges is None:
-            scores = [score for _, score in model["vocab"]]
-            model["vocab"] = [list(entry) for entry in zip(names, scores, strict=True)]
-        else:
-            model["vocab"] = {name: i for i, name in enumerate(names)}
-            model["unk_token"] = names[self.unknown_token_id]
-            model["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
-        return made
-
-    def _make_unigram(self) -> dict:
-        """Return the Unigram model for tokenizer.json."""
+        if self.merges is not None:
+            settings = {"unk_token": self.unknown_token, "byte_fallback": self.byte_fallback}
+            return make_bpe_model(self._vocabulary.ids, self._merges, fuse_unk=True, **settings)
         scores = [0.0 if score is None else score for score in self.scores]
         scores += [0.0] * (len(self.vocabulary) - len(scores))
         return {
@@ -437,19 +400,19 @@ class SentencePieceTokenizer(Tokenizer):
             "byte_fallback": self.byte_fallback,
         }
 
-    def _make_bpe(self) -> dict:
-        """Return the BPE model for tokenizer.json."""
-        ids = {token: i for i, token in enumerate(self.vocabulary)}
-        options = {"affix": None, "fuse_unk": True, "byte_fallback": self.byte_fallback}
-        return make_bpe_model(ids, self.merges, self.unknown_token, **options)
+    def _make_text_model(self) -> Model:
+        """Return the model to be executed by both engines, without merges to hidden tokens."""
+        made = super()._make_text_model()
+        if self.merges is not None:
+            made.settings["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
+        return made
 
-    def _list_added_tokens(self) -> list[dict]:
-        """Add tokens without a score, which cannot be found in texts by the model."""
-        known = super()._list_added_tokens()
-        ids = {token["id"] for token in known}
-        without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
-        without += [i for i in range(len(self.scores), len(self.vocabulary)) if i not in ids]
-        return [*known, *(make_added_token(i, self.id_to_token(i)) for i in without)]
+
+def _get_text(token: str, byte_fallback: bool) -> bytes:
+    """Return the text for a token."""
+    if byte_fallback and token in BYTE_TOKENS:
+        return bytes([BYTE_TOKENS.index(token)])
+    return token.replace(SPACE, " ").encode("utf-8")
 
 
 def convert_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import quote
@@ -87,8 +87,7 @@ class Steps(NamedTuple):
     @property
     def trims(self) -> list[bool]:
         """Return whether a space is inserted before the text, for each step that trims spans."""
-        trimming = (step for step in self.post_processor if step.get("trim_offsets"))
-        return [step["add_prefix_space"] for step in trimming]
+        return [step["add_prefix_space"] for step in list_trimming_steps(self.post_processor)]
 
     @property
     def keeps_spaces(self) -> bool:
@@ -127,6 +126,37 @@ class Model(NamedTuple):
 
     settings: dict
     ids: Sequence[int] = ()
+
+
+def list_trimming_steps(post_processor: Sequence[Mapping]) -> list[dict]:
+    """Return a ByteLevel step for each post-processor that excludes spaces from token spans."""
+    trim = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    return [
+        {**trim, "add_prefix_space": step["add_prefix_space"]}
+        for step in post_processor
+        if step.get("trim_offsets")
+    ]
+
+
+def hide_tokens(model: dict, ids: Collection[int]) -> dict:
+    """Rename tokens of a model, so that they cannot be found in texts without spaces.
+
+    Args:
+        model: Dict with the model in tokenizer.json.
+        ids: Ids of the tokens to rename. New names start with a space.
+
+    Example:
+        >>> model = {"type": "WordLevel", "unk_token": "<unk>", "vocab": {"<unk>": 0, "a": 1}}
+        >>> hide_tokens(model, [0])["vocab"]
+        {' 0': 0, 'a': 1}
+    """
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):
+        entries = enumerate(vocabulary)
+        return {**model, "vocab": [[f" {i}", e[1]] if i in ids else [*e] for i, e in entries]}
+    names = {token: f" {i}" if i in ids else token for token, i in vocabulary.items()}
+    renamed = {names[token]: i for token, i in vocabulary.items()}
+    return {**model, "unk_token": names.get(model["unk_token"]), "vocab": renamed}
 
 
 def make_unsupported_error(part: str, steps: Sequence[Mapping]) -> ValueError:
@@ -182,6 +212,20 @@ MODEL_DEFAULTS = {
     "Unigram": {"unk_id": None, "byte_fallback": False},
     "WordLevel": {"unk_token": None},
 }
+
+
+def make_bpe_model(
+    vocabulary: Mapping[str, int], merges: Sequence[str], **settings: object
+) -> dict:
+    """Return a BPE model for tokenizer.json.
+
+    Args:
+        vocabulary: Dict mapping tokens to ids.
+        merges: List of "a b" pairs in the order in which they were learned.
+        **settings: Other fields of the model, such as `unk_token`.
+    """
+    settings = {"type": "BPE", **MODEL_DEFAULTS["BPE"], **settings}
+    return {**settings, "vocab": vocabulary, "merges": [merge.split(" ") for merge in merges]}
 
 
 def flatten_steps(step: object, part: str) -> list[dict]:

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Unpack
 
@@ -35,6 +35,7 @@ from encoder_zoo.common.wording import (
     invalid,
     suggest_names,
 )
+from encoder_zoo.encoders.tokenizers import ANY_STEPS, TokenizerClass
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     complete_added_tokens,
@@ -44,12 +45,21 @@ from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     read_template,
 )
 from encoder_zoo.encoders.tokenizers.files.vocab_txt import read_vocabulary
-from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flatten_steps
+from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
+from encoder_zoo.encoders.tokenizers.spelling import Spelling
+from encoder_zoo.encoders.tokenizers.steps import (
+    SEQUENCES,
+    Model,
+    Steps,
+    flatten_steps,
+    hide_tokens,
+)
 from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
     join_spelling,
     make_text_tensor,
+    make_word_tensor,
     truncate_texts,
 )
 
@@ -57,7 +67,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-    from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
 
 # Imported lazily because these modules import the tokenizers.
 loading = LazyModule("encoder_zoo.presets.loading")
@@ -116,16 +125,6 @@ def check_no_overlap(tokens: Sequence[str]) -> None:
                 )
 
 
-BERT_DEFAULTS = {
-    "start_token": "[CLS]",
-    "end_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "mask_token": "[MASK]",
-    "unknown_token": "[UNK]",
-    "pair_separators": 1,
-}
-
-
 PROCESSOR = Rule(lambda value: isinstance(value, dict), "an object of tokenizer.json")
 
 
@@ -135,7 +134,13 @@ class TokenizerArguments(ConfigFromSignature):
     See `Tokenizer` for a description of arguments, attributes and errors.
     """
 
-    defaults: ClassVar[Mapping[str, object]] = {}  # subclasses override defaults of `__init__`
+    kind: ClassVar[TokenizerClass] = ANY_STEPS
+    defaults: ClassVar[Mapping[str, object]] = {}  # defaults of `__init__`, from `kind`
+
+    def __init_subclass__(cls, **options: object):
+        super().__init_subclass__(**options)
+        if "kind" in vars(cls) and "defaults" not in vars(cls):
+            cls.defaults = cls.kind.defaults
 
     @validate_arguments
     def __init__(
@@ -182,7 +187,7 @@ class TokenizerArguments(ConfigFromSignature):
         self.start_token_id, self.end_token_id, self.pad_token_id = ids[:3]
         self.mask_token_id, self.unknown_token_id = ids[3:]
         template = read_template(post_processor or {}, "post_processor") or make_template(
-            start_token, end_token, uses_segments, pair_separators, self.first_column
+            start_token, end_token, uses_segments, pair_separators, self.kind.first_column
         )
         self.template = template._replace(uses_segments=uses_segments)
         self.template_ids = template.map(self.token_to_id)
@@ -275,9 +280,8 @@ class Tokenizer(TokenizerArguments):
     library is used. Ids and offsets are the same for both.
 
     By default, each text is looked up in the vocabulary. Subclasses override `_make_steps` and
-    `_make_model`
-    to split texts, `list_spellings` to join tokens, and `_read` to load their files. They must
-    store each argument for `__init__` as an attribute with the same name.
+    `_make_model` to split texts, `spelling` to join tokens, and `_read` to load their files. They
+    must store each argument for `__init__` as an attribute with the same name.
 
     Args:
         vocabulary: List of tokens in the order of their ids.
@@ -309,6 +313,8 @@ class Tokenizer(TokenizerArguments):
             is added to each example, and `end_token` to each text.
 
     Attributes:
+        kind: `TokenizerClass` that describes this class, including the default special tokens.
+        spelling: `Spelling` of the tokens in texts.
         defaults: Dict of default values for arguments in this class that differ from the signature.
         first_column: Integer. The position where the first text starts in an example. This is 0
             if the start token is added at the end, and 1 by default.
@@ -333,12 +339,9 @@ class Tokenizer(TokenizerArguments):
         get_vocab = ForeignName("get_vocabulary()")
         vocab_size = ForeignName("vocabulary_size")
 
-    first_column = 1
     autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
-    lstrip_mask: bool  # whether mask tokens in texts include preceding white space
-    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        argument: names[:1] for argument, names in SPECIAL_TOKENS.items()
-    }
+    spelling = Spelling()
+    hidden_ids: Collection[int] = ()  # tokens that the model does not find in texts
 
     def __init__(self, *args, **options):
         super().__init__(*args, **{**self.defaults, **options})
@@ -347,34 +350,26 @@ class Tokenizer(TokenizerArguments):
     @property
     def graph(self) -> TokenizerGraph:
         """TensorFlow graph for this tokenizer. It is built on first use."""
-        return self._get_engine("graph", self._make_graph)
+        refuse_in_fork()
+        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
+
+        return self._get_engine("graph", make_graph)
 
     @property
     def library(self) -> LibraryTokenizer:
         """Tokenizer from the `tokenizers` library with the same rules. It is built on first use."""
-        return self._get_engine("library", self._make_library)
+        return self._get_engine("library", LibraryTokenizer)
 
     def _get_engine(self, name: str, make: Callable):
         with self._lock:
             if name not in self._engines:
-                self._engines[name] = make()
+                self._engines[name] = make(self.steps, self._make_text_model())
             return self._engines[name]
-
-    def _make_graph(self) -> TokenizerGraph:
-        refuse_in_fork()
-        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
-
-        return make_graph(self.steps, self._make_text_model())
-
-    def _make_library(self) -> LibraryTokenizer:
-        from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
-
-        return LibraryTokenizer(self.steps, self._make_text_model())
 
     @functools.cached_property
     def steps(self) -> Steps:
         """Steps before and after the model, to be executed by the graph and the library."""
-        steps = self._make_steps()
+        steps = {**self._make_steps(), "post_processor": self._make_post_processor()}
         return Steps(
             *(flatten_steps(steps[part], part) for part in SEQUENCES),
             unknown_id=self.unknown_token_id,
@@ -384,32 +379,38 @@ class Tokenizer(TokenizerArguments):
         )
 
     def _make_steps(self) -> dict:
-        """Return the normalizer, pre_tokenizer, post_processor and decoder for tokenizer.json.
+        """Return the normalizer, pre_tokenizer and decoder for tokenizer.json.
 
         By default, each text is a single word.
         """
-        steps = dict.fromkeys(("normalizer", "pre_tokenizer"))
-        return {**steps, "post_processor": self._make_template(), "decoder": {"type": "Fuse"}}
+        return {"normalizer": None, "pre_tokenizer": None, "decoder": {"type": "Fuse"}}
+
+    def _make_post_processor(self, trims: Sequence[dict] = ()) -> dict:
+        """Return the post_processor for tokenizer.json, which adds special tokens around texts.
+
+        Args:
+            trims: List of steps to trim spans before the tokens are added. Defaults to no steps.
+        """
+        template = self.template.to_step(self._all_tokens.ids)
+        return {"type": "Sequence", "processors": [*trims, template]} if trims else template
 
     def _make_model(self) -> dict:
         """Return the "model" section of tokenizer.json. The default is a "WordLevel" model."""
-        ids = {token: i for i, token in enumerate(self.vocabulary)}
-        return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": ids}
+        vocabulary = self._vocabulary.ids
+        return {"type": "WordLevel", "unk_token": self.unknown_token, "vocab": vocabulary}
 
     def _make_text_model(self) -> Model:
         """Return the model to be executed by the graph and the library."""
-        return Model(self._make_model())
-
-    def list_spellings(self) -> list[str] | list[bytes]:
-        """Return the text for each id. By default, this is the token."""
-        return self.get_vocabulary()
+        model = self._make_model()
+        return Model(hide_tokens(model, self.hidden_ids) if self.hidden_ids else model)
 
     @functools.cached_property
     def _spelled(self) -> xp.Tensor:
         """Text for each id, shape (V,)."""
         # The tensor is cached, so it must be created outside of graphs that call `detokenize`.
         with tf.init_scope() if uses_tensorflow() else contextlib.nullcontext():
-            return xp.constant(self.list_spellings(), xp.string)
+            texts = [*map(self.spelling.get_text, self._all_tokens.tokens)]
+            return xp.constant(texts, xp.string)
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
@@ -502,7 +503,15 @@ class Tokenizer(TokenizerArguments):
             return False
         if xp.is_symbolic_tensor(texts):
             return True
-        return int(xp.reduce_sum(xp.strings.length(texts))) > LIBRARY_BYTES
+        num_bytes = int(xp.reduce_sum(xp.strings.length(texts)))
+        return num_bytes > LIBRARY_BYTES and self._has_graph
+
+    @functools.cached_property
+    def _has_graph(self) -> bool:
+        """Return whether all steps are supported by TensorFlow operations."""
+        with contextlib.suppress(ValueError):
+            return self.graph is not None
+        return False
 
     def tokenize_words(self, words: object) -> tuple[xp.RaggedTensor, xp.RaggedTensor]:
         """Convert texts that are already split into words to token ids and word indices.
@@ -518,25 +527,10 @@ class Tokenizer(TokenizerArguments):
         Raises:
             ValueError: If a row in `words` is not a list of words.
         """
-        if not isinstance(words, xp.RaggedTensor):
-            for i, row in enumerate(words):
-                if isinstance(row, str | bytes) or np.ndim(row) == 0:
-                    raise invalid(f"words[{i}]", row, "a list of words")
-            flat = [make_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
-            lengths = [len(row) for row in words]
-            values = xp.concat(flat, 0) if flat else xp.constant([], xp.string)
-            words = xp.RaggedTensor.from_row_lengths(values, xp.constant(lengths, xp.int64))
+        words = make_word_tensor(words)
         if self._runs_in_graph(words.values):
             return map_chunks(self.graph.words_to_ids, words)
         return self.library.words_to_ids(words)
-
-    def starts_word(self, token: str) -> bool:
-        """Return whether a token starts a word. By default, each token is a word."""
-        return True
-
-    def ends_word(self, token: str) -> bool:
-        """Return whether a token can only be the last token in a word."""
-        return False
 
     @validate_arguments
     def detokenize(self, ids: object, skip_special_tokens: bool = True) -> xp.Tensor:
@@ -568,7 +562,7 @@ class Tokenizer(TokenizerArguments):
         if single:
             ids = [ids] if isinstance(ids, list | tuple) else ids[None]
         skipped = self.special_token_ids if skip_special_tokens else ()
-        texts = self._clean_up(join_spelling(self._read_ids(ids), self._spelled, skipped))
+        texts = self.spelling.clean_up(join_spelling(self._read_ids(ids), self._spelled, skipped))
         return texts[0] if single else texts
 
     def _read_ids(self, ids: object) -> xp.RaggedTensor:
@@ -586,10 +580,6 @@ class Tokenizer(TokenizerArguments):
             if wrong.size:
                 raise invalid("ids", int(wrong[0]), f"ids from 0 to {self.vocabulary_size - 1}")
         return xp.cast(rows, xp.int32)
-
-    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
-        """Remove additional white space from texts (B,) after joining tokens."""
-        return texts
 
     @classmethod
     def from_preset(
@@ -649,28 +639,19 @@ class Tokenizer(TokenizerArguments):
             tokenizer.json, tokenizer_config.json and special_tokens_map.json.
         """
         special = self._make_special_token_settings()
-        settings = {
-            **self._make_settings(),
-            **self._find_generic_settings(),
-            **self._make_text_settings(),
-            **special,
-        }
-        if settings["tokenizer_class"] == "PreTrainedTokenizerFast" and self.uses_segments:
-            # omitted by default in transformers 5
-            inputs = ["input_ids", "token_type_ids", "attention_mask"]
-            settings.setdefault("model_input_names", inputs)
         fast = {
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": sorted(self._list_added_tokens(), key=lambda token: token["id"]),
+            "added_tokens": self._list_added_tokens(),
             **self._make_steps(),
+            "post_processor": self._make_post_processor(),
             "model": self._make_model(),
         }
         return {
             **self._make_vocabulary_files(),
             "tokenizer.json": format_json(fast),
-            "tokenizer_config.json": format_json(settings),
+            "tokenizer_config.json": format_json(self._make_settings() | special),
             "special_tokens_map.json": format_json(special),
         }
 
@@ -678,62 +659,55 @@ class Tokenizer(TokenizerArguments):
         """Return the special tokens to write to tokenizer_config.json."""
         return {
             name: getattr(self, argument)
-            for argument, names in self.special_token_names.items()
-            for name in names
+            for argument, names in SPECIAL_TOKENS.items()
+            for name in (names if self.kind.names_bos else names[:1])
         }
 
-    def _make_text_settings(self) -> dict:
-        """Return settings for tokenizer_config.json that differ from the default values."""
-        # transformers ignores this field, as it always finds special tokens in texts.
-        found = {"special_tokens_in_text": True} if self.special_tokens_in_text else {}
+    def _make_settings(self) -> dict:
+        """Return the content for tokenizer_config.json, without special tokens.
+
+        A generic class is written if the class in transformers would join texts differently.
+        """
+        kind, defaults = self.kind, get_argument_defaults(type(self))
+        is_usual = self.pair_separators == defaults["pair_separators"] and not self.post_processor
+        is_usual = is_usual and self.uses_segments <= defaults["uses_segments"]
+        meets = all(getattr(self, name) == value for name, value in kind.requirements)
+        name = kind.checkpoint_names[0] if is_usual and meets else "PreTrainedTokenizer"
+        is_generic = name == "PreTrainedTokenizer"
+        found = {"tokenizer_class": f"{name}Fast" if is_generic else name}
+        found |= {field: getattr(self, attribute) for field, attribute in kind.settings}
+        found |= dict(kind.class_settings) if meets else {}
+        if is_generic or kind.names_inputs or self.uses_segments != defaults["uses_segments"]:
+            segments = ["token_type_ids"] * self.uses_segments
+            found["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+        if self.special_tokens_in_text:  # transformers ignores this field, and always finds them
+            found["special_tokens_in_text"] = True
         if self.truncation_side != "right":
             found["truncation_side"] = self.truncation_side
         # Classes with left padding in transformers need an explicit value for right padding.
-        if "left" in (self.padding_side, get_argument_defaults(type(self))["padding_side"]):
+        if "left" in (self.padding_side, defaults["padding_side"]):
             found["padding_side"] = self.padding_side
         if self.model_max_length is not None:
             found["model_max_length"] = self.model_max_length
         return found
 
-    def _find_generic_settings(self) -> dict:
-        """Return generic class settings if transformers' own class would join texts differently."""
-        defaults, settings = get_argument_defaults(type(self)), self._make_generic_settings()
-        adds_segments = self.uses_segments and not defaults["uses_segments"]
-        is_usual = self.pair_separators == defaults["pair_separators"] and not self.post_processor
-        if adds_segments or not is_usual:
-            return settings
-        if self.uses_segments == defaults["uses_segments"]:
-            return {}
-        return {"model_input_names": settings["model_input_names"]}
-
-    def _make_generic_settings(self) -> dict:
-        """Return the settings for a generic class in transformers."""
-        inputs = ["input_ids", *["token_type_ids"] * self.uses_segments, "attention_mask"]
-        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
-
     def _list_added_tokens(self) -> list[dict]:
-        """Return entries for tokenizer.json with all special tokens and added tokens."""
-        special = self.make_special_entries()
-        known = {token["content"] for token in special}
-        return [*special, *(token for token in self.added_tokens if token["content"] not in known)]
+        """Return entries for tokenizer.json with all tokens that the model does not find."""
+        tokens = self._all_tokens.tokens
+        hidden = [make_added_token(i, tokens[i]) for i in self.hidden_ids if tokens[i]]
+        entries = [*hidden, *self.added_tokens, *self.make_special_entries()]
+        unique = {entry["content"]: entry for entry in entries}
+        return sorted(unique.values(), key=lambda entry: entry["id"])
 
     def make_special_entries(self) -> list[dict]:
         """Return entries for tokenizer.json with all special tokens."""
         tokens = dict.fromkeys(getattr(self, argument) for argument in SPECIAL_TOKENS)
-        lstrip = self.mask_token if self.lstrip_mask else None
+        lstrip = self.mask_token if self.kind.lstrip_mask else None
         return [make_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
 
     def _make_vocabulary_files(self) -> Mapping[str, str | bytes]:
         """Return the files with the vocabulary, in addition to tokenizer.json."""
         return {}
-
-    def _make_settings(self) -> dict:
-        """Return the content for tokenizer_config.json, without special tokens."""
-        return self._make_generic_settings()
-
-    def _make_template(self) -> dict:
-        """Return a post-processor to add special tokens around single texts and pairs."""
-        return self.template.to_step(self._all_tokens.ids)
 
 
 def format_json(content: object) -> str:

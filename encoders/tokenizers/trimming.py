@@ -123,7 +123,8 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
         found: Set with the ids of the tokens in the texts.
         unknown: List of strings. The texts with the unknown token.
     """
-    ids = {*found, *tokenizer.special_token_ids}
+    # Tokens that are not found in texts have fixed positions in the files.
+    ids = {*found, *tokenizer.special_token_ids, *tokenizer.hidden_ids}
     ids.update(*tokenizer.template_ids[:4])
     ids |= {token["id"] for token in tokenizer.added_tokens}
     if isinstance(tokenizer, BertTokenizer):
@@ -134,9 +135,6 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
         ids |= _find_merged_ids(known, tokenizer.merges, ids)
     elif isinstance(tokenizer, SentencePieceTokenizer):
         scores, known = tokenizer.scores, {t: i for i, t in enumerate(tokenizer.vocabulary)}
-        # Tokens that are not found in texts have fixed positions in the files.
-        ids |= {i for i, score in enumerate(scores) if score is None}
-        ids |= {*range(len(scores), len(known))}
         own = (SPACE, *(token for token, _ in (*tokenizer.front, *tokenizer.behind)))
         ids |= {known[token] for token in own if token in known}
         ids |= set(tokenizer.byte_ids if tokenizer.byte_fallback else ())

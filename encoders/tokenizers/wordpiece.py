@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
-from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decode_text
+from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.files import vocab_txt
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
+from encoder_zoo.encoders.tokenizers.spelling import Spelling, strip_texts
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 MAX_WORD_LENGTH = 100  # longer words become the unknown token
 
@@ -54,8 +54,12 @@ class BertTokenizer(Tokenizer):
         ([0, 2, 10, 14], [2, 9, 14, 15])
     """
 
-    lstrip_mask = False
-    defaults: ClassVar = {**BERT_DEFAULTS, "uses_segments": True}
+    kind = WORDPIECE
+    spelling = Spelling(
+        lambda token: token[2:] if token.startswith("##") else f" {token}",
+        starts_word=lambda token: not token.startswith("##"),
+        clean_up=strip_texts,
+    )
 
     @validate_arguments
     def __init__(
@@ -78,21 +82,10 @@ class BertTokenizer(Tokenizer):
         self.split_chinese_characters = split_chinese_characters
         self.clean_text = clean_text
 
-    def list_spellings(self) -> list[str]:
-        """Return the text for each id, with a space before each token that starts a word."""
-        return [f" {t}" if self.starts_word(t) else t[2:] for t in self.get_vocabulary()]
-
     @property
     def strips_accents(self) -> bool:
         """Return whether accents are removed."""
         return self.lowercase if self.strip_accents is None else self.strip_accents
-
-    def starts_word(self, token: str) -> bool:
-        """Return whether a token starts a word."""
-        return not token.startswith("##")
-
-    def _clean_up(self, texts: xp.Tensor) -> xp.Tensor:
-        return xp.strings.strip(texts)
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -139,19 +132,6 @@ class BertTokenizer(Tokenizer):
     def _make_vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": vocab_txt.write_vocabulary(self.vocabulary)}
 
-    def _make_settings(self) -> dict:
-        settings = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self.lowercase,
-            "strip_accents": self.strip_accents,
-            "tokenize_chinese_chars": self.split_chinese_characters,
-        }
-        if not self.clean_text:  # BertTokenizer in transformers always cleans texts
-            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        if not self.uses_segments:  # BertTokenizer in transformers returns segments by default
-            settings["model_input_names"] = ["input_ids", "attention_mask"]
-        return settings
-
     def _make_steps(self) -> dict:
         return {
             "normalizer": {
@@ -162,7 +142,6 @@ class BertTokenizer(Tokenizer):
                 "lowercase": self.lowercase,
             },
             "pre_tokenizer": {"type": "BertPreTokenizer"},
-            "post_processor": self._make_template(),
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         }
 
@@ -172,7 +151,7 @@ class BertTokenizer(Tokenizer):
             "unk_token": self.unknown_token,
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": MAX_WORD_LENGTH,
-            "vocab": {token: i for i, token in enumerate(self.vocabulary)},
+            "vocab": self._vocabulary.ids,
         }
 
 
@@ -191,18 +170,4 @@ class MPNetTokenizer(BertTokenizer):
         [[5, 6, 3]]
     """
 
-    lstrip_mask = True
-    defaults: ClassVar = {
-        "start_token": "<s>",
-        "end_token": "</s>",
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-        "unknown_token": "[UNK]",
-        "uses_segments": False,
-        "pair_separators": 2,
-    }
-
-    def _make_settings(self) -> dict:
-        settings = super()._make_settings()
-        own = {"tokenizer_class": "MPNetTokenizer"} if self.clean_text else {}
-        return {**settings, **own}
+    kind = MPNET_WORDPIECE

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from encoder_zoo.common.lazy import xp
-from encoder_zoo.common.wording import invalid
 
 ROW_STRIDE = 2**32  # longer than any text, so that `row * ROW_STRIDE + offset` is sorted by row
 
@@ -47,26 +46,6 @@ def is_words(x) -> bool:
     return is_list(x) and len(x) > 0 and is_list(x.iloc[0] if hasattr(x, "iloc") else x[0])
 
 
-def make_word_tensor(x) -> xp.RaggedTensor:
-    """Convert lists of words, or a tensor padded with "", to a ragged string tensor (N, None).
-
-    Raises:
-        ValueError: If an example in `x` is not a list of words.
-    """
-    from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
-
-    if isinstance(x, xp.RaggedTensor):
-        return x
-    if xp.is_tensor(x):
-        return xp.RaggedTensor.from_tensor(x, padding="")
-    for i, row in enumerate(x):
-        if not is_list(row):
-            raise invalid(f"words[{i}]", row, "a list of words")
-    rows = [make_text_tensor(row, name=f"words[{i}]") for i, row in enumerate(x)]
-    lengths = xp.constant([row.shape[0] for row in rows], xp.int64)
-    return xp.RaggedTensor.from_row_lengths(xp.concat(rows, axis=0), lengths)
-
-
 def mark_word_tokens(tokenizer) -> np.ndarray:
     """Find the tokens in a vocabulary that begin or end a word. Return bool (V, 2).
 
@@ -78,9 +57,10 @@ def mark_word_tokens(tokenizer) -> np.ndarray:
     """
     ids = xp.range(tokenizer.vocabulary_size)[:, None]
     spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
-    begins = [tokenizer.starts_word(token) for token in tokenizer.get_vocabulary()]
+    tokens, spelling = tokenizer.get_vocabulary(), tokenizer.spelling
+    begins = [spelling.starts_word(token) for token in tokens]
     ends = xp.strings.regex_full_match(spelled, "(?s).* ").numpy()  # with a space
-    ends |= np.array([tokenizer.ends_word(token) for token in tokenizer.get_vocabulary()])
+    ends |= np.array([spelling.ends_word(token) for token in tokens])
     return np.stack([begins, ends], axis=1)
 
 

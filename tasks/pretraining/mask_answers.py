@@ -274,7 +274,9 @@ class MaskAnswers(Answers):
         before_it, behind_it = before_it[:, None], behind_it[:, None]
         if self._spaces_are_tokens:
             before, before_it, behind_it = joined, True, False
-        elif self.preprocessor.tokenizer.starts_word("a"):  # words end without spaces (WordPiece)
+        elif self.preprocessor.tokenizer.spelling.starts_word(
+            "a"
+        ):  # words end without spaces (WordPiece)
             before_it = before_it & touches_word(before, True)[:, None] & touches_word(words, False)
             behind_it = behind_it & touches_word(after, False)[:, None] & touches_word(words, True)
         blank, nothing = (xp.constant(text) for text in (" ", ""))
@@ -287,11 +289,12 @@ class MaskAnswers(Answers):
     @functools.cached_property
     def _token_texts(self) -> TokenTexts:
         tokenizer = self.preprocessor.tokenizer
-        tokens = tokenizer.get_vocabulary()
+        tokens, spelling = tokenizer.get_vocabulary(), tokenizer.spelling
         words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
-        spelled = [t.encode() if isinstance(t, str) else t for t in tokenizer.list_spellings()]
+        spelled = map(spelling.get_text, tokens)
+        spelled = [t.encode() if isinstance(t, str) else t for t in spelled]
         begins = [  # residues are words without spaces
-            b" " in text and (tokenizer.starts_word(token) or tokenizer.ends_word(token))
+            b" " in text and (spelling.starts_word(token) or spelling.ends_word(token))
             for token, text in zip(tokens, spelled, strict=True)
         ]
         return TokenTexts(*map(make_array, (tokens, words, begins)))

@@ -246,9 +246,8 @@ class MaskedLMPreprocessor(Preprocessor):
     @functools.cached_property
     def _word_bounds(self) -> np.ndarray:
         """Return a boolean table (vocabulary, 2): tokens that begin a word, and that end a word."""
-        tokenizer = self.tokenizer
-        tokens = tokenizer.get_vocabulary()
-        return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])
+        tokens, spelling = self.tokenizer.get_vocabulary(), self.tokenizer.spelling
+        return np.array([[spelling.starts_word(t), spelling.ends_word(t)] for t in tokens])
 
 
 PRIME = 2**31 - 1  # products of two numbers below it are int64

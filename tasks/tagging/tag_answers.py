@@ -21,6 +21,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.tokenizers.text.text_input import make_word_tensor
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.classes import compute_softmax
 from encoder_zoo.tasks.base.confidence import Thresholds, expand_thresholds
@@ -31,7 +32,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     is_words,
-    make_word_tensor,
 )
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities

@@ -18,6 +18,7 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
+from encoder_zoo.encoders.tokenizers.text.text_input import make_word_tensor
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.character_bounds import extend_to_marks, read_characters
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
@@ -31,7 +32,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     is_words,
-    make_word_tensor,
     mark_word_starts,
     mark_word_tokens,
     tokenize_texts,

@@ -15,6 +15,7 @@ import numpy as np
 from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
+from encoder_zoo.encoders.tokenizers.text.text_input import make_word_tensor
 from encoder_zoo.tasks.base.classes import find_label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.character_bounds import trim_to_visible
 from encoder_zoo.tasks.preprocessing.checks import check_each
@@ -34,7 +35,6 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     compute_sort_keys,
     is_list,
     is_words,
-    make_word_tensor,
     mark_word_starts,
 )
 from encoder_zoo.tasks.tagging.tags import list_tags, parse_tags, sort_tags

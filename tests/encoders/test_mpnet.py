@@ -20,4 +20,4 @@ def test_two_end_tokens_separate_the_texts_of_a_pair(tiny):
     packed = classifier.preprocessor((["a b"], ["c"]))
     assert np.array(packed["token_ids"]).tolist() == [[0, 5, 6, 2, 2, 7, 2]]
     assert "segment_ids" not in packed
-    assert classifier.preprocessor.tokenizer.lstrip_mask
+    assert classifier.preprocessor.tokenizer.kind.lstrip_mask

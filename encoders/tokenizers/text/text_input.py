@@ -63,6 +63,29 @@ def make_text_tensor(texts: Any, name: str = "texts") -> xp.Tensor:
     return xp.constant(checked, xp.string, shape=(len(checked),))
 
 
+def make_word_tensor(words: Any) -> xp.RaggedTensor:
+    """Convert texts that are split into words to a ragged string tensor of shape (B, None).
+
+    Args:
+        words: List with a list of strings for each text, RaggedTensor of strings, or string tensor
+            of shape (B, length), padded with "".
+
+    Raises:
+        ValueError: If a row is not a list of words.
+    """
+    if isinstance(words, xp.RaggedTensor):
+        return words
+    if xp.is_tensor(words):
+        return xp.RaggedTensor.from_tensor(words, padding="")
+    for i, row in enumerate(words):
+        if isinstance(row, str | bytes) or not (isinstance(row, Sequence) or np.ndim(row)):
+            raise invalid(f"words[{i}]", row, "a list of words")
+    rows = [make_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
+    values = xp.concat(rows, 0) if rows else xp.constant([], xp.string)
+    lengths = xp.constant([row.shape[0] for row in rows], xp.int64)
+    return xp.RaggedTensor.from_row_lengths(values, lengths)
+
+
 def _check_text(text: object, name: str) -> bytes:
     """Encode a text as UTF-8, and raise an error for other types."""
     if isinstance(text, str):

@@ -65,6 +65,15 @@ def test_it_reads_what_it_writes(tokenizer):
     assert tokenizer.mask_token_id == 4 + len(TOKENS)
 
 
+def test_sides_and_the_maximum_length_are_kept_in_its_files(tokenizer, tmp_path):
+    options = {"truncation_side": "left", "padding_side": "left", "model_max_length": 7}
+    options["special_tokens_in_text"] = True
+    changed = ez.BertweetTokenizer(**{**tokenizer.get_config(), **options})
+    changed.save_to_preset(tmp_path / "saved")
+    again = ez.BertweetTokenizer.from_preset(tmp_path / "saved")
+    assert again.get_config() == changed.get_config()
+
+
 def test_special_tokens_in_a_text_are_text_unless_asked_for(tokenizer):
     assert not {0, 1, 2, 17} & set(tokenizer.tokenize("<s> </s> <mask> <pad>").numpy())
     config = {**tokenizer.get_config(), "special_tokens_in_text": True}

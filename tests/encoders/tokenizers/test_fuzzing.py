@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE, MODERN_BPE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
@@ -35,7 +36,6 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
-from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.extras.formats.kerashub import KerasHubCheckpoint
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
@@ -319,8 +319,6 @@ ADDED = [
 class WordPieceReader(BertTokenizer):
     """Reads the files, and makes nothing of them."""
 
-    defaults = BERT_DEFAULTS
-
     def __init__(self, vocabulary, **options):
         assert all(isinstance(token, str) for token in vocabulary)
 
@@ -328,7 +326,7 @@ class WordPieceReader(BertTokenizer):
 class ByteBPEReader(RobertaTokenizer):
     """Likewise."""
 
-    defaults = BERT_DEFAULTS
+    kind = MODERN_BPE
     unknown_bytes = False
 
     def __init__(self, vocabulary, merges, **options):
@@ -339,8 +337,7 @@ class ByteBPEReader(RobertaTokenizer):
 class SentencePieceReader(SentencePieceTokenizer):
     """Likewise."""
 
-    defaults = BERT_DEFAULTS
-    model_file = "spiece.model"
+    kind = DEBERTA_SENTENCEPIECE._replace(files=("spiece.model",))
 
     def __init__(
         self,
