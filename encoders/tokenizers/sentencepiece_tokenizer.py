@@ -106,30 +106,17 @@ class SentencePieceTokenizer(Tokenizer):
         return None if self._merges is None else list(self._merges)
 
     @property
-    def ids_in_texts(self) -> list[int]:
-        """The ids of all tokens with a score, except for special tokens."""
-        special, tokens = set(self.special_token_ids[:5]), self._vocabulary.tokens
-        return [
-            token_id
-            for token_id, (token, score) in enumerate(zip(tokens, self._scores, strict=False))
-            if token and not np.isnan(score) and token_id not in special
-        ]
-
-    @property
     def hidden_ids(self) -> set[int]:
-        """The ids of tokens that cannot occur in texts, in which no spaces are left."""
-        found = (*self.ids_in_texts, *(self.byte_ids if self.byte_fallback else ()))
-        return {*range(len(self._vocabulary.tokens))}.difference(found)
+        """Ids of tokens that cannot occur in texts: special tokens and tokens without a score."""
+        tokens, scored = self._vocabulary.tokens, np.flatnonzero(~np.isnan(self._scores)).tolist()
+        found = {i for i in scored if tokens[i]}.difference(self.special_token_ids[:5])
+        return {*range(len(tokens))} - found - {*(self.byte_ids if self.byte_fallback else ())}
 
     @property
     def merges_in_texts(self) -> list[str]:
-        """The merges whose results are tokens that can occur in texts."""
-        texts = {self._vocabulary.tokens[i] for i in self.ids_in_texts}
-        return [
-            merge
-            for merge in self._merges
-            if (made := merge.replace(" ", "", 1)) in texts or made not in self._vocabulary.ids
-        ]
+        """The merges whose results can occur in texts."""
+        hidden = {self._vocabulary.tokens[i] for i in self.hidden_ids}
+        return [merge for merge in self._merges if merge.replace(" ", "", 1) not in hidden]
 
     def _check_byte_tokens(self) -> None:
         """Raise an error if a byte token is missing."""
@@ -326,18 +313,18 @@ class SentencePieceTokenizer(Tokenizer):
         entries = list(zip(self.vocabulary, self.scores, strict=False))
         kept = entries[len(self.front) : len(entries) - len(self.behind)]
         lost = [("<unk>", None), ("<s>", None), ("</s>", None)][: self.skipped]
-        symbols = {token["content"] for token in self.added_tokens if self.merges is not None}
+        symbols = {token["content"] for token in self.added_tokens if self._merges is not None}
         pieces = [self._make_piece(token, score, symbols) for token, score in lost + kept]
         if self._sort_pieces(pieces) != entries or len(entries) < len(self.vocabulary):
             return None
         if sum(piece.kind == spm.UNKNOWN for piece in pieces) != 1:
             return None
         normal = {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
-        if self.merges is not None and make_merges_by_score(normal) != self.merges:
+        if self._merges is not None and make_merges_by_score(normal) != self._merges:
             return None
         return spm.SentencePieceModel(
             pieces,
-            model_type=spm.UNIGRAM if self.merges is None else spm.BPE,
+            model_type=spm.UNIGRAM if self._merges is None else spm.BPE,
             remove_extra_whitespaces=self.remove_extra_whitespaces,
             byte_fallback=self.byte_fallback,
             normalizer="user_defined" if self.precompiled_charsmap else "identity",
@@ -388,7 +375,7 @@ class SentencePieceTokenizer(Tokenizer):
         }
 
     def _make_model(self) -> dict:
-        if self.merges is not None:
+        if self._merges is not None:
             settings = {"unk_token": self.unknown_token, "byte_fallback": self.byte_fallback}
             return make_bpe_model(self._vocabulary.ids, self._merges, fuse_unk=True, **settings)
         scores = [0.0 if score is None else score for score in self.scores]
@@ -403,7 +390,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _make_text_model(self) -> Model:
         """Return the model to be executed by both engines, without merges to hidden tokens."""
         made = super()._make_text_model()
-        if self.merges is not None:
+        if self._merges is not None:
             made.settings["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
         return made
 

@@ -141,7 +141,7 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
         if tokenizer.merges is None:
             ids.add(min(range(len(scores)), key=lambda i: scores[i] or 0.0))
         else:
-            merged = ids.intersection(tokenizer.ids_in_texts)
+            merged = ids - tokenizer.hidden_ids
             ids |= _find_merged_ids(known, tokenizer.merges_in_texts, merged)
     return ids
 
