@@ -151,8 +151,7 @@ class LabelledTask(Task):
             if name in self.kept_weights:
                 value = self.kept_weights[name]
                 weight.assign(value.T if transposed else value)
-        if self.compiled:  # rebuild the metrics with the learned labels
-            self.compile(**self.recipe.arguments, **self.recipe.options)
+        self._compile_again()  # create the metrics for the learned labels
 
     # -- confidence ----------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ logger = logging.getLogger("encoder_zoo")
 NO_NEGATIVES = """gradient_accumulation_steps does not add negatives, because texts are only \
 compared within a batch. For more negatives, use a larger batch_size with \
 compile(chunk_size=...)."""
-# The forms of training data.
-PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
+# The forms of training data. None is the form before `fit`.
+PAIRS, SCORES, VECTORS = None, "scores", "vectors"
 
 
 def make_role_signatures(
@@ -95,7 +95,7 @@ class Embedder(Task, Searchable[IndexKind]):
         vector_mask: String. Name of the input that masks the tokens to pool.
     """
 
-    default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
+    default_losses: Mapping[str | None, Callable[[], keras.losses.Loss]]
     vector_mask = "pooling_mask"
     chunk_size: int | None = None
     if not TYPE_CHECKING:  # hidden from autocompletion in editors
@@ -210,7 +210,7 @@ class Embedder(Task, Searchable[IndexKind]):
 
     @property
     def objective(self) -> Objective:
-        return Objective(self.default_losses[self.form or PAIRS])
+        return Objective(self.default_losses[self.form])
 
     def _adapt(self, given, training=True) -> None:
         """Choose the default loss that fits the format of the training data."""
@@ -218,11 +218,7 @@ class Embedder(Task, Searchable[IndexKind]):
             return
         x, y, _ = given.element
         of_pairs = PAIRS if y is None else SCORES
-        form = of_pairs if isinstance(x, tuple) else VECTORS
-        if form != (self.form or PAIRS):
-            self.form = form
-            if self.compiled:
-                self.compile(**self.recipe.arguments, **self.recipe.options)
+        self._set_form(of_pairs if isinstance(x, tuple) else VECTORS)
 
     # -- search --------------------------------------------------------------------------------
 

@@ -218,16 +218,9 @@ class SparseEncoder(Embedder[SparseIndex]):
     def _make_head(self) -> None:
         """Create the masked language model head, or the layer for token weights."""
         if self.pooling != sparse_pooling.TOKEN_WEIGHTS:
-            self.head = make_masked_lm_head(
-                self.head_record,
-                self.backbone,
-                self.dtype_policy,
-                self.head_activation,
-                self.head_layer_norm_epsilon,
-            )
-            hidden = self.head.hidden
-            self.head_activation = hidden and hidden.activation
-            self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
+            settings = self.head_activation, self.head_layer_norm_epsilon
+            self.head = make_masked_lm_head(self, *settings)
+            self.head_activation, self.head_layer_norm_epsilon = self.head.hidden_settings
             return
         given = (self.activation != "relu", self.head_activation, self.head_layer_norm_epsilon)
         if any(given):
@@ -244,7 +237,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         return NO_HEAD if self.pooling == sparse_pooling.TOKEN_WEIGHTS else super().head_record
 
     @property
-    def default_losses(self) -> Mapping[str, Callable[[], keras.losses.Loss]]:
+    def default_losses(self) -> Mapping[str | None, Callable[[], keras.losses.Loss]]:
         """Map each format of training data to a function that creates the default loss."""
         if self.pooling == sparse_pooling.TOKEN_WEIGHTS:
             return TOKEN_WEIGHTS_LOSSES

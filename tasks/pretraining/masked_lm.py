@@ -20,7 +20,6 @@ from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import Activation, make_initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
@@ -102,20 +101,20 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
     def call(self, x):
         return x if self.hidden is None else self.hidden(x)
 
+    @property
+    def hidden_settings(self) -> tuple[str | None, float | None]:
+        """Return the activation and the LayerNorm epsilon of the hidden layer, if it exists."""
+        hidden = self.hidden
+        return (None, None) if hidden is None else (hidden.activation, hidden.layer_norm_epsilon)
+
 
 def make_masked_lm_head(
-    record: Head,
-    backbone: Backbone,
-    dtype: keras.DTypePolicy,
-    activation: str | None = None,
-    layer_norm_epsilon: float | None = None,
+    task: Task, activation: str | None = None, layer_norm_epsilon: float | None = None
 ) -> MaskedLMHead:
     """Create and build the masked language model head of a family.
 
     Args:
-        record: `Head`. The family's record of this head.
-        backbone: The `Backbone` to use.
-        dtype: Keras dtype policy of the task.
+        task: Task with a backbone, a `head_record` and a dtype policy.
         activation, layer_norm_epsilon: Optional values that replace the values of the family.
             Default to None.
 
@@ -123,7 +122,7 @@ def make_masked_lm_head(
         ValueError: If `activation` or `layer_norm_epsilon` is passed, and the head of the family
             does not use it.
     """
-    hidden = None
+    record, backbone, dtype, hidden = task.head_record, task.backbone, task.dtype_policy, None
     if record.hidden:
         width = backbone.embeddings.token_embedding.output_dim
         hidden = make_hidden(record.hidden, backbone, width, dtype, activation, layer_norm_epsilon)
@@ -298,14 +297,10 @@ class MaskedLM(Task):
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.head = make_masked_lm_head(
-            self.head_record, backbone, self.dtype_policy, head_activation, head_layer_norm_epsilon
-        )
+        self.head = make_masked_lm_head(self, head_activation, head_layer_norm_epsilon)
+        self.head_activation, self.head_layer_norm_epsilon = self.head.hidden_settings
         if self._in_order:
             backbone.embeddings.mask_embedding.trainable = True  # other tasks do not use it
-        hidden = self.head.hidden
-        self.head_activation = hidden and hidden.activation
-        self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
         self._finish_building()
 
     @classmethod

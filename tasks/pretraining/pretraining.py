@@ -263,7 +263,7 @@ class Pretraining(Task):
             raise ValueError("Pretraining requires a pooler. Create the backbone with pooler=True.")
         self.pair_objective = record.pair.objective
         self.dropout = get_head_dropout(record, backbone, dropout)
-        self.head = masked_lm.make_masked_lm_head(record, backbone, self.dtype_policy)
+        self.head = masked_lm.make_masked_lm_head(self)
         self.pair_head = TaskHead(2, self.dropout, name="pair_head", dtype=self.dtype_policy)
         self.pair_head.build((None, backbone.hidden_dim))
         self._finish_building()

@@ -270,11 +270,7 @@ class Reranker(ListScores):
         x = given.element[0]
         of_lists = CANDIDATE + "token_ids" in x if given.is_prepared else is_list_input(x)
         self._check_loss(of_lists)
-        form = LISTS if of_lists else None
-        if form != self.form:
-            self.form = form
-            if self.compiled:
-                self.compile(**self.recipe.arguments, **self.recipe.options)
+        self._set_form(LISTS if of_lists else None)
 
     def _check_loss(self, of_lists: bool) -> None:
         """Raise a ValueError if the loss is for pairs and the data has lists, or the reverse."""

@@ -217,7 +217,21 @@ class EmbeddedIndex(Index):
         raise NotImplementedError
 
 
-class VectorIndex(EmbeddedIndex):
+class DenseIndex(EmbeddedIndex):
+    """Base class for indexes of float vectors, which can be stored with less precision."""
+
+    @property
+    def dim(self) -> int:
+        """Return the vector dimension."""
+        return self._store.width
+
+    @property
+    def precision(self) -> str:
+        """Return the vector precision."""
+        return self._store.precision
+
+
+class VectorIndex(DenseIndex):
     """Semantic search with a single vector per document. Created by `TextEmbedder.index`.
 
         index = embedder.index(documents)
@@ -285,16 +299,6 @@ class VectorIndex(EmbeddedIndex):
             f"<VectorIndex: {len(self):,} {kind}; vectors of {self.dim}, {self.precision}{engine}; "
             f"{self.embedder.similarity_function}>"
         )
-
-    @property
-    def dim(self) -> int:
-        """Return the vector dimension."""
-        return self._store.width
-
-    @property
-    def precision(self) -> str:
-        """Return the vector precision."""
-        return self._store.precision
 
     @property
     def vectors(self) -> np.ndarray:
@@ -373,7 +377,7 @@ class VectorIndex(EmbeddedIndex):
         return index
 
 
-class MultiVectorIndex(EmbeddedIndex):
+class MultiVectorIndex(DenseIndex):
     """Search with a vector per token. Created by `LateInteraction.index`.
 
         index = colbert.index(documents, pool_factor=2)
@@ -450,16 +454,6 @@ class MultiVectorIndex(EmbeddedIndex):
             f"<MultiVectorIndex: {len(self):,} {kind}, {len(self._store.store):,} vectors of "
             f"{self.dim}, {self.precision}>"
         )
-
-    @property
-    def dim(self) -> int:
-        """Return the vector dimension."""
-        return self._store.width
-
-    @property
-    def precision(self) -> str:
-        """Return the vector precision."""
-        return self._store.precision
 
     @property
     def vectors(self) -> list[np.ndarray]:

@@ -94,7 +94,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         graphs: `GraphCache` with the traced graphs.
         recipe: `Recipe` with the `compile` arguments.
         objective: `Objective` with the loss, the metrics and the meaning of the outputs.
-        form: String. Format of the training data, for tasks that support several formats.
+        form: Optional string. Format of the training data, for tasks that support several formats.
+            None for the format that a new model expects.
     """
 
     record: TaskRecord
@@ -165,6 +166,17 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             return False
         several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
         return not (several or self.jit_compile)
+
+    def _set_form(self, form: str | None) -> None:
+        """Set the format of the training data, and compile again if the format has changed."""
+        if form != self.form:
+            self.form = form
+            self._compile_again()
+
+    def _compile_again(self) -> None:
+        """Repeat the last call of `compile`, if there was one, because its defaults changed."""
+        if self.compiled:
+            self.compile(**self.recipe.arguments, **self.recipe.options)
 
     # -- methods that subclasses override -------------------------------------------------------
 
