@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from encoder_zoo.encoders.family import Family, Head
@@ -214,7 +214,7 @@ class TaskRecord:
 
 
 class PresetTask(Protocol):
-    """Protocol with the task attributes to load and save presets.
+    """Protocol with the task attributes to load and save presets, and to export tasks.
 
     Attributes:
         record: The `TaskRecord` of the task class.
@@ -234,6 +234,7 @@ class PresetTask(Protocol):
         default_learning_rate: Float. The peak learning rate of the family.
         last_evaluation: Dict of floats. Results of the last `evaluate` with the current
             weights, for the model card.
+        served_tokenizers: List of the tokenizers that `signatures` uses.
     """
 
     record: TaskRecord
@@ -251,6 +252,7 @@ class PresetTask(Protocol):
     learning_rate: float
     default_learning_rate: float
     last_evaluation: Mapping[str, float]
+    served_tokenizers: list
 
     @classmethod
     def get_family_head(cls, family: Family) -> Head:
@@ -272,3 +274,12 @@ class PresetTask(Protocol):
 
     def train_pooler(self) -> None:
         """Unfreeze the pooler if this head uses its output."""
+
+    def list_input_names(self) -> list[str]:
+        """Return the names of the model inputs."""
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return a dict from input names to their minimum and maximum values."""
+
+    def signatures(self, **options) -> dict[str, Callable]:
+        """Return the functions that a SavedModel contains."""

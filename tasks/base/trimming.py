@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-    from encoder_zoo.tasks.base.task import Task
+    from encoder_zoo.presets.formats.preset_task import PresetTask
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
-T = TypeVar("T", bound="Task")
+T = TypeVar("T", bound="PresetTask")
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -88,7 +88,7 @@ def trim_task(task: T, texts: object) -> T:
     return copied
 
 
-def compare_vocabulary(task: Task, trimmed: Task, texts: object) -> VocabularyReport:
+def compare_vocabulary(task: PresetTask, trimmed: PresetTask, texts: object) -> VocabularyReport:
     """Compare how a task and its trimmed copy split texts into tokens.
 
     See `Task.compare_vocabulary` for arguments.
@@ -106,7 +106,7 @@ def compare_vocabulary(task: Task, trimmed: Task, texts: object) -> VocabularyRe
     }
 
 
-def _check_can_trim(task: Task) -> None:
+def _check_can_trim(task: PresetTask) -> None:
     """Raise a ValueError if the vocabulary of a task cannot be trimmed."""
     name = type(task).__name__
     if task.cpu_model is not None:
@@ -126,7 +126,7 @@ def _check_can_trim(task: Task) -> None:
         )
 
 
-def _get_tokenizer(task: Task) -> Tokenizer:
+def _get_tokenizer(task: PresetTask) -> Tokenizer:
     """Return a task's tokenizer. Raise a TypeError if its vocabulary cannot be trimmed."""
     tokenizer = getattr(getattr(task, "preprocessor", None), "tokenizer", None)
     if not isinstance(tokenizer, TRIMMABLE):
@@ -138,7 +138,7 @@ def _get_tokenizer(task: Task) -> Tokenizer:
     return tokenizer
 
 
-def list_read_texts(task: Task, texts: object) -> list[str]:
+def list_read_texts(task: PresetTask, texts: object) -> list[str]:
     """List all strings that the tokenizer can receive, such as texts with prompts and words."""
     given, settings = read_strings(texts), task.preprocessor.get_config()
     read = [
@@ -176,7 +176,7 @@ def _find_strings(value: object) -> Iterator[str]:
             yield from _find_strings(inner)
 
 
-def _list_fixed_ids(task: Task) -> set[int]:
+def _list_fixed_ids(task: PresetTask) -> set[int]:
     """Collect the ids of tokens that the backbone depends on. They are never removed."""
     ids = set(_read_token_ids(task.backbone).values())
     if task.backbone.family.positions_skip_padding:  # position ids start after the padding id

@@ -25,7 +25,7 @@ from encoder_zoo.tasks.serving import engines
 from encoder_zoo.tasks.serving.model_files import make_openvino_model, require_packages, write_model
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.base.task import Task
+    from encoder_zoo.presets.formats.preset_task import PresetTask
 
 nncf = LazyModule(
     "nncf",
@@ -67,7 +67,7 @@ class CpuModel:
         outputs = tf.numpy_function(run, batch, tf.float32, stateful=False)
         return tf.ensure_shape(outputs, self.session.output_shape)
 
-    def attach(self, task: Task) -> None:
+    def attach(self, task: PresetTask) -> None:
         """Make a task use this model. Inputs that the engine does not support still use Keras."""
         on_keras, is_whole = task._compute_outputs, task.record.only_saved_model is None
 
@@ -120,7 +120,7 @@ class CpuModel:
         self.identity = f"openvino int8 {_compute_checksum(batches)}"
 
 
-def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
+def convert_to_litert(task: PresetTask, dtype: CpuDtype) -> CpuModel:
     """Convert a task for LiteRT, on the TensorFlow backend.
 
     Args:
@@ -154,7 +154,7 @@ def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
         return CpuModel(engines.LiteRtSession(path.read_bytes()), dtype)
 
 
-def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
+def convert_to_openvino(task: PresetTask, dtype: CpuDtype) -> CpuModel:
     """Convert a task for OpenVINO, on the TensorFlow and PyTorch backends.
 
     Args:
@@ -186,7 +186,9 @@ def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
 CONVERTERS = {"litert": convert_to_litert, "openvino": convert_to_openvino}
 
 
-def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "openvino"]) -> CpuModel:
+def convert_for_cpu(
+    task: PresetTask, dtype: CpuDtype, engine: Literal["litert", "openvino"]
+) -> CpuModel:
     """Convert a task for an engine.
 
     Args:

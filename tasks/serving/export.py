@@ -31,7 +31,7 @@ from encoder_zoo.tasks.serving.model_files import EXPORT_PACKAGES, export_ids, s
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-    from encoder_zoo.tasks.base.task import Task
+    from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -102,7 +102,9 @@ EXPORTERS = {"tensorflow": tuple(SUFFIXES), "torch": ("onnx", "litert", "openvin
 SAVED_MODEL_MANIFEST, SAVED_MODEL_KIND = "encoder_zoo_export.json", "saved_model"
 
 
-def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **options) -> None:
+def export_task(
+    task: PresetTask, path: str | os.PathLike[str], format: str | None, **options
+) -> None:
     """Export a task in one of the formats. See `Task.export`.
 
     Raises:
@@ -144,7 +146,7 @@ def get_format(path: str | os.PathLike[str]) -> str:
     return FORMATS.get(suffix, "tf_saved_model")
 
 
-def check_other_formats(task: Task) -> None:
+def check_other_formats(task: PresetTask) -> None:
     """Raise a ValueError if a task can only be exported as a SavedModel."""
     if task.record.only_saved_model:
         raise ValueError(
@@ -159,7 +161,7 @@ def _check_suffix(path: str | os.PathLike[str], format: str) -> None:
         raise invalid("path", str(path), f"a path that ends in {suffix} for the format {format!r}")
 
 
-def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None:
+def check_backend(task: PresetTask, path: str | os.PathLike[str], format: str) -> None:
     """Raise a ValueError if the Keras backend has no exporter for the format."""
     backend = keras.config.backend()
     if format in EXPORTERS[backend]:
@@ -176,7 +178,7 @@ def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None
     )
 
 
-def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> None:
+def export_saved_model(task: PresetTask, path: str | os.PathLike[str], **options) -> None:
     """Export a SavedModel for texts, with warm-up requests for TensorFlow Serving.
 
     Args:
@@ -205,7 +207,7 @@ def write_saved_model(
     functions: Mapping[str, Callable],
     tokenizers: Sequence[Tokenizer],
     variables: Sequence[tf.Variable],
-    task: Task | None = None,
+    task: PresetTask | None = None,
 ) -> None:
     """Write a SavedModel whose signatures are functions of string tensors.
 
@@ -303,7 +305,7 @@ def _assert_same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
     ]
 
 
-def _assert_valid_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
+def _assert_valid_numbers(inputs: dict[str, tf.Tensor], task: PresetTask) -> list[tf.Operation]:
     """Create graph assertions that values are in range and rows are not too long."""
     length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
     checks = [
@@ -332,7 +334,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 
 
 def _make_id_function(
-    task: Task, check: Callable[[], tf.Operation]
+    task: PresetTask, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
     """Create a `tf.function` from preprocessed inputs (B, L) of any size to outputs."""
 

@@ -34,8 +34,8 @@ from encoder_zoo.tasks.serving.opened_export import (
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.presets.formats.preset_task import PresetTask
     from encoder_zoo.tasks.base.answers import Answers
-    from encoder_zoo.tasks.base.task import Task
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 logger = logging.getLogger("encoder_zoo")
@@ -43,7 +43,7 @@ logger = logging.getLogger("encoder_zoo")
 
 @validate_arguments
 def export_folder(
-    task: Task,
+    task: PresetTask,
     folder: str | os.PathLike[str],
     format: Engine,
     dtype: Literal["float32", "int8"] = "float32",
@@ -130,7 +130,7 @@ def _quantize_onnx(path: pathlib.Path) -> None:
         root.setLevel(level)
 
 
-def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
+def describe(task: PresetTask, format: Engine, dtype: str) -> ExportRecord:
     """Describe a task for the manifest of its export.
 
     Raises:
@@ -172,7 +172,7 @@ def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
     )
 
 
-def _make_unsupported_error(task: Task, reason: str, advice: str = "") -> ValueError:
+def _make_unsupported_error(task: PresetTask, reason: str, advice: str = "") -> ValueError:
     advice = advice or "Use the TensorFlow backend, and export a SavedModel with export('served/1')"
     return ValueError(
         f"This {type(task).__name__} cannot be exported to a folder for `open_export`, because "
@@ -180,7 +180,7 @@ def _make_unsupported_error(task: Task, reason: str, advice: str = "") -> ValueE
     )
 
 
-def _collect_settings(task: Task, answers: Answers) -> dict[str, object]:
+def _collect_settings(task: PresetTask, answers: Answers) -> dict[str, object]:
     """Return the prediction settings as plain data."""
     rules, found = get_rules(type(answers).__init__), {}
     for field in dataclasses.fields(answers):
@@ -201,7 +201,9 @@ def _collect_arguments(preprocessor: Preprocessor) -> dict[str, object]:
     return {name: getattr(preprocessor, name) for name in names}
 
 
-def _make_tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dict[str, object]:
+def _make_tokenizer_settings(
+    task: PresetTask, tokenizer: Tokenizer | FileTokenizer
+) -> dict[str, object]:
     """Return the tokenizer class and all arguments that are not stored in its files."""
     name = type(tokenizer).__name__
     if isinstance(tokenizer, FileTokenizer):
@@ -215,7 +217,7 @@ def _make_tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -
     }
 
 
-def _make_tokenizer_files(task: Task) -> dict[str, str | bytes]:
+def _make_tokenizer_files(task: PresetTask) -> dict[str, str | bytes]:
     """Create the files of the tokenizer. The settings in tokenizer.json truncate and pad.
 
     If tokenizer.json contains the vocabulary, no other vocabulary file is written.
@@ -230,7 +232,7 @@ def _make_tokenizer_files(task: Task) -> dict[str, str | bytes]:
     }
 
 
-def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
+def measure(task: PresetTask, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
     """Compare the outputs of a model file with the task's outputs on sample texts.
 
     Args:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
     from encoder_zoo.encoders.backbone import Backbone
-    from encoder_zoo.tasks.base.task import Task
+    from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -54,7 +54,7 @@ WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
 DEFAULT_DESCRIPTION = "Written by encoder_zoo"  # default description in a model file
 
 
-def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
+def export_ids(task: PresetTask, path: str | os.PathLike[str], format: str, **options) -> None:
     """Write the model to a file with the Keras exporter. The model reads preprocessed inputs.
 
     If the tokenizer can be saved as tokenizer.json, this file is written next to the model. Files
@@ -91,7 +91,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
 
 
 def write_model(
-    task: Task,
+    task: PresetTask,
     path: pathlib.Path,
     format: str,
     description: str = DEFAULT_DESCRIPTION,
@@ -121,7 +121,7 @@ def write_model(
         _write_openvino(task, path, weights, description, options)
 
 
-def _check_takes(task: Task, format: str) -> None:
+def _check_takes(task: PresetTask, format: str) -> None:
     """Raise an error if the exporter for the format is missing or does not support the task."""
     quantized = any(getattr(layer, "quantization_mode", None) for layer in list_layers(task))
     if quantized and format == "litert":
@@ -159,18 +159,18 @@ def require_packages(format: str, what: str) -> None:
             raise ImportError(f"{what} needs the package {name}: `pip install {name}`.")
 
 
-def _get_fixed_length(task: Task) -> int | None:
+def _get_fixed_length(task: PresetTask) -> int | None:
     """Return the fixed length that all inputs are padded to, or None."""
     return None if task.preprocessor is None else task.preprocessor.sequence_length
 
 
-def _make_specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
+def _make_specs(task: PresetTask, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
     """Create the input specs for the Keras exporters. Dynamic sizes are None."""
     names = task.list_input_names()
     return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
 
 
-def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
+def _write_onnx(task: PresetTask, path: pathlib.Path, description: str, options: dict) -> None:
     with use_context(is_long=False):
         if keras.config.backend() == "torch":
             _write_onnx_from_torch(task, path, options)
@@ -184,7 +184,7 @@ def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict)
     _describe_onnx(path, task, description)
 
 
-def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> None:
+def _write_onnx_from_torch(task: PresetTask, path: pathlib.Path, options: dict) -> None:
     """Trace the model with dynamic shapes, and write the trace to an ONNX file.
 
     The Keras exporter traces the model with a single token. It cannot be used for models with
@@ -220,7 +220,7 @@ def _write_onnx_from_torch(task: Task, path: pathlib.Path, options: dict) -> Non
 
 
 @contextlib.contextmanager
-def _freeze_weights(task: Task) -> Iterator[None]:
+def _freeze_weights(task: PresetTask) -> Iterator[None]:
     """Context in which the weights do not require gradients.
 
     PyTorch does not find the weights of layers in lists, so these weights become constants in the
@@ -236,7 +236,7 @@ def _freeze_weights(task: Task) -> Iterator[None]:
             weight.requires_grad_(True)
 
 
-def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
+def _write_litert(task: PresetTask, path: pathlib.Path, description: str, options: dict) -> None:
     """Write a LiteRT file. On PyTorch, these files have a fixed shape."""
     with use_context(is_long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -250,7 +250,7 @@ def _write_litert(task: Task, path: pathlib.Path, description: str, options: dic
     _describe_litert(path, description)
 
 
-def _write_litert_from_torch(task: Task, path: pathlib.Path, options: dict) -> None:
+def _write_litert_from_torch(task: PresetTask, path: pathlib.Path, options: dict) -> None:
     """Trace the model for one text of `sequence_length` tokens, and write the trace.
 
     The Keras exporter is not used because its token ids are int32. litert-torch 0.10 confuses
@@ -279,7 +279,7 @@ def _write_litert_from_torch(task: Task, path: pathlib.Path, options: dict) -> N
 
 
 def _write_openvino(
-    task: Task, path: pathlib.Path, weights: pathlib.Path, description: str, options: dict
+    task: PresetTask, path: pathlib.Path, weights: pathlib.Path, description: str, options: dict
 ) -> None:
     import openvino
 
@@ -291,7 +291,7 @@ def _write_openvino(
         os.replace(path.with_suffix(".bin"), weights)
 
 
-def make_openvino_model(task: Task, advice: str, **options) -> openvino.Model:
+def make_openvino_model(task: PresetTask, advice: str, **options) -> openvino.Model:
     """Create an OpenVINO model that computes "logits" from preprocessed inputs.
 
     The model is read from a file. `convert_model` is not used because it sends telemetry to a
@@ -329,7 +329,7 @@ def make_openvino_model(task: Task, advice: str, **options) -> openvino.Model:
             ) from error
 
 
-def _write_logits(task: Task, folder: pathlib.Path) -> None:
+def _write_logits(task: PresetTask, folder: pathlib.Path) -> None:
     """Write a SavedModel that computes "logits" from preprocessed inputs.
 
     OpenVINO reads a SavedModel 10 times faster than tf2onnx converts the model.
@@ -346,7 +346,7 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
         tf.saved_model.save(module, str(folder), {"serving_default": function})
 
 
-def make_tokenizer_json(task: Task) -> bytes | None:
+def make_tokenizer_json(task: PresetTask) -> bytes | None:
     """Create a tokenizer.json that truncates and pads in the same way as the task's preprocessor.
 
     Without a preprocessor, None is returned. If the library `tokenizers` does not support the
@@ -494,7 +494,7 @@ def _teach_tf2onnx() -> None:
             ctx.make_node("Log", [total.output[0]], outputs=node.output)
 
 
-def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
+def _describe_onnx(path: pathlib.Path, task: PresetTask, description: str) -> None:
     """Name the output and the axes in an ONNX file, and add the task and its labels as metadata.
 
     The output is named "logits", and the axes are named "batch", "length" and "masks". The metadata
@@ -537,7 +537,7 @@ def _rename(graph: GraphProto, old: str, new: str) -> None:
         value.name = new if value.name == old else value.name
 
 
-def _name_axes(value, task: Task) -> None:
+def _name_axes(value, task: PresetTask) -> None:
     """Name the dynamic axes of an input or output."""
     of_masks = {"mask_positions", "logits"} if "mask_positions" in task.list_input_names() else {}
     for i, axis in enumerate(value.type.tensor_type.shape.dim):
@@ -545,7 +545,7 @@ def _name_axes(value, task: Task) -> None:
             axis.dim_param = ("masks" if value.name in of_masks else "length") if i else "batch"
 
 
-def _make_metadata(task: Task) -> dict[str, str]:
+def _make_metadata(task: PresetTask) -> dict[str, str]:
     metadata = {"pipeline_tag": task.record.pipeline_tag}
     if task.labels:
         metadata["id2label"] = json.dumps(dict(enumerate(task.labels)), ensure_ascii=False)
