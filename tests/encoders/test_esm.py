@@ -1,5 +1,6 @@
 """Test masked embeddings, predicted contacts and the tags of residues in ESM-2."""
 
+import functools
 import json
 import shutil
 
@@ -132,6 +133,7 @@ def test_an_esm_that_is_not_implemented_is_refused(golden, tmp_path, field, valu
 # -- residues ------------------------------------------------------------------------------------
 
 
+@functools.cache  # its graph is traced once
 def residue_tokenizer(**options):
     return ez.EsmTokenizer([*SPECIAL, *RESIDUES, "<null_1>", "<mask>"], **options)
 

@@ -6,6 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from paths import CHECKPOINTS
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
@@ -204,14 +205,23 @@ def known():
     return {}
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """A model without adapters and its weights, which `right` restores before each case."""
+    model = ez.SequenceClassifier.from_preset(CHECKPOINTS / "Bert_ForSequenceClassification")
+    return model, model.get_weights()
+
+
 @pytest.fixture
-def right(new, inputs, known, tmp_path_factory):
+def right(plain, inputs, known, tmp_path_factory):
     """A function that returns the folder of a case's file, and the logits by the formula."""
+    model, weights = plain
 
     def right(case):
         if case not in known:
             names, options, scale = FILES[case]
-            folder, model = tmp_path_factory.mktemp("file"), new()
+            folder = tmp_path_factory.mktemp("file")
+            model.set_weights(weights)
             given = write(folder, model, names, **with_head(options))
             if case == "no alpha in the file":
                 rewrite(folder, lora_alpha=...)

@@ -76,6 +76,7 @@ def test_the_end_token_pads_and_no_token_is_written_twice(tokenizer):
     assert read.tokenize("<|mask|><|end_of_text|>").numpy().tolist() == [2, 1]
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize(
     "change",
     [

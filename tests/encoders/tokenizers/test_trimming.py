@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import GOLDEN
 from tokenizers import Tokenizer as Library
@@ -51,6 +51,7 @@ TEXTS = st.lists(st.text(st.sampled_from("aabbccdefghpqz  é"), max_size=9), min
 
 
 @each_kind
+@settings(max_examples=10)  # of up to five texts, for each of the 13 kinds
 @given(texts=TEXTS)
 def test_texts_have_the_same_tokens(kind, texts):
     whole = tiny.build_tokenizer(kind)

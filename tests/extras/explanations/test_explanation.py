@@ -296,6 +296,7 @@ class TestEntities:
                 *("Anna", "sees", "José", "in", "Rome", ".")
             ]
 
+    @pytest.mark.eager
     @pytest.mark.parametrize("strategy", ["simple", "first", "none"])
     def test_a_token_that_is_a_space(self, tiny, strategy):
         family = ez.RobertaBackbone.family

@@ -150,6 +150,7 @@ def test_the_table_has_the_numbers():
         ez.display.class_report(0.5)
 
 
+@pytest.mark.eager
 def test_a_callback_reports_the_classes_after_each_epoch():
     """While `fit` holds validation data of its own."""
     model, reports = classifier(), []
