@@ -40,12 +40,8 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
 from encoder_zoo.tasks.embedding.pair_columns import TEXT_COLUMNS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
+from encoder_zoo.tasks.preprocessing import given_labels
 from encoder_zoo.tasks.preprocessing.columns import split_texts_and_labels
-from encoder_zoo.tasks.preprocessing.given_labels import (
-    check_not_missing,
-    get_class_name,
-    log_odd_labels,
-)
 
 
 class TextEstimator(BaseEstimator):
@@ -103,7 +99,7 @@ class FineTunedEstimator(TextEstimator):
                 "labels as `y`."
             )
         check_consistent_length(X, y)
-        check_not_missing(y, X)
+        given_labels.check_not_missing(y, X)
         if sample_weight is None:
             return None
         weights = check_array(sample_weight, ensure_2d=False, input_name="sample_weight")
@@ -253,7 +249,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         """
         X, y = split_texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
-        log_odd_labels(y)
+        given_labels.log_odd_labels(y)
         y = flatten_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
         check_classification_targets(y)
         if self.class_weight is not None:
@@ -270,7 +266,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
             raise ValueError(
                 f"`y` only contains the class {only!r}. Expected at least two classes."
             )
-        names = [get_class_name(name) for name in self.classes_.tolist()]
+        names = [given_labels.get_class_name(name) for name in self.classes_.tolist()]
         self._fine_tune(X, np.array(names)[numbers.ravel()], weights, labels=names)
         return self
 

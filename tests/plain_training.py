@@ -647,7 +647,7 @@ FAULTS = {
     ),
     "batches that overflow are not counted": (
         lambda: mock.patch.object(
-            recipe, "AccumulatingLossScaleOptimizer", keras.optimizers.LossScaleOptimizer
+            optimizers, "AccumulatingLossScaleOptimizer", keras.optimizers.LossScaleOptimizer
         ),
         ("SequenceClassifier", "mixed_float16, accumulation"),
     ),

@@ -10,15 +10,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.explanations.attributions import (
-    Part,
-    compute_attributions,
-    make_example_inputs,
-    select_tokens,
-    select_window,
-    sum_attributions,
-    warn_incomplete,
-)
+from encoder_zoo.extras.explanations import attributions
 from encoder_zoo.tasks.base.classes import find_label_indices
 from encoder_zoo.tasks.classification.sequence_classifier import Explanation, SequenceClassifier
 from encoder_zoo.tasks.preprocessing.packing import keep_tokens
@@ -43,7 +35,7 @@ def explain_labels(
     found = []
     for i in range(count):
         numbers = np.arange(*bounds[i : i + 2])
-        inputs = [make_example_inputs(classifier, examples, n) for n in numbers]
+        inputs = [attributions.make_example_inputs(classifier, examples, n) for n in numbers]
         logits = [ops.convert_to_numpy(classifier(x, training=False)) for x in inputs]
         logits = np.concatenate(logits).astype("float32")  # for all windows, (W, C)
         shares = _compute_shares(logits, classifier.window_pooling)
@@ -51,16 +43,18 @@ def explain_labels(
         target = pooled.argmax() if index is None else index
         weights = np.eye(len(pooled), dtype="float32")[[target]]
         used = np.flatnonzero(shares[:, target])
-        whole = [select_tokens(column, i) for column in tokens]
+        whole = [attributions.select_tokens(column, i) for column in tokens]
         parts = [_make_parts(classifier, whole, windows, examples, numbers[n]) for n in used]
         values = [
-            compute_attributions(classifier, inputs[n], texts, weights, method, batch_size)
+            attributions.compute_attributions(
+                classifier, inputs[n], texts, weights, method, batch_size
+            )
             for n, texts in zip(used, parts, strict=True)
         ]
         name, score = classifier.class_names[target], _get_score(classifier, pooled, target)
-        values = sum_attributions(values, shares[used, target])
+        values = attributions.sum_attributions(values, shares[used, target])
         found.append(Explanation(label=name, score=score, **values))
-    warn_incomplete(found, method)
+    attributions.warn_incomplete(found, method)
     return found
 
 
@@ -84,18 +78,18 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
 
 def _make_parts(
     classifier: SequenceClassifier,
-    texts: list[Part],
+    texts: list[attributions.Part],
     windows: list[Windows],
     examples: dict,
     number: int,
-) -> list[Part]:
+) -> list[attributions.Part]:
     """Return the part of each text that window `number` contains."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
     columns = tokenizer.first_column, second + tokenizer.template.num_second
     found = []
     for text, of_text, column in zip(texts, windows, columns, strict=False):
         begin, length = int(of_text.begin[number]), int(of_text.length[number])
-        found.append(select_window(text, column, begin, length))
+        found.append(attributions.select_window(text, column, begin, length))
     return found
 
 

@@ -11,12 +11,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.tasks.base.classes import (
-    find_boolean_indices,
-    find_label_indices,
-    get_count_and_names,
-    numbers_are_names,
-)
+from encoder_zoo.tasks.base import classes
 from encoder_zoo.tasks.preprocessing import columns, given_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
 
@@ -69,7 +64,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         numbers = np.unique(_convert_to_integers(xp.constant(y))).tolist()
         counted = numbers == list(range(len(numbers)))
         found = len(numbers) if counted else [str(number) for number in numbers]
-    if get_count_and_names(found)[0] == 1:
+    if classes.get_count_and_names(found)[0] == 1:
         raise ValueError(
             f"Every label is {quote(y.tolist()[0])}. Expected at least two classes. To train on a "
             "part of the classes, pass all class names as labels=[...]."
@@ -234,10 +229,10 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
             f"`y` has shape {tuple(y.shape)}. Expected one class index or name per text"
             f"{probabilities}."
         )
-    if find_boolean_indices(labels) and xp.as_dtype(y.dtype).is_bool:
+    if classes.find_boolean_indices(labels) and xp.as_dtype(y.dtype).is_bool:
         return _number_names(y, labels)
     y = _convert_to_integers(y)
-    if numbers_are_names(labels):
+    if classes.numbers_are_names(labels):
         return _number_names(xp.strings.as_string(y), labels)
     expected = (
         f". Expected class indices from 0 to {(num_classes or 0) - 1} for {num_classes} classes."
@@ -250,7 +245,7 @@ def _number_names(names: xp.Tensor | list, labels: list[str] | None) -> xp.Tenso
     expected = f". Expected one of {labels}."
     if not labels:
         expected = ". The classes have no names. Create the classifier with labels=[...]."
-    numbers = find_label_indices(names, labels)
+    numbers = classes.find_label_indices(names, labels)
     return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
@@ -320,7 +315,7 @@ def _check_lists(y, num_classes: int | None) -> None:
 def _make_multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> xp.Tensor:
     index = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     names = [name for row in rows for name in row]
-    numbers = find_label_indices(names, labels)
+    numbers = classes.find_label_indices(names, labels)
     right = (numbers >= 0) & (numbers < num_classes)
     expected = f". Expected one of {labels}."
     numbers = check_each(numbers, right, " has the unknown label ", names, expected, index=index)

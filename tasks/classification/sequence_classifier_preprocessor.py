@@ -13,11 +13,7 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import NonNegativeInt, Rule, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.classification.class_labels import (
-    convert_class_indices,
-    convert_multi_label_targets,
-    convert_regression_targets,
-)
+from encoder_zoo.tasks.classification import class_labels
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     Bucketed,
     combine_candidates,
@@ -220,7 +216,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             ValueError: If `y` contains an unknown label. The message names the row.
         """
         if self.problem_type == "regression":
-            return convert_regression_targets(y, self.num_classes)
+            return class_labels.convert_regression_targets(y, self.num_classes)
         if self.problem_type == "multi_label_classification":
-            return convert_multi_label_targets(y, self.labels, self.num_classes)
-        return convert_class_indices(y, self.labels, self.num_classes)
+            return class_labels.convert_multi_label_targets(y, self.labels, self.num_classes)
+        return class_labels.convert_class_indices(y, self.labels, self.num_classes)

@@ -13,14 +13,9 @@ import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.retrieval import similarity
 from encoder_zoo.tasks.retrieval.options import IndexOptions, OpenOptions
 from encoder_zoo.tasks.retrieval.ranking import RankedText, rank_texts
-from encoder_zoo.tasks.retrieval.similarity import (
-    check_finite,
-    compute_max_sim,
-    compute_similarity_matrix,
-    scale_queries,
-)
 from encoder_zoo.tasks.retrieval.terms import normalize_rows
 from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
@@ -190,15 +185,15 @@ class EmbeddingAnswers(Answers):
             return x, False
         if not (isinstance(x, np.ndarray) and x.dtype.kind == "f"):
             return None
-        check_finite(np.atleast_2d(x), name)
+        similarity.check_finite(np.atleast_2d(x), name)
         return np.atleast_2d(x), x.ndim == 1
 
 
 def compute_score_matrix(a: Any, b: Any, function: str) -> np.ndarray:
     """Compute the similarity between all rows in `a` and `b`, (N, M) float32."""
     if isinstance(a, list):
-        return compute_max_sim(scale_queries(a, function), b)
+        return similarity.compute_max_sim(similarity.scale_queries(a, function), b)
     if isinstance(a, np.ndarray):
-        return compute_similarity_matrix(a, b, function)
+        return similarity.compute_similarity_matrix(a, b, function)
     a, b = (normalize_rows(x, function) for x in (a, b))
     return (a @ b.T).toarray()

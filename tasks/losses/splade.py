@@ -14,12 +14,8 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.losses import replicas
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
-from encoder_zoo.tasks.losses.replicas import (
-    compute_loss_values,
-    gather_replicas,
-    ignores_padding_rows,
-)
 from encoder_zoo.tasks.losses.vectors import check_rows
 
 
@@ -85,13 +81,13 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         self.query_weight = query_weight
         self.document_weight = document_weight
 
-    @ignores_padding_rows
+    @replicas.ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and optional hard negatives")
         y_pred = ops.convert_to_tensor(y_pred)
         of_queries = self.query_weight * _compute_flops(y_pred[:, :1], rows)
         of_documents = self.document_weight * _compute_flops(y_pred[:, 1:], rows)
-        values = compute_loss_values(self.loss, y_true, y_pred, rows)
+        values = replicas.compute_loss_values(self.loss, y_true, y_pred, rows)
         return values + self._share * (of_queries + of_documents)
 
     def scale_weights(self, share) -> SPLADE:
@@ -109,6 +105,6 @@ def _compute_flops(x: keras.KerasTensor, rows: keras.KerasTensor | None) -> kera
         count, x = ops.sum(rows), x * rows[:, None, None]
     totals = ops.sum(x, axis=(0, 1))[None]  # (1, V)
     count = count * ops.cast(ops.shape(x)[1], x.dtype) * ops.ones_like(totals[:, :1])
-    totals, count, _ = gather_replicas(totals, count)  # (R, V), (R, 1)
+    totals, count, _ = replicas.gather_replicas(totals, count)  # (R, V), (R, 1)
     means = ops.sum(totals, axis=0) / ops.maximum(ops.sum(count), 1)
     return ops.sum(ops.square(means))

@@ -9,14 +9,9 @@ import functools
 
 import numpy as np
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.common.validation import (
-    Fraction,
-    NonNegativeInt,
-    SequenceLength,
-    validate_arguments,
-)
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.batching import FIXED_SEED
 from encoder_zoo.tasks.preprocessing.packing import join_texts
@@ -81,17 +76,17 @@ class MaskedLMPreprocessor(Preprocessor):
     task_name = "masked_lm"
     one_example_per_text = True
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: SequenceLength | None = None,
-        mask_rate: Fraction = 0.15,
+        sequence_length: validation.SequenceLength | None = None,
+        mask_rate: validation.Fraction = 0.15,
         whole_words: bool = False,
         dynamic: bool = True,
         pack_texts: bool = False,
         across_documents: bool = True,
-        seed: NonNegativeInt = 0,
+        seed: validation.NonNegativeInt = 0,
     ):
         super().__init__(tokenizer, sequence_length)
         self.mask_rate = mask_rate

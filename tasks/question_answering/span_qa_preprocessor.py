@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.common.validation import (
-    NonNegativeInt,
-    PositiveInt,
-    SequenceLength,
-    validate_arguments,
-)
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import (
@@ -24,13 +19,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, compute_sort_keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
-from encoder_zoo.tasks.question_answering.answers import (
-    ANSWER_LABELS,
-    INPUTS,
-    check_answers,
-    split_inputs,
-    strip_white_space,
-)
+from encoder_zoo.tasks.question_answering import answers
 
 # A question that leaves less than this for the context is too long.
 DOC_STRIDE = 128
@@ -107,17 +96,17 @@ class SpanQAPreprocessor(Preprocessor):
     """
 
     task_name = "span_qa"
-    inputs = INPUTS
-    label_values = ANSWER_LABELS
+    inputs = answers.INPUTS
+    label_values = answers.ANSWER_LABELS
     marks_answers = False  # for a beam, see `attach`
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: SequenceLength | None = None,
-        window_length: SequenceLength = 384,
-        doc_stride: NonNegativeInt = DOC_STRIDE,
+        sequence_length: validation.SequenceLength | None = None,
+        window_length: validation.SequenceLength = 384,
+        doc_stride: validation.NonNegativeInt = DOC_STRIDE,
     ):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
@@ -151,7 +140,7 @@ class SpanQAPreprocessor(Preprocessor):
         if self.doc_stride != DOC_STRIDE:  # the default is half of a window that is smaller
             check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)
 
-    @validate_arguments
+    @validation.validate_arguments
     def tokenize_contexts(
         self, questions: xp.Tensor, contexts: xp.Tensor, allow_empty: bool = False
     ) -> QuestionContexts:
@@ -209,12 +198,12 @@ class SpanQAPreprocessor(Preprocessor):
         return xp.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        questions, texts, y = split_inputs(x, y)
+        questions, texts, y = answers.split_inputs(x, y)
         contexts = self.tokenize_contexts(questions, texts)
         examples = self.make_examples(contexts)
         if y is None:
             return examples
-        examples["labels"] = self._find_labels(contexts, examples, *check_answers(y, texts))
+        examples["labels"] = self._find_labels(contexts, examples, *answers.check_answers(y, texts))
         if sample_weight is not None:
             weight = convert_weights(sample_weight)
             check_same_count({"token_ids": contexts.ids, "sample_weight": weight})
@@ -232,7 +221,7 @@ class SpanQAPreprocessor(Preprocessor):
         columns = xp.stack([first + shift, last + shift], axis=1)
         return xp.where(inside[:, None], columns, self.find_null_position(examples)[:, None])
 
-    @validate_arguments
+    @validation.validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, xp.Tensor]:
         inputs = super().pad(examples, bucketed)
         if self.marks_answers:
@@ -250,8 +239,10 @@ class SpanQAPreprocessor(Preprocessor):
         inputs, *labels = batch
         return ({**inputs, "answer_start": examples["labels"][:, :1]}, *labels)
 
-    @validate_arguments
-    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    @validation.validate_arguments
+    def batch_examples(
+        self, dataset: tf.data.Dataset, batch_size: validation.PositiveInt
+    ) -> tf.data.Dataset:
         """Batch single examples. Questions with several answers should be passed as a vector."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]
@@ -263,7 +254,7 @@ def _find_answer_tokens(contexts: QuestionContexts, start, end) -> tuple[xp.Tens
 
     Whitespace at the start and end is ignored, as it can be a separate token.
     """
-    first_character, stop = strip_white_space(contexts.texts, start, end)
+    first_character, stop = answers.strip_white_space(contexts.texts, start, end)
     row = xp.range(xp.size(start), dtype=xp.int64) * ROW_STRIDE
     begins = xp.cast(contexts.ids.row_starts(), xp.int32)
     start_keys, end_keys = (row + xp.cast(first_character, xp.int64), row + xp.cast(stop, xp.int64))

@@ -16,41 +16,25 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.validation import (
-    NonNegativeInt,
-    PositiveInt,
-    Probability,
-    Rate,
-    validate_arguments,
-)
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.gliner import SpanWidth
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.base import confidence
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.classes import validate_labels
-from encoder_zoo.tasks.base.confidence import (
-    ScoredLabels,
-    Thresholds,
-    check_weights_finite,
-    tune_thresholds,
-)
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import get_keras_function, get_name
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, get_class_name
 from encoder_zoo.tasks.preprocessing.inputs import convert_column
-from encoder_zoo.tasks.tagging import token_labels
+from encoder_zoo.tasks.tagging import entity_metrics, token_labels
 from encoder_zoo.tasks.tagging.entities import Entity
 from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, make_label_set, make_label_sets
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import EntityExtractorPreprocessor
-from encoder_zoo.tasks.tagging.entity_metrics import (
-    convert_to_triples,
-    score_by_type,
-    score_entities,
-)
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
     SpanFocalLoss,
@@ -59,14 +43,8 @@ from encoder_zoo.tasks.tagging.span_head import (
     SpanMode,
     SubtokenPooling,
 )
+from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import (
-    InputData,
-    check_inputs,
-    check_labels,
-    check_no_stream,
-    check_not_empty,
-)
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -184,20 +162,20 @@ class EntityExtractor(Task):
         pads_classes=True,
     )
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         backbone: Backbone,
         preprocessor: EntityExtractorPreprocessor | None = None,
         labels: Sequence[str] | None = None,
         max_width: SpanWidth = 12,
-        span_dim: PositiveInt | None = None,
+        span_dim: validation.PositiveInt | None = None,
         span_mode: SpanMode = "markerV0",
-        num_rnn_layers: NonNegativeInt = 1,
+        num_rnn_layers: validation.NonNegativeInt = 1,
         subtoken_pooling: SubtokenPooling = "first",
         embed_label_marker: bool = True,
-        dropout: Rate = 0.4,
-        thresholds: Thresholds | None = None,
+        dropout: validation.Rate = 0.4,
+        thresholds: confidence.Thresholds | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -288,7 +266,7 @@ class EntityExtractor(Task):
     def _adapt(self, given, training=True) -> None:
         if not training or given.kind == "arrays" or self.labels is not None:
             return
-        check_no_stream(given)
+        sources.check_no_stream(given)
         x, y = given.x, given.y
         spans = token_labels.convert_spans_to_dicts(
             token_labels.collect_labels(x) if y is None else y
@@ -312,10 +290,10 @@ class EntityExtractor(Task):
 
     extract_entities = answered_by(EntityAnswers.extract_entities)
 
-    @validate_arguments
+    @validation.validate_arguments
     def signatures(
         self,
-        threshold: Probability | Thresholds | None = None,
+        threshold: validation.Probability | confidence.Thresholds | None = None,
         nested: bool = False,
         multi_label: bool = False,
     ) -> dict[str, Callable]:
@@ -337,16 +315,16 @@ class EntityExtractor(Task):
         entities = self._answers.trace_entities(run, threshold, nested, multi_label)
         return {"serving_default": entities}
 
-    @validate_arguments
+    @validation.validate_arguments
     def evaluate_entities(
         self,
         x: object,
         y: object,
         labels: object = None,
-        threshold: Probability | Thresholds | None = None,
+        threshold: validation.Probability | confidence.Thresholds | None = None,
         nested: bool = False,
         multi_label: bool = False,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
     ) -> dict[str, Any]:
         """Compute precision, recall and F1 of `extract_entities`, overall and per label.
 
@@ -364,9 +342,11 @@ class EntityExtractor(Task):
         """
         x, true, labels = self._collect_true_entities(x, y, labels)
         options = (threshold, nested, multi_label, batch_size)
-        return score_entities(true, convert_to_triples(self.extract_entities(x, labels, *options)))
+        return entity_metrics.score_entities(
+            true, entity_metrics.convert_to_triples(self.extract_entities(x, labels, *options))
+        )
 
-    @validate_arguments
+    @validation.validate_arguments
     def tune_thresholds(
         self,
         x: object,
@@ -374,7 +354,7 @@ class EntityExtractor(Task):
         labels: object = None,
         nested: bool = False,
         multi_label: bool = False,
-        batch_size: PositiveInt | None = None,
+        batch_size: validation.PositiveInt | None = None,
     ) -> dict[str, float]:
         """Tune the threshold for each label to maximize F1 on held-out texts.
 
@@ -398,11 +378,11 @@ class EntityExtractor(Task):
             ['city', 'person']
         """
         options = {"nested": nested, "multi_label": multi_label, "batch_size": batch_size}
-        found = tune_thresholds(self._score_labels(x, y, labels, **options))
+        found = confidence.tune_thresholds(self._score_labels(x, y, labels, **options))
         self.thresholds = {**(self.thresholds or {}), **found}
         return found
 
-    def _score_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
+    def _score_labels(self, x, y=None, labels=None, **options) -> confidence.ScoredLabels:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need.
 
         Args:
@@ -410,8 +390,8 @@ class EntityExtractor(Task):
             **options: Arguments of `extract_entities`.
         """
         x, true, labels = self._collect_true_entities(x, y, labels)
-        check_not_empty(x)
-        check_weights_finite(self)
+        sources.check_not_empty(x)
+        confidence.check_weights_finite(self)
         # Spans are selected by score, so the spans of a threshold are the selected spans above it.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
         names, _ = make_label_sets(labels, None, len(x))
@@ -420,14 +400,14 @@ class EntityExtractor(Task):
             *(np.asarray(rows.flat_values).tolist() for rows in (names, least)), strict=True
         )
         least = {name.decode(): value for name, value in pairs}
-        return score_by_type(true, found, list(least), list(least.values()))
+        return entity_metrics.score_by_type(true, found, list(least), list(least.values()))
 
     def _collect_true_entities(self, x, y, labels) -> tuple:
         """Return the texts, their entities (label, start, end), and the labels to look for."""
-        check_inputs(self, x, y)
+        sources.check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
         texts = convert_column(convert_to_plain(x))
-        check_labels(self, InputData.create(x, y))
+        sources.check_labels(self, sources.InputData.create(x, y))
         rows = token_labels.convert_spans_to_dicts(check_not_missing(y, x))
         rows = [[{**span, "label": get_class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})

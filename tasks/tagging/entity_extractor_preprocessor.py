@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.common.validation import (
-    NonNegativeInt,
-    PositiveInt,
-    SequenceLength,
-    SpecialToken,
-    validate_arguments,
-)
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.tasks.base.classes import find_label_indices
@@ -39,14 +33,8 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     shift_right,
 )
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
+from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.alignment import log_spans
-from encoder_zoo.tasks.tagging.token_labels import (
-    SPAN,
-    convert_labels,
-    convert_spans_to_dicts,
-    locate_spans,
-    separate_labels,
-)
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat
@@ -165,15 +153,15 @@ class EntityExtractorPreprocessor(Preprocessor):
     label_values = Labels("a list of spans {'start', 'end', 'label'} for each text")
     max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # arguments of the task
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: SequenceLength | None = None,
-        max_words: PositiveInt = 384,
-        doc_stride: NonNegativeInt | None = None,
-        label_marker: SpecialToken | None = None,
-        separator: SpecialToken | None = None,
+        sequence_length: validation.SequenceLength | None = None,
+        max_words: validation.PositiveInt = 384,
+        doc_stride: validation.NonNegativeInt | None = None,
+        label_marker: validation.SpecialToken | None = None,
+        separator: validation.SpecialToken | None = None,
     ):
         super().__init__(tokenizer, sequence_length)
         known = set(tokenizer.get_vocabulary())
@@ -300,7 +288,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     # -- examples ------------------------------------------------------------------------------
 
     def separate(self, x, y) -> tuple:
-        return (x, y) if isinstance(x, tuple) else separate_labels(x, y)
+        return (x, y) if isinstance(x, tuple) else token_labels.separate_labels(x, y)
 
     def encode(self, x, y=None, sample_weight=None, labels: Sequence[str] | None = None) -> dict:
         """Encode texts to windows. See `Preprocessor.encode`.
@@ -329,7 +317,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             once = found[1:] != found[:-1]
             sets = check_each(sets, once, *message, unit="Text", index=index)
         elif y is not None and len(names) > MAX_LABELS:
-            sets = sample_labels(convert_spans_to_dicts(y), names)
+            sets = sample_labels(token_labels.convert_spans_to_dicts(y), names)
         else:
             count = xp.size(texts, xp.int64)
             every = xp.repeat(xp.range(len(names))[None], count, axis=0)
@@ -368,8 +356,8 @@ class EntityExtractorPreprocessor(Preprocessor):
     def _make_targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
         """Return the training spans of each window: first word, width minus 1 and label."""
         if not xp.is_symbolic_tensor(texts):
-            y = convert_labels(y)
-        start, end, label = locate_spans(y, texts, names)
+            y = token_labels.convert_labels(y)
+        start, end, label = token_labels.locate_spans(y, texts, names)
         row = start.value_rowids()
         # The words that share a character with each span, as indices over all texts.
         begin = xp.searchsorted(
@@ -578,7 +566,7 @@ def sample_labels(y: list[list[dict]], names: Sequence[str]) -> xp.RaggedTensor:
     number, rng = {name: i for i, name in enumerate(names)}, np.random.default_rng(0)
     rows = []
     for spans in y:
-        own = {get_class_name(span[SPAN[2]]) for span in spans}
+        own = {get_class_name(span[token_labels.SPAN[2]]) for span in spans}
         own = {number[name] for name in own if name in number}
         drawn = rng.choice(len(names), min(len(names), MAX_LABELS), replace=False).tolist()
         others = [i for i in drawn if i not in own]

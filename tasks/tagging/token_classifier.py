@@ -42,16 +42,9 @@ from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.columns import is_doc
 from encoder_zoo.tasks.preprocessing.tokenized_texts import is_words
-from encoder_zoo.tasks.tagging import entity_metrics, token_labels
+from encoder_zoo.tasks.tagging import entities, entity_metrics, token_labels
 from encoder_zoo.tasks.tagging.alignment import SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
-from encoder_zoo.tasks.tagging.entities import (
-    Entity,
-    EntityExplanation,
-    Strategy,
-    is_possible,
-    make_transitions,
-)
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import (
     describe_notation,
@@ -167,7 +160,7 @@ class TokenClassifier(LabelledTask):
         pipeline_tag="token-classification",
         peft_type="TOKEN_CLS",
         text_method="extract_entities",
-        answer_type=Entity,
+        answer_type=entities.Entity,
         answer_settings=(
             "strategy",
             "valid_tags",
@@ -194,7 +187,7 @@ class TokenClassifier(LabelledTask):
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         dropout: Rate | None = None,
-        strategy: Strategy | None = None,
+        strategy: entities.Strategy | None = None,
         valid_tags: bool | None = None,
         head: keras.layers.Layer | None = None,
         split_symbols: bool | Literal["outer"] = False,
@@ -359,12 +352,12 @@ class TokenClassifier(LabelledTask):
         if y is None:
             return None
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
-        allowed = make_transitions(parse_tags(self.tag_names))
-        return is_possible(tags.flat_values, tags.value_rowids(), allowed)
+        allowed = entities.make_transitions(parse_tags(self.tag_names))
+        return entities.is_possible(tags.flat_values, tags.value_rowids(), allowed)
 
     # -- answers -----------------------------------------------------------------------------------
 
-    strategy: Strategy | None
+    strategy: entities.Strategy | None
     valid_tags: bool | None
 
     @property
@@ -381,7 +374,9 @@ class TokenClassifier(LabelledTask):
 
     @validate_arguments
     def signatures(
-        self, strategy: Strategy | None = None, threshold: Probability | Thresholds | None = None
+        self,
+        strategy: entities.Strategy | None = None,
+        threshold: Probability | Thresholds | None = None,
     ) -> dict[str, Callable]:
         """Return the function to export, which runs `extract_entities` on "text".
 
@@ -403,18 +398,18 @@ class TokenClassifier(LabelledTask):
     def explain(
         self,
         texts: str,
-        strategy: Strategy | None = None,
+        strategy: entities.Strategy | None = None,
         method: Method = "integrated_gradients",
         batch_size: int | None = None,
-    ) -> list[EntityExplanation]: ...
+    ) -> list[entities.EntityExplanation]: ...
     @overload
     def explain(
         self,
         texts: Iterable[Any],
-        strategy: Strategy | None = None,
+        strategy: entities.Strategy | None = None,
         method: Method = "integrated_gradients",
         batch_size: int | None = None,
-    ) -> list[list[EntityExplanation]]: ...
+    ) -> list[list[entities.EntityExplanation]]: ...
     @overload
     def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
@@ -422,7 +417,7 @@ class TokenClassifier(LabelledTask):
     def explain(
         self,
         texts,
-        strategy: Strategy | None = None,
+        strategy: entities.Strategy | None = None,
         method: Method = "integrated_gradients",
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",

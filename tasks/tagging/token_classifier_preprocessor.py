@@ -10,14 +10,9 @@ from typing import Literal
 
 import numpy as np
 
+from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.common.validation import (
-    NonNegativeInt,
-    PositiveInt,
-    SequenceLength,
-    validate_arguments,
-)
 from encoder_zoo.encoders.tokenizers.text.text_input import make_word_tensor
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.character_bounds import extend_to_marks, read_characters
@@ -44,15 +39,7 @@ from encoder_zoo.tasks.preprocessing.windows import (
     mask_owned,
     take,
 )
-from encoder_zoo.tasks.tagging import token_labels
-from encoder_zoo.tasks.tagging.alignment import (
-    SPAN_MARKS,
-    convert_spans,
-    convert_words,
-    make_symbol_table,
-    mark_cut_words,
-    split_words_at_symbols,
-)
+from encoder_zoo.tasks.tagging import alignment, token_labels
 from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans, warn_moved_spans
 
 
@@ -92,12 +79,12 @@ class TokenClassifierPreprocessor(Preprocessor):
     inputs = Inputs(Text("texts"))
     label_values = Labels("a list of spans for each text, or a list of tags for each list of words")
 
-    @validate_arguments
+    @validation.validate_arguments
     def __init__(
         self,
         tokenizer,
-        sequence_length: SequenceLength | None = None,
-        doc_stride: NonNegativeInt | None = None,
+        sequence_length: validation.SequenceLength | None = None,
+        doc_stride: validation.NonNegativeInt | None = None,
         label_all_tokens: bool = False,
     ):
         super().__init__(tokenizer, sequence_length)
@@ -108,7 +95,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         super().attach(task)
         check_stride(self.doc_stride or 0, self.max_sequence_length - self.count_specials() - 1)
 
-    @validate_arguments
+    @validation.validate_arguments
     def tokenize(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
         """Tokenize texts or sentences split into words. See `TokenClassifier` for `split_symbols`.
 
@@ -124,7 +111,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         tokens = tokens._replace(ends=tokens.ends.with_flat_values(ends))
         if not split_symbols:
             return tokens
-        return split_words_at_symbols(tokens, self._symbols, inside=split_symbols != "outer")
+        return alignment.split_words_at_symbols(
+            tokens, self._symbols, inside=split_symbols != "outer"
+        )
 
     def split_into_windows(self, tokens: TokenizedTexts) -> Windows:
         """Divide the tokens into windows."""
@@ -148,7 +137,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             return examples
         labels, labelled, marks = self.align_labels(x, tokens, y)
         if marks is not None:
-            examples[SPAN_MARKS] = self.pad_for_special_tokens(
+            examples[alignment.SPAN_MARKS] = self.pad_for_special_tokens(
                 take(tokens.ids.with_flat_values(marks), windows)
             )
         labels = self.pad_for_special_tokens(take(tokens.ids.with_flat_values(labels), windows))
@@ -159,7 +148,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         x = convert_to_plain(x)
         tokens = self.tokenize(x)
         windows = self.split_into_windows(tokens)
-        units = tokens if is_words(x) else split_words_at_symbols(tokens, self._symbols)
+        units = tokens if is_words(x) else alignment.split_words_at_symbols(tokens, self._symbols)
         labelled = mark_word_starts(units) | self.label_all_tokens
         weights = self._compute_label_weights(tokens, windows, labelled, sample_weight)
         return {**self.make_examples(tokens, windows), "label_weights": weights}
@@ -187,12 +176,14 @@ class TokenClassifierPreprocessor(Preprocessor):
             )
         labels = token_labels.check_labels(x, y, self.labels, self._max_classes)
         if words:
-            return *convert_words(tokens, labels, self.labels, self.label_all_tokens), None
-        tokens = split_words_at_symbols(tokens, self._symbols)
+            return *alignment.convert_words(
+                tokens, labels, self.labels, self.label_all_tokens
+            ), None
+        tokens = alignment.split_words_at_symbols(tokens, self._symbols)
         if not in_graph:
             warn_moved_spans(y, labels, convert_column(x))
             warn_misaligned_spans(labels, convert_column(x), tokens)
-        return convert_spans(tokens, labels, self.labels, self.label_all_tokens)
+        return alignment.convert_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def measure_cut_spans(self, x, y) -> float:
         """Return the fraction of spans that begin or end inside a word.
@@ -202,7 +193,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             y: Spans of the texts.
         """
         spans = token_labels.check_labels(x, y, self.labels, self._max_classes)
-        cut = mark_cut_words(self.tokenize(x, split_symbols=True), spans)
+        cut = alignment.mark_cut_words(self.tokenize(x, split_symbols=True), spans)
         return float(np.mean(cut)) if len(cut) else 0.0
 
     @functools.cached_property
@@ -213,7 +204,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     @functools.cached_property
     def _symbols(self) -> np.ndarray:
         with xp.init_scope():
-            return make_symbol_table(self.tokenizer)
+            return alignment.make_symbol_table(self.tokenizer)
 
     @property
     def _max_classes(self) -> int:
@@ -227,14 +218,16 @@ class TokenClassifierPreprocessor(Preprocessor):
         shape = xp.shape(ids, xp.int64)
         padded = {
             name: xp.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
-            for name in ("labels", "label_weights", SPAN_MARKS)
+            for name in ("labels", "label_weights", alignment.SPAN_MARKS)
             if name in examples
         }
         y, weights = padded.pop("labels"), padded.pop("label_weights")
         return {**inputs, **padded}, y, weights
 
-    @validate_arguments
-    def batch_examples(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+    @validation.validate_arguments
+    def batch_examples(
+        self, dataset: tf.data.Dataset, batch_size: validation.PositiveInt
+    ) -> tf.data.Dataset:
         """Batch a dataset of single examples. Datasets of batches are returned unchanged.
 
         A single example is a scalar text, or a vector of words with a vector of tags. Without tags,

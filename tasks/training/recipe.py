@@ -15,11 +15,7 @@ from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.tasks.training.optimizers import (
-    AccumulatingLossScaleOptimizer,
-    get_inner_optimizer,
-    make_fine_tuning_optimizer,
-)
+from encoder_zoo.tasks.training import optimizers
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -161,7 +157,7 @@ class Recipe:
                 other = 1.0 if of_others is None else of_others(weight)
                 return shares.get(id(weight), other)
 
-        optimizer = make_fine_tuning_optimizer(
+        optimizer = optimizers.make_fine_tuning_optimizer(
             1,
             settings.learning_rate,
             weight_decay,
@@ -173,11 +169,11 @@ class Recipe:
         optimizer.schedule.hold_peak()
         scales = settings.scales_loss and self.options.get("auto_scale_loss", True)
         accumulates = scales and optimizer.gradient_accumulation_steps
-        return AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
+        return optimizers.AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
     def warn_default_rate(self, optimizer, default_rate: float) -> None:
         """Log a warning if an optimizer given as a string has the Keras default learning rate."""
-        name, optimizer = self.arguments["optimizer"], get_inner_optimizer(optimizer)
+        name, optimizer = self.arguments["optimizer"], optimizers.get_inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return
         if isinstance(optimizer, keras.optimizers.SGD):
@@ -205,7 +201,7 @@ class Recipe:
             ValueError: If the learning rate is 0 in all steps, or if there are fewer batches than
                 `gradient_accumulation_steps`.
         """
-        optimizer = get_inner_optimizer(optimizer)
+        optimizer = optimizers.get_inner_optimizer(optimizer)
         accumulated = optimizer.gradient_accumulation_steps or 1
         if total_batches < accumulated:
             raise invalid(
@@ -241,7 +237,7 @@ class Recipe:
         """
         if not self.makes_optimizer:
             return
-        inner = get_inner_optimizer(optimizer)
+        inner = optimizers.get_inner_optimizer(optimizer)
         if not int(keras.ops.convert_to_numpy(inner.iterations)):
             if inner is not optimizer and total_batches:
                 logger.warning(
@@ -264,7 +260,7 @@ class Recipe:
     def hold_rate(self, optimizer) -> None:
         """Use the peak learning rate for steps outside `fit`, unless another rate is set."""
         if self.makes_optimizer:
-            get_inner_optimizer(optimizer).schedule.hold_peak()
+            optimizers.get_inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
         """Set the weight of a batch in an accumulated step, as a part of a large batch.
@@ -276,7 +272,7 @@ class Recipe:
             size: Optional scalar tensor. The loss was divided by this value (see `BatchLoss`). None
                 if the loss is a sum.
         """
-        optimizer = get_inner_optimizer(optimizer)
+        optimizer = optimizers.get_inner_optimizer(optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
