@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import json
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -64,62 +67,16 @@ def invalid(
     return error(f"{name} is {quote(value)}. Expected {expected}.")
 
 
-# {argument name in other packages: name in this package}
-OTHER_NAMES = {
-    "num_labels": "num_classes",
-    "max_length": "sequence_length",
-    "max_seq_length": "sequence_length",
-    "stride": "doc_stride",
-    "id2label": "labels",
-    "class_names": "labels",
-    "n_best": "top_k",
-    "lr": "learning_rate",
-    "num_train_epochs": "epochs",
-    "per_device_train_batch_size": "batch_size",
-    "eval_dataset": "validation_data",
-    "warmup_ratio": "warmup",
-    "texts": "x",
-    "labels": "y",
-    "hidden_size": "hidden_dim",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "intermediate_size": "intermediate_dim",
-    "vocab_size": "vocabulary_size",
-    "truncate_dim": "dim",
-    "candidate_labels": "labels",
-    "aggregation_strategy": "strategy",
-    "return_all_scores": "top_k",
-    "corpus": "documents",
-    "relevant_docs": "relevant",
-    "qrels": "relevant",
-    "warmup_steps": "warmup",
-}
-# {argument name in other packages: reason why this package does not need it}
-NOT_NEEDED = {
-    "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
-    "show_progress_bar": "no progress is displayed, except by fit, evaluate and predict (verbose=)",
-    "convert_to_numpy": "the result is a NumPy array",
-    "convert_to_tensor": "the result is a NumPy array, use keras.ops.convert_to_tensor",
-    "return_tensors": "the result is ragged, but a preprocessor returns arrays for the model",
-    "padding": "a preprocessor pads each batch to its longest text",
-    "truncation": "a preprocessor truncates long texts, see sequence_length",
-    "device": "the backend uses the accelerator that it finds",
-}
+@functools.cache
+def read_other_names(kind: str) -> dict[str, str]:
+    """Read names of other libraries, and what replaces them, from other_libraries.json.
 
-
-# {argument name of `fit` in other packages: call in this package}
-COMPILED = {
-    **{name: f"compile({name}=...)" for name in ("optimizer", "loss", "metrics", "weight_decay")},
-    **{name: f"compile({name}=...)" for name in ("learning_rate", "layer_decay", "jit_compile")},
-    "lr": "compile(learning_rate=...)",
-    "warmup": "compile(warmup=...)",
-    "warmup_steps": "compile(warmup=...)",
-    "warmup_ratio": "compile(warmup=...)",
-    "gradient_accumulation_steps": "compile(gradient_accumulation_steps=...)",
-    "compute_metrics": "compile(metrics=...)",
-    "train_objectives": "compile(loss=...) and fit(x, y)",
-    "train_dataset": "fit(x, y) or fit(dataset)",
-}
+    Example:
+        >>> read_other_names("arguments")["num_labels"]
+        'num_classes'
+    """
+    path = pathlib.Path(__file__).with_name("other_libraries.json")
+    return json.loads(path.read_text(encoding="utf-8"))[kind]
 
 
 def describe_unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
@@ -131,12 +88,12 @@ def describe_unknown_argument(function: str, name: str, known: Iterable[str]) ->
         >>> describe_unknown_argument("embed", "convert_to_numpy", ["texts"])
         "embed got an unknown argument 'convert_to_numpy'. Remove it: the result is a NumPy array."
     """
-    if name in NOT_NEEDED:
-        return f"{function} got an unknown argument {name!r}. Remove it: {NOT_NEEDED[name]}."
-    known = sorted(known)
-    if name in COMPILED and function.rpartition(".")[2] == "fit":
-        return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."
-    other = OTHER_NAMES.get(name)
+    if reason := read_other_names("arguments_not_needed").get(name):
+        return f"{function} got an unknown argument {name!r}. Remove it: {reason}."
+    known, call = sorted(known), read_other_names("arguments_of_fit").get(name)
+    if call and function.rpartition(".")[2] == "fit":
+        return f"{function} got an unknown argument {name!r}. Call {call}."
+    other = read_other_names("arguments").get(name)
     close = [other] if other in known else find_close_names(name, known, max_names=2, cutoff=0.7)
     hint = suggest_names(close) or f" Expected one of {', '.join(known)}."
     return f"{function} got an unknown argument {name!r}.{hint}"

@@ -2,53 +2,14 @@
 
 from collections.abc import Iterable
 
-from encoder_zoo.common.wording import find_close_names, suggest_names
+from encoder_zoo.common.wording import find_close_names, read_other_names, suggest_names
 
 # {name in transformers, sentence-transformers, KerasHub or spaCy: code in this package}
-EQUIVALENTS = {
-    "pipeline": "a task: SequenceClassifier.from_preset(...).classify(texts), "
-    "TokenClassifier.from_preset(...).extract_entities(texts), "
-    "SpanQA.from_preset(...).answer(question, context), "
-    "MaskedLM.from_preset(...).fill_mask(texts), or TextEmbedder.from_preset(...).embed(texts)",
-    "AutoModel": "Backbone.from_preset(source)",
-    "AutoTokenizer": "Tokenizer.from_preset(source)",
-    "AutoConfig": "Backbone.from_preset(source).get_config()",
-    "from_pretrained": "from_preset of a task, such as SequenceClassifier.from_preset(source)",
-    "load": "from_preset of a task, such as SequenceClassifier.from_preset(source)",
-    "load_model": "from_preset of a task, or keras.saving.load_model(file)",
-    "Trainer": "compile and fit of a task, as in any Keras model",
-    "TrainingArguments": "the arguments of a task's compile and fit",
-    "DataCollatorWithPadding": "texts, because fit pads each batch to its longest text",
-    "SentenceTransformer": "TextEmbedder.from_preset(source).embed(texts)",
-    "CrossEncoder": "Reranker.from_preset(source).rank(query, texts)",
-    "SentenceTransformerTrainer": "compile and fit of TextEmbedder, as in any Keras model",
-    "GLiNER": "EntityExtractor.from_preset(source)",
-    "SetFitModel": "FewShotClassifier.from_preset(source)",
-    "InputExample": "columns of texts: TextEmbedder.fit((queries, documents)), or with scores as y",
-    "MultipleNegativesRankingLoss": "losses.InfoNCE, the default for pairs in TextEmbedder.fit",
-    "util": "TextEmbedder.similarity(a, b) for cos_sim, TextEmbedder.index(texts).search(query) "
-    "for semantic_search and paraphrase_mining, TextEmbedder.mine_negatives for hard negatives",
-    "cos_sim": "TextEmbedder.similarity(a, b)",
-    "InformationRetrievalEvaluator": "TextEmbedder.evaluate_retrieval(queries, corpus, relevant)",
-    "DocBin": "read_annotations(path)",
-    "TextClassifier": "SequenceClassifier.from_preset(source)",
-}
+EQUIVALENTS = read_other_names("public_names")
 # {suffix of a class name: class for all families in this package}
-GENERAL_CLASSES = {
-    "ForSequenceClassification": "SequenceClassifier",
-    "ForTokenClassification": "TokenClassifier",
-    "ForQuestionAnswering": "SpanQA",
-    "ForMaskedLM": "MaskedLM",
-    "ForPreTraining": "Pretraining",
-    "ForMultipleChoice": "MultipleChoice",
-    "TextClassifierPreprocessor": "SequenceClassifierPreprocessor",
-    "TextClassifier": "SequenceClassifier",
-    "MaskedLMPreprocessor": "MaskedLMPreprocessor",
-    "MaskedLM": "MaskedLM",
-    "Classifier": "SequenceClassifier",
-}
+GENERAL_CLASSES = read_other_names("general_classes")
 # {suffix of a class name in other packages: suffix in this package}
-RENAMED_SUFFIXES = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
+RENAMED_SUFFIXES = read_other_names("renamed_suffixes")
 
 
 def explain(name: str, public: Iterable[str]) -> str:
