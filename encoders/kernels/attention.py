@@ -8,18 +8,14 @@ Comments use these letters for shapes: B batch, L sequence, H heads, d head size
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
 
 from encoder_zoo.encoders import gradients
-from encoder_zoo.encoders.attention_masks import mask_scores
+from encoder_zoo.encoders.attention_masks import AttentionMask, mask_scores
 from encoder_zoo.encoders.core import SelfAttention
 from encoder_zoo.encoders.kernels import long_attention
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.attention_masks import AttentionMask
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json_files
 from encoder_zoo.presets.formats import embedding_modules, preset_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, make_static_files
-
-if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 logger = logging.getLogger("encoder_zoo")
 

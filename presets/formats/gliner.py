@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import PositiveInt, Rate, Rule, check_argument, get_rule, one_of
@@ -20,14 +20,11 @@ from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.preset_files import CONFIG, GLINER, list_tokenizer_files
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
-
-if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 ENCODER = "token_rep_layer.bert_layer.model."  # prefix of the encoder's tensors
 LABEL_MARKER, SEPARATOR = "<<ENT>>", "<<SEP>>"

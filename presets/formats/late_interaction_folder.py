@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import string
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, quote
@@ -19,7 +18,7 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
 from encoder_zoo.presets.formats import colbert_settings
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, copy, match
 from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
@@ -41,9 +40,6 @@ from encoder_zoo.presets.formats.preset_files import (
 )
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
-
-if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 logger = logging.getLogger("encoder_zoo")
 

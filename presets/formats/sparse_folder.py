@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from safetensors.numpy import save
@@ -24,6 +24,7 @@ from encoder_zoo.presets.formats import embedding_modules
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
+    TokenizerPreset,
     check_weights,
     convert_to_float32,
     make_stored_array,
@@ -40,9 +41,6 @@ from encoder_zoo.presets.formats.preset_files import (
 )
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
-
-if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, Unpack, overload
+from typing import Annotated, Any, Literal, NamedTuple, Self, Unpack, overload
 
 import keras
 import numpy as np
@@ -20,6 +20,7 @@ from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
     copy,
     list_named_weights,
     make_stored_array,
@@ -61,9 +62,6 @@ from encoder_zoo.tasks.preprocessing.columns import describe_columns, split_text
 from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_odd_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.metrics import ClassScore
-
-if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import Literal, Self, Unpack
 
 import keras
 import numpy as np
@@ -24,6 +24,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.answers import answered_by
@@ -44,10 +45,6 @@ from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 from encoder_zoo.tasks.training.objective import Objective
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
 
 NO_PROMPT = ""  # do not use the preprocessor's default prompt
 RAMP_DIVISOR = (

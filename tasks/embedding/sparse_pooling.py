@@ -13,14 +13,12 @@ Comments use these letters for shapes: B batch, L sequence, D hidden, V vocabula
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from encoder_zoo.common.lazy import keras, ops, tf, xp
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, add_bias, project
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.backbone import Backbone
 
 Pooling = Literal["max", "sum", "token_weights"]
 TOKEN_WEIGHTS = "token_weights"

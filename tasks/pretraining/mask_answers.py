@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
+from typing import Any, Literal, NamedTuple, TypedDict, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import make_records, pad_columns
@@ -24,9 +25,6 @@ from encoder_zoo.tasks.preprocessing.packing import keep_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_row_starts, shift_left
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 class FilledMask(TypedDict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Self, Unpack
 
 import keras
 from keras import ops
@@ -22,6 +22,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Activation, make_initializer
 from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.answers import answered_by
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
@@ -31,9 +32,6 @@ from encoder_zoo.tasks.pretraining.mask_answers import MaskAnswers
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Self, Unpack
 
 import keras
 import numpy as np
@@ -29,9 +29,6 @@ from encoder_zoo.tasks.pretraining import masked_lm
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.base.task import Task
 
 SHORT_SHARE = 0.1
 

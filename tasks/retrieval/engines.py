@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.retrieval.similarity import Similarity
 from encoder_zoo.tasks.retrieval.vectors import (
     COSINE_ROUNDING,
     VECTOR_BLOCK,
@@ -28,10 +29,6 @@ from encoder_zoo.tasks.retrieval.vectors import (
     compute_steps,
     replace_pairs,
 )
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.retrieval.similarity import Similarity
-
 
 faiss = LazyModule(
     "faiss",

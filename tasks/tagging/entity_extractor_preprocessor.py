@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import gliner
+from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.tasks.base.classes import find_label_indices
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each
@@ -35,9 +36,6 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.alignment import log_spans
-
-if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.preset_task import FolderFormat
 
 logger = logging.getLogger("encoder_zoo")
 
