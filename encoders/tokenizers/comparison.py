@@ -10,6 +10,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, make_byte_alphabet
 from encoder_zoo.encoders.tokenizers.files.special_tokens import collect_template_ids
+from encoder_zoo.encoders.tokenizers.files.vocab_txt import WHITE_SPACE
 from encoder_zoo.encoders.tokenizers.steps import (
     COMPOSING,
     KEPT_WORDS,
@@ -26,9 +27,6 @@ logger = logging.getLogger("encoder_zoo")
 
 MERGED_SPACES = {"Regex": " {2,}"}
 WHITESPACE_SPLIT = {"type": "WhitespaceSplit"}
-# Unicode white space, except for the space and U+0085, which is not included in NMT charsmaps.
-WHITE_SPACE = (*range(9, 14), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029)
-WHITE_SPACE += (0x202F, 0x205F, 0x3000)
 
 
 def create_tokenizer(cls: type[Tokenizer], files: TokenizerFiles, **template) -> Tokenizer:
@@ -120,7 +118,7 @@ def joins_words(normalizer: Sequence[Mapping]) -> bool:
     """Return whether a charsmap converts all white space to spaces, except for U+0085."""
     charsmaps = [s["precompiled_charsmap"] for s in normalizer if s.get("type") == "Precompiled"]
     rules = parse_charsmap_rules(charsmaps[0] if charsmaps else None)
-    spaces = [chr(c) for c in WHITE_SPACE]
+    spaces = {*WHITE_SPACE} - {" ", "\x85"}  # U+0085 is not included in NMT charsmaps
     return all(rules.get(space, space) in (" ", "") for space in spaces)
 
 

@@ -143,7 +143,7 @@ class FileTokenizer(ConfigFromSignature):
     @functools.cached_property
     def graph(self) -> TokenizerGraph:
         """TensorFlow graph to execute the steps. It is built on first use."""
-        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
+        from encoder_zoo.encoders.tokenizers.graphs.graph import make_graph
 
         file = json.loads(self._library.to_str())  # contains all fields
         steps = Steps(

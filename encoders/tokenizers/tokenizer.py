@@ -351,7 +351,7 @@ class Tokenizer(TokenizerArguments):
     def graph(self) -> TokenizerGraph:
         """TensorFlow graph for this tokenizer. It is built on first use."""
         refuse_in_fork()
-        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
+        from encoder_zoo.encoders.tokenizers.graphs.graph import make_graph
 
         return self._get_engine("graph", make_graph)
 

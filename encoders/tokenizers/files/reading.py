@@ -504,20 +504,6 @@ def get_token_bytes(token: str) -> bytes:
     return token.encode("utf-8")
 
 
-def count_surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the number of leading and trailing spaces for each token.
-
-    Example:
-        >>> count_surrounding_spaces(["Ġthe", "ĠĠ"])
-        [(1, 0), (2, 2)]
-    """
-    space = make_byte_alphabet()[ord(" ")]
-    return [
-        (len(token) - len(token.lstrip(space)), len(token) - len(token.rstrip(space)))
-        for token in tokens
-    ]
-
-
 def parse_merges(merges_txt: str) -> list[str]:
     """Return the pairs in merges.txt, without the version line.
 

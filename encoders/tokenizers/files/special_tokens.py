@@ -165,7 +165,8 @@ def read_template(step: Mapping, name: str) -> Template | None:
         return found[0] if found else None
     if kind in ("BertProcessing", "RobertaProcessing"):
         is_bert = kind == "BertProcessing"
-        tokens = (_get_first(step.get("cls")), _get_first(step.get("sep")))
+        pairs = (step.get("cls"), step.get("sep"))
+        tokens = tuple(pair[0] if isinstance(pair, list) and pair else None for pair in pairs)
         if not all(isinstance(token, str) for token in tokens):
             raise ValueError(
                 f"{name}: the tokens of `cls` and `sep` are {quote(tokens)}. Expected a list of a "
@@ -197,10 +198,6 @@ def collect_template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
             ids = entry.get("ids") if isinstance(entry, Mapping) else None
             found.append((token, ids[0] if isinstance(ids, list) and len(ids) == 1 else ids))
     return found
-
-
-def _get_first(pair: object) -> object:
-    return pair[0] if isinstance(pair, list) and pair else None
 
 
 def _read_template_parts(step: Mapping, name: str) -> Template:

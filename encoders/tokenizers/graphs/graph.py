@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.files.reading import count_surrounding_spaces
-from encoder_zoo.encoders.tokenizers.graphs import sentencepiece
-from encoder_zoo.encoders.tokenizers.graphs.models import make_model, map_token_ids
+from encoder_zoo.common.lazy import use_tensorflow
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
+from encoder_zoo.encoders.tokenizers.graphs import sentencepiece, wordpiece
+from encoder_zoo.encoders.tokenizers.graphs.models import check_model, make_model, map_token_ids
 from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizer
-from encoder_zoo.encoders.tokenizers.graphs.wordpiece import (
-    BertWordPiece,
-    has_bert_steps,
-    make_bert_splitter,
-)
 from encoder_zoo.encoders.tokenizers.graphs.words import Words, make_pre_tokenizer
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import (
     make_added_tokenizer,
@@ -55,24 +51,18 @@ class TokenizerGraph(tf.Module):
         self.texts_to_tokens = compile_method(self._encode, [texts])
         self.words_to_ids = compile_method(self._words_to_ids, [words])
         kind, ids = model.settings["type"], map_token_ids(model.settings)
-        splits_words = steps.keeps_spaces and sentencepiece.tokens_stay_in_words(ids)
-        independent = splits_words or not steps.keeps_spaces
-        self.words_are_independent = steps.words_are_independent and independent
-        marks = kind in ("BPE", "Unigram") and sentencepiece.marks_words(steps)
         self._is_byte_level = "ByteLevel" in steps.list_types("pre_tokenizer")
-        self._pre_tokenize = None
-        if kind == "WordPiece" and has_bert_steps(steps):
-            self._model = BertWordPiece(steps, model)
+        if kind == "WordPiece" and wordpiece.has_bert_steps(steps):
+            self._model, self._pre_tokenize = wordpiece.BertWordPiece(steps, model), None
             self._normalizer = self._model.normalizer
         else:
             self._model = make_model(model, steps.unknown_id, self._is_byte_level)
-            normalizer = steps.normalizer
-            if marks:
-                normalizer = sentencepiece.drop_word_steps(normalizer)
-                self._pre_tokenize = sentencepiece.mark_words(steps, splits_words)
-            else:
-                self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
-            self._normalizer = make_normalizer(normalizer)
+            self._normalizer = make_normalizer(steps.normalizer)
+            self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
+        self._splits_at_signs = steps.keeps_spaces and sentencepiece.tokens_stay_in_words(ids)
+        self._splits_at_signs &= kind in ("BPE", "Unigram") and not self._is_byte_level
+        independent = self._splits_at_signs or not steps.keeps_spaces
+        self.words_are_independent = steps.words_are_independent and independent
         self._without_space = None  # words that follow a space, but do not start with one
         if steps.keeps_spaces and not steps.inserts_space:
             special = [re.escape(token["content"]) for token in steps.special_tokens]
@@ -81,20 +71,19 @@ class TokenizerGraph(tf.Module):
         if self._trims:
             self._spaces = tf.constant(count_spaces(steps, ids))
         self._index_added_tokens(steps)
-        split = None
+        split, prefix = None, ""
         if self.words_are_independent and self._pre_tokenize is None:
-            split = make_bert_splitter(steps)
-        elif self.words_are_independent and marks:
-            split = sentencepiece.make_splitter(steps)
+            split = wordpiece.make_bert_splitter(steps)
+        elif self.words_are_independent and kind in ("BPE", "Unigram"):
+            split, prefix = sentencepiece.make_splitter(steps), SPACE
         self._word_lookup = None
         if split:
-            prefix = SPACE if marks else ""
             words = [token[len(prefix) :] for token in ids if token.startswith(prefix)]
             self._word_lookup = WordLookup(self._find_single_tokens(words), split)
 
     def _find_single_tokens(self, words: Sequence[str]) -> dict[str, int]:
         """Return {word: id} for all words with a single token."""
-        ids, *_ = self._encode(tf.constant(words))
+        ids, *_ = self._encode(tf.constant(words, tf.string))
         rows = np.flatnonzero(ids.row_lengths() == 1)
         found = tf.gather(ids.values, tf.gather(ids.row_starts(), rows)).numpy().tolist()
         return {words[row]: token_id for row, token_id in zip(rows, found, strict=True)}
@@ -156,7 +145,10 @@ class TokenizerGraph(tf.Module):
             words = Words.from_texts(chars)
             if as_words and self._is_byte_level:
                 words = Words.from_texts(words.prepend(ord(" ")).chars)
-            return self._model(self._pre_tokenize(words))
+            words = self._pre_tokenize(words)
+            return self._model(
+                sentencepiece.split_at_signs(words) if self._splits_at_signs else words
+            )
 
         def normalize_and_tokenize(chars: Characters) -> Tokens:
             return make_added_tokenizer(self._normalized_finder, tokenize)(self._normalizer(chars))
@@ -187,12 +179,31 @@ class TokenizerGraph(tf.Module):
             return merged, merged.with_values(tf.gather(within, ids.value_rowids()))
 
 
+def make_graph(steps: Steps, model: Model) -> TokenizerGraph:
+    """Build the tables and graphs to execute tokenizer steps and a model.
+
+    Args:
+        steps: `Steps` to execute.
+        model: `Model` to use with the steps.
+
+    Raises:
+        ValueError: If a step or the model is not supported by TensorFlow operations.
+    """
+    check_model(steps, model)
+    with tf.init_scope(), use_tensorflow():  # do not add tables to a user's graph
+        return TokenizerGraph(steps, model)
+
+
 def count_spaces(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
     """Return the number of leading and trailing spaces for each token, with shape (ids, 2)."""
     added = [token["id"] for token in steps.tokens_in_texts]
     size = 1 + max(*vocabulary.values(), *steps.skipped_ids, *added)
     spaces = np.zeros([size, 2], np.int32)
-    spaces[[*vocabulary.values()]] = count_surrounding_spaces(list(vocabulary))
+    space = make_byte_alphabet()[ord(" ")]
+    spaces[[*vocabulary.values()]] = [
+        [len(token) - len(rest) for rest in (token.lstrip(space), token.rstrip(space))]
+        for token in vocabulary
+    ]
     spaces[[token["id"] for token in steps.added_tokens]] = 0
     return spaces
 

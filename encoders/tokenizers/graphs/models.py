@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.files.reading import map_alphabet_to_bytes
+from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet, map_alphabet_to_bytes
 from encoder_zoo.encoders.tokenizers.graphs.patterns import join_words
 from encoder_zoo.encoders.tokenizers.graphs.wordpiece import make_word_piece
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
@@ -23,11 +23,12 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie, Unigram
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
-    MAX_SYMBOLS,
-    WordTable,
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.steps import (
+    BYTE_TOKENS,
+    get_model_settings,
+    make_unsupported_error,
 )
-from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text import ragged
 from encoder_zoo.encoders.tokenizers.text.characters import CodePointTable, encode_utf8
 from encoder_zoo.encoders.tokenizers.text.packed_words import (
@@ -37,7 +38,7 @@ from encoder_zoo.encoders.tokenizers.text.packed_words import (
 )
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.steps import Model
+    from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
 
 def map_token_ids(model: Mapping) -> dict[str, int]:
@@ -48,18 +49,6 @@ def map_token_ids(model: Mapping) -> dict[str, int]:
     return {token: i for i, (token, _) in enumerate(vocabulary)}
 
 
-def find_byte_ids(model: Mapping) -> tf.Tensor | None:
-    """Return ids with shape (256,) to use for unknown bytes, or None without byte fallback."""
-    if not model.get("byte_fallback"):
-        return None
-    ids = map_token_ids(model)
-    if not ids.keys() >= set(BYTE_TOKENS):
-        raise make_unsupported_error(
-            "model", [{"byte_fallback": True, "vocab": "incomplete bytes"}]
-        )
-    return tf.constant([ids[token] for token in BYTE_TOKENS])
-
-
 def fuses_unknown(model: Mapping) -> bool:
     """Return whether consecutive unknown characters are fused into a single token."""
     if model["type"] == "BPE":
@@ -68,34 +57,26 @@ def fuses_unknown(model: Mapping) -> bool:
     return model["type"] == "Unigram"
 
 
-def make_splitter(
-    model: Mapping,
-    texts: Mapping[str, int],
-    numbers: np.ndarray,
-    words: PackedWords,
-    ids: np.ndarray,
-    unknown_id: int,
-) -> Unigram | BPE:
-    """Create a Unigram or BPE model with the tokens that can occur in texts.
+def make_bpe(
+    model: Mapping, texts: Mapping[str, int], numbers: np.ndarray, suffix: str, unknown_id: int
+) -> BPE:
+    """Create a BPE model.
 
-    In BPE models with a suffix for the last character in a word, this character has its own symbol.
+    In models with a suffix for the last character in a word, this character has its own symbol.
     This symbol follows after the symbols for all other characters.
 
     Args:
         model: Dict with a model from tokenizer.json.
         texts: Dict mapping tokens to ids, with one character per symbol.
         numbers: Integer array of shape (code points,). The symbol for each character.
-        words: `PackedWords` with the symbols in all tokens.
-        ids: Integer array of shape (W,). The id for each token.
+        suffix: String. The suffix for the last character in a word, or "".
         unknown_id: Integer. The id for symbols without a token.
     """
-    if model["type"] == "Unigram":
-        return Unigram(words, ids, [score for _, score in model["vocab"]], unknown_id)
     num = int(numbers.max()) + 1
     symbol_ids = np.full(2 * num, unknown_id)
-    for first, suffix in ((0, ""), (num, get_word_suffix(model))):
+    for first, end in ((0, ""), (num, suffix)):
         for token, token_id in texts.items():
-            if len(token) == 1 + len(suffix) and token.endswith(suffix):
+            if len(token) == 1 + len(end) and token.endswith(end):
                 symbol_ids[first + numbers[ord(token[0])]] = token_id
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     return BPE(symbol_ids, merges, model["vocab"])
@@ -114,11 +95,6 @@ def decode_byte_tokens(vocabulary: Mapping[str, int]) -> dict[str, int]:
         for token, i in vocabulary.items()
         if all(c in byte_of for c in token)
     }
-
-
-def get_word_suffix(model: Mapping) -> str:
-    """Return the suffix for the last character in a word, or "" without a suffix."""
-    return model.get("end_of_word_suffix") or ""
 
 
 def replace_unknown(
@@ -168,15 +144,17 @@ class SubwordModel(tf.Module):
         super().__init__()
         settings, vocabulary = model.settings, map_token_ids(model.settings)
         self._unknown_id, self._fuses = unknown_id, fuses_unknown(settings)
-        self._bytes, self._is_byte_level = find_byte_ids(settings), is_byte_level
-        self._ids, self._long = None, None
+        self._is_byte_level, self._ids, self._long = is_byte_level, None, None
+        self._bytes = None
+        if settings.get("byte_fallback"):
+            self._bytes = tf.constant([vocabulary[token] for token in BYTE_TOKENS])
         self._first_last = 0  # first symbol for the last character in a word
         if settings["type"] == "WordPiece":
             tables = make_word_piece(vocabulary, unknown_id)
             numbers, self._model, self._word_table = tables
         else:
             texts = decode_byte_tokens(vocabulary) if is_byte_level else vocabulary
-            suffix = get_word_suffix(settings)
+            suffix = settings.get("end_of_word_suffix") or ""
             found = {t.removesuffix(suffix): i for t, i in texts.items() if t.endswith(suffix)}
             found.pop("", None)
             words, ids = PackedWords.from_texts(list(found)), np.array(list(found.values()), int)
@@ -185,7 +163,11 @@ class SubwordModel(tf.Module):
             if model.ids:
                 self._ids = tf.constant(model.ids, tf.int32)
                 unknown_id = vocabulary[settings["unk_token"]]
-            self._model = make_splitter(settings, texts, numbers, words, ids, unknown_id)
+            if settings["type"] == "BPE":
+                self._model = make_bpe(settings, texts, numbers, suffix, unknown_id)
+            else:
+                scores = [score for _, score in settings["vocab"]]
+                self._model = Unigram(words, ids, scores, unknown_id)
             if suffix:
                 self._first_last = int(numbers.max()) + 1
             ids = np.array(model.ids)[ids] if model.ids else ids
@@ -292,3 +274,36 @@ def make_model(model: Model, unknown_id: int, is_byte_level: bool) -> SubwordMod
     if model.settings["type"] == "WordLevel":
         return WordLevel(model, unknown_id)
     return SubwordModel(model, unknown_id, is_byte_level)
+
+
+_BPE = {"dropout": None, "continuing_subword_prefix": None}
+_CHARACTER_BPE = {**_BPE, "ignore_merges": False}
+_BYTE_BPE = {**_BPE, "byte_fallback": False, "fuse_unk": False, "end_of_word_suffix": None}
+_WORDPIECE = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+
+
+def check_model(steps: Steps, model: Model) -> None:
+    """Raise a ValueError if a model setting is not supported."""
+    kind, tokens = model.settings["type"], map_token_ids(model.settings).keys()
+    settings = get_model_settings(model.settings, kind)
+    is_byte_level = "ByteLevel" in steps.list_types("pre_tokenizer")
+    needs_unknown = True
+    if kind == "BPE":
+        needs_unknown = not (is_byte_level and set(make_byte_alphabet()) <= tokens)
+        expected, unknown = _BYTE_BPE if is_byte_level else _CHARACTER_BPE, "unk_token"
+        if settings["end_of_word_suffix"]:  # the library also converts the suffix to bytes
+            expected = {**expected, "byte_fallback": False}
+    elif kind == "Unigram" and not is_byte_level:
+        expected, unknown = {}, "unk_id"
+    elif kind in ("WordPiece", "WordLevel") and not is_byte_level:
+        expected, unknown = _WORDPIECE if kind == "WordPiece" else {}, "unk_token"
+    else:
+        raise make_unsupported_error("model", [{"type": kind}])
+    for name, value in expected.items():
+        if settings.get(name, value) != value:
+            raise make_unsupported_error("model", [{name: settings[name]}])
+    if settings.get("byte_fallback") and not set(BYTE_TOKENS) <= tokens:
+        unsupported = {"byte_fallback": True, "vocab": "incomplete bytes"}
+        raise make_unsupported_error("model", [unsupported])
+    if needs_unknown and settings.get(unknown, model.settings.get(unknown)) is None:
+        raise make_unsupported_error("model", [{unknown: None}])

@@ -21,10 +21,7 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
 )
 from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.composition import UnicodeNormalizer
-from encoder_zoo.encoders.tokenizers.text.precompiled import (
-    CharacterMap,
-    PrecompiledNormalizer,
-)
+from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, PrecompiledNormalizer
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_left
 
 Normalizer = Callable[[Characters], Characters]

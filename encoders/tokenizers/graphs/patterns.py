@@ -109,10 +109,14 @@ def make_finder(
         >>> matched.numpy().tolist(), first.numpy().tolist()
         ([True, True, False, True, True], [True, False, True, True, False])
     """
-    is_text = "String" in pattern
-    expression = re.escape(pattern["String"]) if is_text else convert_to_re2(pattern["Regex"])
+    text = pattern.get("String", "")
+    expression = re.escape(text) if "String" in pattern else convert_to_re2(pattern["Regex"])
     if not expression or _is_refused(expression):
         return None
+
+    def find_character(chars: Characters, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        matched = chars.codes == ord(text)
+        return matched, matched | shift_right(matched, 1, False) | begins
 
     def find(chars: Characters, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         marked = tf.strings.regex_replace(join_words(chars, begins), expression, MARKED)
@@ -125,7 +129,7 @@ def make_finder(
         marks = tf.gather(marks, encode_utf8(chars.codes)[1][:-1])
         return marks[:, 0], marks[:, 1] | begins
 
-    return find
+    return find_character if len(text) == 1 else find
 
 
 def _is_refused(expression: str) -> bool:

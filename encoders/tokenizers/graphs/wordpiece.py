@@ -155,10 +155,9 @@ def has_bert_steps(steps: Steps) -> bool:
 
     Added tokens must not be normalized, because `BertNormalizer` does not return code points.
     """
-    if any(token["normalized"] for token in steps.added_tokens) or steps.trims:
-        return False
-    normalizer = steps.list_types("normalizer") in ([], ["BertNormalizer"])
-    return normalizer and steps.list_types("pre_tokenizer") == ["BertPreTokenizer"]
+    normalizers, words = steps.list_types("normalizer"), steps.list_types("pre_tokenizer")
+    is_bert = normalizers in ([], ["BertNormalizer"]) and words == ["BertPreTokenizer"]
+    return is_bert and not any(token["normalized"] for token in steps.added_tokens)
 
 
 def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:

@@ -15,11 +15,7 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     mark_members,
 )
 from encoder_zoo.encoders.tokenizers.text.charsmap import MAX_GRAPHEME_BYTES
-from encoder_zoo.encoders.tokenizers.text.normalization import (
-    CODE_MASK,
-    FIRST_COMPLEX,
-    Expansions,
-)
+from encoder_zoo.encoders.tokenizers.text.normalization import CODE_MASK, FIRST_COMPLEX, Expansions
 from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
 from encoder_zoo.encoders.tokenizers.text.ragged import compute_row_ids, shift_left, shift_right
 
