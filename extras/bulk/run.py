@@ -36,7 +36,7 @@ INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
 class Scan(NamedTuple):
-    """What reading all input files before the first prediction has shown.
+    """Results of reading all input files, which happens before the first prediction.
 
     Attributes:
         rows: List of integers. The number of rows per file.
