@@ -72,6 +72,7 @@ class KerasRunner:
         size = batch_size or BATCH_SIZE
         if given.kind == "stream":
             return map(get_inputs, given.x.batch(size))
+        sources.check_is_finite(given.x, self._options["steps"])
         return map(get_inputs, self.task.preprocessor.batch_examples(given.x, size))
 
     @property

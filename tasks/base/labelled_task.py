@@ -153,6 +153,20 @@ class LabelledTask(Task):
                 weight.assign(value.T if transposed else value)
         self._compile_again()  # create the metrics for the learned labels
 
+    def _warn_unused_thresholds(self, method: str) -> None:
+        """Log a warning that the metrics in `evaluate` do not use the thresholds.
+
+        Args:
+            method: String. Name of the method that uses them.
+        """
+        if self.thresholds is not None:
+            logger.warning(
+                "The metrics in `evaluate` do not use the thresholds of this %s. To evaluate its "
+                "predictions, use `%s`.",
+                type(self).__name__,
+                method,
+            )
+
     # -- confidence ----------------------------------------------------------------------------
 
     @validate_arguments

@@ -342,6 +342,8 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
     def _adapt(self, given, training=True) -> None:
         if training:
             self._learn_labels(given, self._find_labels)
+        else:
+            self._warn_unused_thresholds("evaluate_classes")
 
     def _find_labels(self, given: InputData) -> list[str] | int:
         if given.kind == "dataset":

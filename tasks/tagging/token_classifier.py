@@ -289,6 +289,7 @@ class TokenClassifier(LabelledTask):
 
     def _adapt(self, given, training=True) -> None:
         if not training:
+            self._warn_unused_thresholds("evaluate_entities")
             return
         self._learn_labels(given, find_labels)
         line = describe_notation(self.labels) if self.labels else None

@@ -11,10 +11,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.layers import list_layers
+from encoder_zoo.common.layers import get_frozen_kernel, list_layers
 from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.training import find_updates
 from encoder_zoo.tasks.training import optimizers
 
 logger = logging.getLogger("encoder_zoo")
@@ -453,6 +454,23 @@ def train_new_pooler(backbone: Backbone) -> None:
         logger.warning(
             "The pooler is frozen, but has random weights because the checkpoint has no pooler. "
             "Set backbone.pooler_dense.trainable = True to train it."
+        )
+
+
+def warn_trained_kernels(backbone: Backbone) -> None:
+    """Log a warning if weights with low-rank updates are trained, too.
+
+    This is the case if `trainable` was set to True after `enable_lora`.
+    """
+    kernels = [get_frozen_kernel(layer) for layer in find_updates(backbone)]
+    trained = sum(kernel.trainable for kernel in kernels)
+    if trained:
+        logger.warning(
+            "%d of %d layers with low-rank updates also train their original weights, because "
+            "`trainable` was set to True. To only train the updates, call enable_lora again with "
+            "the same arguments.",
+            trained,
+            len(kernels),
         )
 
 

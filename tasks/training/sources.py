@@ -232,6 +232,7 @@ class DatasetBatches(Source):
         return self.read_in_order().map(drop_padding_rows)
 
     def read_in_order(self) -> tf.data.Dataset:
+        check_is_finite(self._batched, self.plan.steps_per_epoch)
         return self._preprocess_batches(self._batched, FIXED_SEED)
 
     def _preprocess_batches(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
@@ -667,6 +668,15 @@ def check_has_elements(dataset) -> None:
         f"The dataset is empty: {quote(dataset)}. Expected at least one text. Note that a dataset "
         "with drop_remainder=True does not contain a smaller last batch."
     )
+
+
+def check_is_finite(dataset, steps: int | None) -> None:
+    """Raise a ValueError if all batches of an infinite `tf.data.Dataset` would be read."""
+    if steps is None and dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError(
+            f"The dataset is infinite: {quote(dataset)}. Pass the number of batches, "
+            "validation_steps=... to `fit`, or steps=... to `evaluate` and `predict`."
+        )
 
 
 def check_not_empty(x) -> None:

@@ -73,6 +73,7 @@ from encoder_zoo.tasks.training.recipe import (
     check_weights,
     train_new_pooler,
     warn_random_weights,
+    warn_trained_kernels,
 )
 from encoder_zoo.tasks.training.streams import suppress_end_warning
 
@@ -366,6 +367,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         is_recipes = self.recipe.makes_optimizer
         if total_batches:
             train_new_pooler(self.backbone)
+            warn_trained_kernels(self.backbone)
             is_default = is_recipes and self.learning_rate == self.default_learning_rate
             if is_default and self.backbone.has_random_weights:
                 warn_random_weights(self.learning_rate)

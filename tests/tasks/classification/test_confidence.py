@@ -100,6 +100,15 @@ def test_the_threshold_has_the_highest_f1():
     assert find_best_threshold(np.array([0.9, 0.2]), np.array([True, False]), 3) == (0.5, 0.5)
 
 
+def test_metrics_without_thresholds_are_logged(caplog):
+    task = classifier(labels=["no", "yes"])
+    for thresholds in (None, {"yes": 0.4}):
+        task.thresholds = thresholds
+        caplog.clear()
+        task.evaluate(TEXTS, ["no", "yes"] * (len(TEXTS) // 2), verbose=0)
+        assert ("evaluate_classes" in caplog.text) == (thresholds is not None)
+
+
 @pytest.mark.slow
 def test_a_calibrated_classifier(tmp_path, caplog):
     task = classifier()

@@ -221,6 +221,21 @@ def test_steps_of_tasks_that_return_lists():
             np.testing.assert_allclose(row, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("method", ["evaluate", "predict", "validation_data"])
+def test_infinite_datasets_without_steps_are_refused(task, method, batched):
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).repeat()
+    with pytest.raises(ValueError, match="infinite.*steps"):
+        METHODS[method](task, data.batch(2) if batched else data, None)
+
+
+def test_infinite_datasets_are_refused_by_tasks_that_return_lists():
+    with pytest.raises(ValueError, match="infinite.*steps"):
+        tiny.task(get_family("bert"), ez.TokenClassifier).predict(
+            tf.data.Dataset.from_tensor_slices(TEXTS).batch(2).repeat(), verbose=0
+        )
+
+
 @pytest.mark.slow
 def test_a_generator_of_rows_is_not_read_to_count_its_examples(task):
     read = []

@@ -3,6 +3,7 @@
 import logging
 
 import keras
+import numpy as np
 import pytest
 
 import encoder_zoo as ez
@@ -59,6 +60,22 @@ class TestFrozenLayers:
         assert len(model.trainable_variables) < len(before)
         model.compile(frozen_layers=0)
         assert {id(weight) for weight in model.trainable_variables} == before
+
+    def test_weights_that_are_trained_beside_their_updates_are_logged(self, model, caplog):
+        model.enable_lora(rank=1)
+        updates = len(model.trainable_variables)
+        x, y = {"token_ids": np.array([[1, 2]])}, np.array([0])
+        model.fit(x, y, verbose=0)
+        assert "low-rank updates" not in caplog.text
+        for trainable in (False, True):  # Keras also makes the original weights trainable
+            model.backbone.trainable = trainable
+        model.fit(x, y, verbose=0)
+        assert "enable_lora" in caplog.text
+        caplog.clear()
+        model.enable_lora(rank=1)
+        model.fit(x, y, verbose=0)
+        assert "low-rank updates" not in caplog.text
+        assert len(model.trainable_variables) == updates
 
     def test_what_the_user_thaws_and_freezes_again(self, model):
         model.compile(frozen_layers=1)
