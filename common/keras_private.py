@@ -272,6 +272,11 @@ def _get_accessors() -> tuple[Callable, Callable]:
     return operator.attrgetter("value"), keras.Variable.assign
 
 
+def list_optimized_weights(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Return the weights for which an optimizer was built."""
+    return list(optimizer._trainable_variables)
+
+
 def has_ddp_model(model: keras.Model) -> bool:
     """Return whether the model is trained in several `torch.distributed` processes.
 

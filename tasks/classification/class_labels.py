@@ -283,7 +283,9 @@ def convert_multi_label_targets(y, labels: list[str] | None, num_classes: int) -
     y = given_labels.check_not_missing(y)
     given = y if xp.is_symbolic_tensor(y) else _make_lists(y, labels, num_classes)
     if isinstance(given, list):
-        if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
+        if any(isinstance(v, str | bytes) for row in given for v in row) or not any(
+            map(len, given)
+        ):
             return _make_multi_hot(given, labels, num_classes)
         unknown = [np.nan] * num_classes  # for rows with another length
         y = xp.constant([r if len(r) == num_classes else unknown for r in given], xp.float32)

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.keras_private import list_optimized_weights
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 
@@ -611,6 +612,25 @@ def restart_optimizer(
     optimizer = get_inner_optimizer(optimizer)
     steps = -(-total_batches // (optimizer.gradient_accumulation_steps or 1))
     optimizer.restart(learning_rate, max(1, steps), total_batches)
+
+
+def check_trainable(
+    optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
+) -> None:
+    """Raise a ValueError if an optimizer was built for other weights.
+
+    On JAX, a Keras optimizer can only train all weights for which it was built.
+    """
+    if not optimizer.built:
+        return
+    known, needed = set(map(id, list_optimized_weights(optimizer))), set(map(id, weights))
+    if needed == known or (needed < known and keras.config.backend() != "jax"):
+        return
+    raise ValueError(
+        "`trainable` has changed since the optimizer was built, and the optimizer cannot train "
+        f"the {len(weights)} weights that are trainable now. Call compile(optimizer=...) with a "
+        "new optimizer."
+    )
 
 
 def get_inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

@@ -63,7 +63,7 @@ from encoder_zoo.tasks.training.data import (
 from encoder_zoo.tasks.training.distribution import Distribution, get_strategy, get_worker
 from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.optimizers import WARMUP, restart_optimizer
+from encoder_zoo.tasks.training.optimizers import WARMUP, check_trainable, restart_optimizer
 from encoder_zoo.tasks.training.recipe import (
     CompiledMetrics,
     FrozenLayers,
@@ -314,9 +314,14 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             self._compile(recipe)
             recipe.warn_default_rate(self.optimizer, self.default_learning_rate)
 
-    def _compile(self, recipe: Recipe) -> None:
-        """Compile the model with a recipe, and store the recipe."""
-        given, optimizer = recipe.arguments, recipe.arguments["optimizer"]
+    def _compile(self, recipe: Recipe, optimizer: keras.optimizers.Optimizer | None = None) -> None:
+        """Compile the model with a recipe, and store the recipe.
+
+        Args:
+            recipe: `Recipe`.
+            optimizer: Optional optimizer to keep. Defaults to the optimizer of the recipe.
+        """
+        given, optimizer = recipe.arguments, optimizer or recipe.arguments["optimizer"]
         if recipe.makes_optimizer:
             optimizer = recipe.make_optimizer(self.backbone, self._get_optimizer_settings())
         length = getattr(self.preprocessor, "sequence_length", None)
@@ -362,6 +367,15 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def _is_as_traced(self) -> bool:
         return self.compiled and self._traced_with == self._get_traced_state()
 
+    def _compile_if_changed(self) -> None:
+        """Compile again if the graphs are not valid any more, for example for other weights.
+
+        Keras would train the weights that were trainable when the graphs were traced.
+        """
+        if not self._is_as_traced():
+            own = None if self.recipe.makes_optimizer else self.optimizer
+            self._compile(self.recipe, own)
+
     def _restart_schedule(self, total_batches: int) -> None:
         """Restart the learning rate schedule of the "auto" optimizer for a call to `fit`."""
         is_recipes = self.recipe.makes_optimizer
@@ -372,10 +386,11 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             if is_default and self.backbone.has_random_weights:
                 warn_random_weights(self.learning_rate)
         with self.distribution.scope():
+            self._compile_if_changed()
             if is_recipes:
-                if not self._is_as_traced():
-                    self._compile(self.recipe)
                 restart_optimizer(self.optimizer, self.learning_rate, total_batches)
+            elif total_batches:
+                check_trainable(self.optimizer, self.trainable_variables)
             # TensorFlow would have to trace again if variables were created in the first trace.
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
@@ -915,6 +930,9 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         The total number of steps is unknown, so the "auto" optimizer uses the peak learning rate.
         """
         self.distribution.check_devices(self)
+        if self.compiled:
+            with self.distribution.scope():
+                self._compile_if_changed()
         with self.distribution.running():
             self.recipe.hold_rate(self.optimizer)
             return super().train_on_batch(check_arrays(self, x), *args, **kwargs)

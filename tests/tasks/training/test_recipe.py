@@ -89,6 +89,61 @@ class TestFrozenLayers:
         assert trained(model) == [False] * 5
 
 
+X, Y = {"token_ids": np.array([[1, 2], [3, 4]])}, np.array([0, 1])
+TRAINING = {
+    "fit": lambda model: model.fit(X, Y, verbose=0),
+    "train_on_batch": lambda model: model.train_on_batch(X, Y),
+}
+
+
+def find_changed(model, train) -> list[bool]:
+    """Train, and return whether a weight of the backbone and of the head has changed."""
+    parts = model.backbone, model.head
+    before = [[weight.numpy() for weight in part.weights] for part in parts]
+    TRAINING[train](model)
+    return [
+        any(
+            not np.array_equal(old, weight.numpy())
+            for old, weight in zip(each, part.weights, strict=True)
+        )
+        for each, part in zip(before, parts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("train", TRAINING)
+class TestTrainableAfterTraining:
+    """Keras would go on to train the weights that were trainable in the first step."""
+
+    @pytest.mark.parametrize("optimizer", ["auto", "sgd", keras.optimizers.SGD])
+    def test_frozen_and_thawed_without_another_compile(self, model, optimizer, train):
+        model.compile(optimizer=optimizer() if isinstance(optimizer, type) else optimizer)
+        assert find_changed(model, train) == [True, True]
+        model.backbone.trainable = False
+        assert find_changed(model, train) == [False, True]
+        model.backbone.trainable = True
+        assert find_changed(model, train) == [True, True]
+
+    def test_one_block(self, model, train):
+        model.compile(optimizer=keras.optimizers.Adam(0.1))
+        TRAINING[train](model)
+        block = model.backbone.blocks[1]
+        block.trainable = False
+        before = [weight.numpy() for weight in block.weights]
+        assert find_changed(model, train) == [True, True]
+        for old, weight in zip(before, block.weights, strict=True):
+            np.testing.assert_array_equal(weight, old)
+
+    def test_an_optimizer_that_was_built_for_fewer_weights(self, model, train):
+        model.backbone.trainable = False
+        model.compile(optimizer=keras.optimizers.Adam(0.1))
+        assert find_changed(model, train) == [False, True]
+        model.backbone.trainable = True
+        with pytest.raises(ValueError, match="optimizer"):
+            TRAINING[train](model)
+        model.compile(optimizer=keras.optimizers.Adam(0.1))
+        assert find_changed(model, train) == [True, True]
+
+
 class TestSecondCompile:
     def test_only_what_it_names_is_changed(self, model):
         model.compile(metrics=["f1"], weight_decay=0.3, frozen_layers=1)
