@@ -378,9 +378,20 @@ def copy(
 
 
 def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
-    """Convert a weight to an array for storage."""
+    """Convert a weight to an array for storage.
+
+    Raises:
+        ValueError: If a value is too large for `dtype`.
+    """
     value = gather_array(weight)
-    return np.ascontiguousarray(value.T if transposed else value, dtype)
+    with np.errstate(over="ignore"):
+        stored = np.ascontiguousarray(value.T if transposed else value, dtype)
+    if stored.dtype != value.dtype and np.isinf(stored).any() and not np.isinf(value).any():
+        raise ValueError(
+            f"{weight.path} has values up to {np.abs(value).max():g}, which are too large for "
+            f"{stored.dtype}. Pass dtype='bfloat16' or 'float32'."
+        )
+    return stored
 
 
 def convert_to_float32(tensor: np.ndarray) -> np.ndarray:

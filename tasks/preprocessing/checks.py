@@ -147,7 +147,10 @@ def convert_numbers(values, name: str, expected: str) -> xp.Tensor:
     values = convert_to_plain(values)
     if isinstance(values, list | tuple) and any(value is None for value in values):
         raise ValueError(f"{name} contains None. Expected {expected}.")
-    values = xp.convert_to_tensor(values)
+    try:
+        values = xp.convert_to_tensor(values)
+    except (TypeError, ValueError):  # for example, lists of different lengths
+        raise invalid(name, values, expected) from None
     dtype = xp.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise invalid(f"The type of `{name}`", values.dtype.name, expected)

@@ -385,3 +385,14 @@ def test_a_saved_folder_says_how_long_its_texts_may_be(tiny, tmp_path, name):
     assert settings["model_max_length"] == task.backbone.max_sequence_length
     again = ez.SequenceClassifier.from_preset(tmp_path).preprocessor.tokenizer
     assert again.get_config() == task.preprocessor.tokenizer.get_config()
+
+
+def test_values_that_are_too_large_for_a_dtype_are_refused(tiny, tmp_path):
+    model = tiny.task(get_family("bert"), "SequenceClassifier")
+    model.save_to_preset(tmp_path / "preset", dtype="float16")
+    bias = model.backbone.blocks[0].attention.query_dense.bias
+    bias.assign(bias + 70_000)  # float16 ends at 65,504
+    with pytest.raises(ValueError, match="query.*float16"):
+        model.save_to_preset(tmp_path / "preset", dtype="float16")
+    ez.SequenceClassifier.from_preset(tmp_path / "preset")  # the first one is still there
+    model.save_to_preset(tmp_path / "other", dtype="bfloat16")

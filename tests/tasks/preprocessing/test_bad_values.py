@@ -177,3 +177,9 @@ def test_estimators_refuse_what_is_no_column_of_texts(kind):
     ):
         with pytest.raises(ValueError, match="Expected|expected"):
             call()
+
+
+@pytest.mark.parametrize("weights", [[[1.0, 0.0], [1.0]], [1.0, "a"], [1.0, None]])
+def test_weights_that_are_not_numbers_are_named(model, weights):
+    with pytest.raises(ValueError, match="sample_weight"):
+        model("SequenceClassifier").evaluate(["a", "b"], [0, 1], sample_weight=weights, verbose=0)
