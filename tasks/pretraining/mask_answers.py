@@ -266,15 +266,14 @@ class MaskAnswers(Answers):
         joined = strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
         words, begins = xp.gather(words, best), xp.gather(begins, best)
 
+        spelling = self.preprocessor.tokenizer.spelling
         # Whether a blank must be between the token and the text around it.
         before_it = (before == joined) & (strings.length(before) > 0)
         behind_it = masks.word_follows.values & ~strings.regex_full_match(after, SPACE_AT_BEGIN)
         before_it, behind_it = before_it[:, None], behind_it[:, None]
         if self._spaces_are_tokens:
             before, before_it, behind_it = joined, True, False
-        elif self.preprocessor.tokenizer.spelling.starts_word(
-            "a"
-        ):  # words end without spaces (WordPiece)
+        elif spelling.starts_word("a"):  # words end without spaces (WordPiece)
             before_it = before_it & touches_word(before, True)[:, None] & touches_word(words, False)
             behind_it = behind_it & touches_word(after, False)[:, None] & touches_word(words, True)
         blank, nothing = (xp.constant(text) for text in (" ", ""))
