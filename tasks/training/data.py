@@ -219,7 +219,7 @@ class BatchMaker:
             "seconds%s. To use a single length, set sequence_length=....",
             text,
             shapes,
-            f"and is cached in {kept}" if kept else "",
+            f", and is cached in {kept}" if kept else "",
         )
 
     def _choose_lengths(self, examples: dict) -> None:
