@@ -15,7 +15,7 @@ from encoder_zoo.common.layers import list_layers, list_own_weights
 from encoder_zoo.common.validation import is_number
 from encoder_zoo.common.wording import invalid
 
-M = TypeVar("M", bound=keras.Model)
+ModelClass = TypeVar("ModelClass", bound=keras.Model)
 
 
 # No model contains this object, so Keras does not find it in a model.
@@ -23,7 +23,7 @@ _PROBE = keras.initializers.Zeros()
 MAX_COMPRESSION_RATIO = 1032  # maximum compression ratio in a zip archive
 
 
-def add_layer_states(cls: type[M]) -> type[M]:
+def add_layer_states(cls: type[ModelClass]) -> type[ModelClass]:
     """Class decorator that adds the state of layers to the configuration of a model.
 
     The class must inherit from `ConfigFromSignature`. The state includes quantization, low-rank

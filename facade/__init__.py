@@ -24,10 +24,10 @@ register_with_keras(HOMES)
 def __getattr__(name: str) -> object:
     public = ALIASES.get(name, name)
     if public not in HOMES:
-        from encoder_zoo.unknown_names import explain
+        from encoder_zoo.unknown_names import explain_unknown_name
 
         # Python adds another suggestion to the message, unless `name` is passed without `obj`.
-        raise AttributeError(explain(name, __all__), name=name)
+        raise AttributeError(explain_unknown_name(name, __all__), name=name)
     globals()[name] = value = load(HOMES[public], public)
     return value
 

@@ -12,13 +12,13 @@ GENERAL_CLASSES = read_other_names("general_classes")
 RENAMED_SUFFIXES = read_other_names("renamed_suffixes")
 
 
-def explain(name: str, public: Iterable[str]) -> str:
+def explain_unknown_name(name: str, public: Iterable[str]) -> str:
     """Create the error message for an unknown name, with a suggestion if possible.
 
     Example:
-        >>> explain("Clasifier", ["Classifier", "SpanQA"])
+        >>> explain_unknown_name("Clasifier", ["Classifier", "SpanQA"])
         "module 'encoder_zoo' has no attribute 'Clasifier'. Did you mean 'Classifier'?"
-        >>> explain("AutoModel", [])
+        >>> explain_unknown_name("AutoModel", [])
         "module 'encoder_zoo' has no attribute 'AutoModel'. Use Backbone.from_preset(source)."
     """
     message = f"module 'encoder_zoo' has no attribute {name!r}."

@@ -132,7 +132,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         "use_rslora": False,
         "lora_dropout": 0.0,
         "inference_mode": True,
-        "target_modules": _name_target_modules(layers, known),
+        "target_modules": _shorten_target_modules(layers, known),
         "modules_to_save": sorted({_strip_prefix(prefixes, name).split(".")[0] for name in whole}),
     }
     kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, ADAPTER_MANIFEST)
@@ -162,7 +162,7 @@ def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
     return name
 
 
-def _name_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
+def _shorten_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
     """Create the peft field `target_modules`, with short names where they are unambiguous."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
     exact = {name for name in known if _is_named(name, ends)} == {*chosen}

@@ -282,19 +282,20 @@ async def wait_for_answers(request: Request, asked: Coroutine[Any, Any, list]) -
         ClientDisconnect: If the client disconnects before the answers are ready.
     """
 
-    async def leave() -> None:
+    async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    answering, leaving = asyncio.create_task(asked), asyncio.create_task(leave())
+    answering = asyncio.create_task(asked)
+    disconnecting = asyncio.create_task(wait_for_disconnect())
     try:
-        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({answering, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             raise ClientDisconnect
         return answering.result()
     finally:
         answering.cancel()
-        leaving.cancel()
+        disconnecting.cancel()
 
 
 def is_about_request(error: Exception) -> bool:

@@ -6,7 +6,12 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.tasks import list_tasks
-from encoder_zoo.unknown_names import EQUIVALENTS, GENERAL_CLASSES, RENAMED_SUFFIXES, explain
+from encoder_zoo.unknown_names import (
+    EQUIVALENTS,
+    GENERAL_CLASSES,
+    RENAMED_SUFFIXES,
+    explain_unknown_name,
+)
 
 MEANT = {
     "pipeline": "SequenceClassifier.from_preset(...).classify(texts)",
@@ -39,7 +44,10 @@ def test_an_unknown_name_says_what_is_meant(name):
 
 
 def test_a_name_like_no_other_is_pythons_own_error():
-    assert explain("numpy", ez.__all__) == "module 'encoder_zoo' has no attribute 'numpy'."
+    assert (
+        explain_unknown_name("numpy", ez.__all__)
+        == "module 'encoder_zoo' has no attribute 'numpy'."
+    )
     assert not hasattr(ez, "__wrapped__")
 
 
