@@ -139,7 +139,7 @@ def _are_valid_splits(offsets: np.ndarray, size: int) -> bool:
 
 CORPUS_NAME = "corpus.json"
 CORPUS_FORMAT = 1
-COUNTS = ("tokens", "sentences", "documents")
+COUNT_FIELDS = ("tokens", "sentences", "documents")
 PART = "part"  # (i, n) for part i of n, or None for a whole corpus
 MODIFIED = "modified"  # modification times of text files, or None for documents and parts
 
@@ -193,7 +193,7 @@ def _is_sound(manifest: dict) -> bool:
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
-        numbers = [size, *(shard[name] for shard in shards for name in ("bytes", *COUNTS))]
+        numbers = [size, *(shard[name] for shard in shards for name in ("bytes", *COUNT_FIELDS))]
         texts = [shard[name] for shard in shards for name in ("file", "sha256")]
         places = [] if whole else [shard["position"] for shard in shards]  # needed to continue
         return (
@@ -320,7 +320,7 @@ def write(
                 "file": path.name,
                 "bytes": path.stat().st_size,
                 "sha256": compute_checksum(path),
-                **dict(zip(COUNTS, counts, strict=True)),
+                **dict(zip(COUNT_FIELDS, counts, strict=True)),
                 "position": end,
             }
         )

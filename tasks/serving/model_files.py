@@ -175,7 +175,7 @@ def _write_onnx(task: PresetTask, path: pathlib.Path, description: str, options:
         if keras.config.backend() == "torch":
             _write_onnx_from_torch(task, path, options)
         else:
-            _teach_tf2onnx()
+            _add_tf2onnx_operations()
             _forget_initialized_tables()
             specs = _make_specs(task, None, None)
             keras.Model.export(
@@ -470,7 +470,7 @@ def _teach_torch() -> None:
 
 
 @functools.cache
-def _teach_tf2onnx() -> None:
+def _add_tf2onnx_operations() -> None:
     """Register Erfc (used in the exact GELU) as 1 - erf(x), and Log1p as log(1 + x)."""
     from tf2onnx.handler import tf_op
     from tf2onnx.utils import make_name

@@ -230,7 +230,7 @@ class Backup:
     def check_same_run(self, run: dict) -> None:
         """Raise a ValueError if the backup belongs to another run. The error lists differences."""
         stored, run = (
-            {name: _remove_home(name, value) for name, value in settings.items()}
+            {name: _remove_module_name(name, value) for name, value in settings.items()}
             for settings in (self.run, run)
         )
         differing = [
@@ -372,11 +372,11 @@ def flatten_settings(settings: dict, prefix: str = "") -> dict:
     return flat
 
 
-def _remove_home(name: str, value: object) -> object:
+def _remove_module_name(name: str, value: object) -> object:
     """Remove the module of this package from a setting, because it can change between versions.
 
     Example:
-        >>> _remove_home("loss.class", "encoder_zoo.tasks.losses.cosent.CoSENT")
+        >>> _remove_module_name("loss.class", "encoder_zoo.tasks.losses.cosent.CoSENT")
         'CoSENT'
     """
     if not (isinstance(value, str) and value.startswith("encoder_zoo.")):

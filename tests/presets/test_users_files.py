@@ -106,7 +106,7 @@ def write(request, parts, monkeypatch):
         export, "write_warm_up", lambda folder, _: (folder / "assets.extra").mkdir()
     )
     monkeypatch.setattr(keras.Model, "export", _write_model)
-    for name in ("_teach_tf2onnx", "_describe_onnx", "_describe_litert"):
+    for name in ("_add_tf2onnx_operations", "_describe_onnx", "_describe_litert"):
         monkeypatch.setattr(model_files, name, lambda *_: None)
     for name in ("_make_text_function", "_make_id_function"):
         monkeypatch.setattr(export, name, lambda *_: None)
