@@ -111,7 +111,7 @@ def tokenize_words(tokenizer, words: xp.RaggedTensor) -> TokenizedTexts:
 
 
 def compute_sort_keys(rows: xp.RaggedTensor, offsets: xp.Tensor | None = None) -> xp.Tensor:
-    """Combine row indices and offsets to int64 keys, which are sorted by row, then by offset."""
+    """Combine row indices and offsets into int64 keys that sort by row, then by offset."""
     offsets = rows.flat_values if offsets is None else offsets
     return xp.cast(rows.value_rowids(), xp.int64) * ROW_STRIDE + xp.cast(offsets, xp.int64)
 

@@ -34,7 +34,7 @@ class BuildOptions(VectorOptions, total=False):
 
 
 class IndexOptions(BuildOptions, DocumentColumns, total=False):
-    """Types of the keyword arguments of `index`: options of `build`, ids and fields."""
+    """Keyword arguments for `index`: the options of `build`, ids and fields."""
 
     precision: Precision
     batch_size: int | None
