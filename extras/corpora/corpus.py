@@ -77,7 +77,7 @@ class PretrainingCorpus:
                 "same arguments."
             )
         self.num_tokens, self.num_sentences, self.num_documents = (
-            sum(shard[name] for shard in shards) for name in writing.COUNTS
+            sum(shard[name] for shard in shards) for name in writing.COUNT_FIELDS
         )
         self.num_shards = len(shards)
         self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
