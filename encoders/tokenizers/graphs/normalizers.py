@@ -102,9 +102,16 @@ def normalize_bert(step: Mapping) -> Normalizer:
     return apply
 
 
-def apply_all(normalizers: Sequence[Normalizer], chars: Characters) -> Characters:
-    """Apply normalizers in sequence."""
-    return functools.reduce(lambda chars, normalize: normalize(chars), normalizers, chars)
+class NormalizerSequence(tf.Module):
+    """Applies normalizers in sequence. As a module, it keeps their tables in a SavedModel."""
+
+    def __init__(self, normalizers: Sequence[Normalizer]):
+        super().__init__()
+        self._normalizers = normalizers
+
+    def __call__(self, chars: Characters) -> Characters:
+        """Normalize characters."""
+        return functools.reduce(lambda chars, normalize: normalize(chars), self._normalizers, chars)
 
 
 NFKD, STRIP_ACCENTS, LOWERCASE = ({"type": t} for t in ("NFKD", "StripAccents", "Lowercase"))
@@ -157,4 +164,4 @@ def make_normalizer(steps: Sequence[Mapping]) -> Normalizer:
         else:
             raise make_unsupported_error("normalizer", steps[:1])
         del steps[: len(run[0]) if run else 1]
-    return functools.partial(apply_all, found)
+    return NormalizerSequence(found)
