@@ -374,6 +374,7 @@ class LengthGroupedBatcher:
         return self._collate_plan(plan.skip(done), examples, batch_size)
 
     def _collate_plan(self, plan: tf.data.Dataset, examples: dict, batch_size) -> tf.data.Dataset:
+        @tf.autograph.experimental.do_not_convert  # converting the preprocessor takes seconds
         def make(indices, seed):
             return self._make_collate(batch_size)(take_examples(examples, indices), seed)
 

@@ -243,6 +243,7 @@ class DatasetBatches(Source):
         multiple = self.maker.multiple
         rows = self._get_batch_size() if multiple else 0
 
+        @tf.autograph.experimental.do_not_convert  # converting the preprocessor takes seconds
         def prepare(data, number):
             examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
             seeds = xp.stack([xp.cast(seed, xp.int64), number])
