@@ -146,8 +146,9 @@ def hash_file(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") ->
         >>> hash_file(io.BytesIO())[:12]
         'e3b0c44298fc'
     """
-    file.seek(0)
-    return hashlib.file_digest(file, lambda: hashlib.new(algorithm, prefix)).hexdigest()
+    bytes_file: Any = file  # `BinaryIO` does not declare `readinto`
+    bytes_file.seek(0)
+    return hashlib.file_digest(bytes_file, lambda: hashlib.new(algorithm, prefix)).hexdigest()
 
 
 def compute_checksum(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
