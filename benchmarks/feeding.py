@@ -24,7 +24,7 @@ from sources import DATA, MINILM, need_data
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.sources import InputData, make_source
-from encoder_zoo.tasks.training.streams import make_stream
+from encoder_zoo.tasks.training.streams import wrap_if_stream
 
 BATCH, LENGTHS, WORDS = 32, (128, 512), 0.75
 
@@ -52,7 +52,9 @@ def long_texts(paragraphs: list[str], words: int, count: int) -> list[str]:
 
 def batches(task, source) -> Iterator:
     maker = task.batch_maker
-    data = make_source(InputData.create(make_stream(source, maker)), plan=Plan(BATCH), maker=maker)
+    data = make_source(
+        InputData.create(wrap_if_stream(source, maker)), plan=Plan(BATCH), maker=maker
+    )
     return data._iterate_batches(0, seed=0)
 
 

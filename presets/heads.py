@@ -288,7 +288,7 @@ def _report_new_head(
     pretrained |= {alias.output for alias in family.aliases.values()}
     own = _list_layer_names([task.get_family_head(family)])
     unused = _find_unused_tensors(checkpoint, pretrained - own, kept)
-    unread = _list_unread_files(checkpoint)
+    unread = _describe_unread_head_files(checkpoint)
     logger.warning(
         "%s: the head of %s starts from random weights: %s%s.%s%s%s Fine-tune before use.",
         checkpoint.folder.name,
@@ -363,7 +363,7 @@ def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterabl
     return _join_names(name for name in found if not name.startswith(stems))
 
 
-def _list_unread_files(checkpoint: Checkpoint) -> str:
+def _describe_unread_head_files(checkpoint: Checkpoint) -> str:
     """List files in the folder or repository that were not read and could contain a head.
 
     Training states and weights for other frameworks are excluded.

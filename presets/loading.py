@@ -113,7 +113,7 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     safeguards = Safeguards.pop_from_arguments(arguments)
     with convert_load_errors(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
-        from_files = cls.get_folder_format().read_text_arguments(preset, tokenizer)
+        from_files = cls.get_folder_format().read_preprocessor_arguments(preset, tokenizer)
     known = get_argument_names(cls)
     for name in arguments:
         if name not in known:
@@ -274,7 +274,7 @@ def make_preprocessor(
     if tokenizer is None:
         return None
     kind = cls.record.preprocessor_class
-    from_files = cls.record.folder.read_text_arguments(checkpoint, tokenizer)
+    from_files = cls.record.folder.read_preprocessor_arguments(checkpoint, tokenizer)
     _check_stored(from_files, kind, checkpoint.folder)
     stored = _read_settings(cls, checkpoint.settings)
     stored = {name: v for name, v in stored.items() if name not in cls.record.answer_settings}

@@ -31,7 +31,7 @@ from encoder_zoo.presets.formats.preset_files import (
 from encoder_zoo.presets.formats.sentence_transformers import find_encoder_files
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, find_static_module
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
-from encoder_zoo.presets.registry import get_listed_settings, resolve
+from encoder_zoo.presets.registry import fetch_preset, get_listed_settings
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -80,7 +80,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     Raises:
         ValueError: If a file is missing, damaged or invalid.
     """
-    folder = resolve(source, safeguards.verify, safeguards.max_bytes)
+    folder = fetch_preset(source, safeguards.verify, safeguards.max_bytes)
     others = [name for format in load_formats() for name in format.list_files()]
     files = OpenFolder(folder, [*list_preset_patterns(), *list_module_patterns(), *others])
     files.not_downloaded = hub.list_not_downloaded(folder)
@@ -135,7 +135,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
     Raises:
         ValueError: If a file is missing, damaged or invalid.
     """
-    folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
+    folder = fetch_preset(source, safeguards.verify, safeguards.max_bytes, weights=False)
     others = [name for format in load_formats() for name in format.list_tokenizer_file_names()]
     with OpenFolder(folder, [*_TOKENIZER_FILES, *list_module_patterns(), *others]) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
@@ -187,7 +187,7 @@ def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFile
         yield None
         return
     try:
-        folder = resolve(address, verify, weights=False)
+        folder = fetch_preset(address, verify, weights=False)
     except ValueError as error:
         raise ValueError(
             f"The encoder named in {files.path / GLINER} cannot be opened. {error}"

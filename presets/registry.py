@@ -135,7 +135,7 @@ def get_listed_settings(source: str | os.PathLike[str]) -> dict[str, object]:
     """Return the embedding settings that the repository of a listed preset does not contain.
 
     Args:
-        source: String or path, as in `resolve`. The revision of a repository is ignored.
+        source: String or path, as in `fetch_preset`. The revision of a repository is ignored.
 
     Returns:
         A dict that can contain `prompts`, `default_prompt`, `pooling` and `normalize`.
@@ -167,7 +167,7 @@ def get_listed_entry(name: str) -> dict:
 
 
 @validate_arguments
-def resolve(
+def fetch_preset(
     source: FilePath, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
     """Return the local preset folder, and download missing files.

@@ -147,7 +147,7 @@ def _collect_stored_model(task: PresetTask) -> StoredModel:
         **_collect_weights(backbone, checkpoint.map_backbone_layers(backbone), prefix),
         **_collect_weights(task, head.tensors),
     }
-    check_all_saved(task, weights, layout.list_weights(task))
+    check_all_saved(task, weights, layout.list_additional_weights(task))
     config = {"architectures": [_name_architecture(task)], **_make_head_config(task, head)}
     tokenizer = None if task.preprocessor is None else task.preprocessor.tokenizer
     return StoredModel(config, weights, backbone, tokenizer)

@@ -248,7 +248,7 @@ def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
     if MODULES in files and select_modules(read_modules(files), "Pooling"):
         layout = embedding_folder.EmbeddingFolder()
         layout.read_arguments(checkpoint, {})
-        layout.read_text_arguments(checkpoint, tokenizer)
+        layout.read_preprocessor_arguments(checkpoint, tokenizer)
 
 
 def print_table(findings: dict[str, Finding]) -> None:

@@ -277,7 +277,7 @@ def read_config(config: Mapping) -> dict:
     config = {**missing, "use_bidirectional_attention": False, **config}
     types = config.get("layer_types")
     if types is not None and _LAYER_TYPES.holds(types):
-        config["sliding_window_pattern"] = _find_global_distance(types)
+        config["sliding_window_pattern"] = _find_sliding_window_pattern(types)
     return config | read_rotations(config, "rope_theta", "rope_local_base_freq")
 
 
@@ -285,7 +285,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
     return [LOCAL if i % every else GLOBAL for i in range(1, layers + 1)]
 
 
-def _find_global_distance(types: list[str]) -> int:
+def _find_sliding_window_pattern(types: list[str]) -> int:
     """Return the distance between global blocks, or the number of blocks + 1 if none is global."""
     return types.index(GLOBAL) + 1 if GLOBAL in types else len(types) + 1
 
@@ -296,7 +296,7 @@ _LAYER_TYPES = Rule(
         or (
             isinstance(v, list)
             and bool(v)
-            and v == _make_layer_types(len(v), _find_global_distance(v))
+            and v == _make_layer_types(len(v), _find_sliding_window_pattern(v))
         )
     ),
     f"a list that has {GLOBAL!r} at the end of groups of equal size, and {LOCAL!r} everywhere else",

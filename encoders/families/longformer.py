@@ -76,7 +76,7 @@ class LongformerAttention(FastAttention):
                 x = self._add_zero_gradients(x)
             return super().call(x, mask, training, return_probabilities, **context)
         if return_probabilities:
-            return self._compute_probabilities(x, mask, training)
+            return self._attend_with_probabilities(x, mask, training)
         drawing = self.dropout_layer.share_draw(training)
         query_key_value = self.project(x, **context)
 
@@ -125,7 +125,7 @@ class LongformerAttention(FastAttention):
         of_tokens = take_positions(of_slots, ops.clip(slots, 0, ops.shape(of_slots)[1] - 1))
         return ops.where(ops.expand_dims(mask.global_keys, (2, 3)), of_tokens, mixed)
 
-    def _compute_probabilities(self, x, mask, training):
+    def _attend_with_probabilities(self, x, mask, training):
         """Compute the output (B, L, D) and the attention probabilities (B, H, L, L)."""
 
         def attend(heads, mask):

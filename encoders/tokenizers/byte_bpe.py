@@ -97,7 +97,7 @@ class RobertaTokenizer(Tokenizer):
         return {token: i for i, token in enumerate(self._vocabulary.tokens) if token}
 
     @property
-    def unknown_bytes(self) -> bool:
+    def has_unknown_bytes(self) -> bool:
         """Return whether the vocabulary lacks a token for any byte."""
         return not set(make_byte_alphabet()) <= set(self._vocabulary.tokens)
 
@@ -133,7 +133,12 @@ class RobertaTokenizer(Tokenizer):
             **options,
         )
         model = files.get_part("model")
-        if model and tokenizer.unknown_bytes and files.names_class and not model.get("unk_token"):
+        if (
+            model
+            and tokenizer.has_unknown_bytes
+            and files.names_class
+            and not model.get("unk_token")
+        ):
             logger.warning(
                 "%s: some bytes have no token, and model.unk_token in tokenizer.json is null. "
                 "transformers omits these bytes. They are converted to %s instead.",
@@ -158,7 +163,7 @@ class RobertaTokenizer(Tokenizer):
         }
 
     def _make_model(self) -> dict:
-        unknown = self.unknown_token if self.unknown_bytes else None
+        unknown = self.unknown_token if self.has_unknown_bytes else None
         affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
         return make_bpe_model(self.vocabulary, self._merges, unk_token=unknown, **affixes)
 

@@ -36,7 +36,7 @@ def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> No
     named = [weight for _, weight, _ in list_named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
     inside = {id(weight) for part in parts for weight in part.weights}
-    inside |= {id(weight) for weight in task.record.folder.list_weights(task)}
+    inside |= {id(weight) for weight in task.record.folder.list_additional_weights(task)}
     own = [weight for weight in task.trainable_weights if id(weight) not in inside]
     absent = [w.path for w in own if id(w) not in {id(n) for n in named}]
     assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"

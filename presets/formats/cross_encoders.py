@@ -83,7 +83,7 @@ class CrossEncoderFolder(FolderFormat):
         activation = read_cross_encoder_activation(checkpoint.files, checkpoint.config)
         return {"activation": activation}
 
-    def read_text_arguments(
+    def read_preprocessor_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
     ) -> dict[str, object]:
         check_case(preset.files, tokenizer)

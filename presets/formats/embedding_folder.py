@@ -66,7 +66,7 @@ class EmbeddingFolder(FolderFormat):
         arguments |= checkpoint.read_own_arguments() if is_static else {}
         return {**arguments, **_read_model_arguments(files, width)}
 
-    def read_text_arguments(
+    def read_preprocessor_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
     ) -> dict[str, object]:
         files, root = preset.files, preset.files.root
@@ -99,7 +99,7 @@ class EmbeddingFolder(FolderFormat):
             embedding_modules.load_dense(layer, files, module, allow_nonfinite)
         return set()
 
-    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:
         return [weight for layer in task.dense_layers for weight in layer.weights]
 
     def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:

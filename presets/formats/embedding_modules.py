@@ -119,7 +119,7 @@ def read_dense(
             f"{width}, the dimension of the input vectors",
         )
     _check_flags(config, flags, path)
-    _check_names(config, names, path, embedding)
+    _check_tensor_names(config, names, path, embedding)
     return {
         "units": config["out_features"],
         "activation": read_activation(
@@ -195,7 +195,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
         config, path = _read_module_config(files, module)
         names = ("module_input_name", "module_output_name")
         _check_fields(config, names, path)
-        _check_names(config, names, path, embedding)
+        _check_tensor_names(config, names, path, embedding)
 
 
 def read_activation(name: object, field: object, expected: tuple[str, ...] = ()) -> str:
@@ -240,10 +240,12 @@ def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
         check_argument(f"{path}: {name}", config[name], JSON_FLAG)
 
 
-def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
+def _check_tensor_names(
+    config: Mapping, fields: tuple[str, ...], path: object, embedding: str
+) -> None:
     """Raise a ValueError if a module reads or writes an unexpected tensor."""
-    for name in names:
-        read_field(config, name, one_of(embedding), path)
+    for field in fields:
+        read_field(config, field, one_of(embedding), path)
 
 
 SAFETENSORS_METADATA = {"format": "pt"}  # metadata that transformers expects in safetensors files

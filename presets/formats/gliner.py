@@ -256,7 +256,7 @@ class GlinerFolder(FolderFormat):
             "dropout": config["dropout"],
         }
 
-    def read_text_arguments(
+    def read_preprocessor_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
     ) -> dict[str, object]:
         if GLINER not in preset.files:

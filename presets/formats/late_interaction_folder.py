@@ -83,7 +83,7 @@ class LateInteractionFolder(FolderFormat):
         needed = dict.fromkeys(markers.get(name) for name in colbert_settings.MARKERS)
         return [one for one in needed if isinstance(one, str) and one and one not in known]
 
-    def read_text_arguments(
+    def read_preprocessor_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
     ) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
@@ -150,7 +150,7 @@ class LateInteractionFolder(FolderFormat):
             load_dense(layer, files, module, allow_nonfinite)
         return set()
 
-    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:
         return [weight for layer in task.projection_layers for weight in layer.weights]
 
     def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:

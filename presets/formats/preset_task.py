@@ -51,7 +51,7 @@ class FolderFormat:
         """
         return {}
 
-    def read_text_arguments(
+    def read_preprocessor_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
     ) -> dict[str, object]:
         """Get the preprocessor arguments that are stored in the files.
@@ -95,7 +95,7 @@ class FolderFormat:
         """
         return set()
 
-    def list_weights(self, task: PresetTask) -> list[keras.Variable]:
+    def list_additional_weights(self, task: PresetTask) -> list[keras.Variable]:
         """List all weights that `make_files` stores or that are only used during training."""
         return []
 

@@ -111,7 +111,7 @@ class SparseFolder(FolderFormat):
         pooling, activation = embedding_modules.read_splade_pooling(files, modules[1])
         return {"pooling": pooling, "activation": activation, **_read_model_arguments(files)}
 
-    def read_text_arguments(
+    def read_preprocessor_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
     ) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
@@ -138,7 +138,7 @@ class SparseFolder(FolderFormat):
             )
         return set()
 
-    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:
         of_queries = task.query_encoder.weights if task.query_encoder is not None else []
         own = task.head.weights if task.pooling == TOKEN_WEIGHTS else []
         return [*of_queries, *own, task.schedule]

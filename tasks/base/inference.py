@@ -24,7 +24,7 @@ from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import distribution, sources
 from encoder_zoo.tasks.training.callbacks import Callbacks
 from encoder_zoo.tasks.training.data import BatchMaker, raise_own_errors
-from encoder_zoo.tasks.training.streams import make_stream, suppress_end_warning
+from encoder_zoo.tasks.training.streams import suppress_end_warning, wrap_if_stream
 
 
 class KerasRunner:
@@ -64,7 +64,7 @@ class KerasRunner:
 
     def read(self, x: Any) -> sources.InputData:
         """Return the inputs for `predict`, and their kind."""
-        return sources.InputData.create(make_stream(x, self._maker))
+        return sources.InputData.create(wrap_if_stream(x, self._maker))
 
     def read_batches(self, given: sources.InputData, batch_size: int | None = None) -> Iterator:
         """Yield the raw inputs of a dataset or stream, batch by batch."""

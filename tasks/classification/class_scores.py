@@ -168,7 +168,7 @@ class ClassScoresMixin:
     """Mixin for classifiers, with evaluation per class and per minimum score.
 
     A classifier that uses this mixin must implement `_class_answers` and
-    `_compute_scores_and_classes`.
+    `_compute_scores_and_targets`.
     """
 
     _class_answers: ClassAnswers
@@ -207,7 +207,7 @@ class ClassScoresMixin:
             >>> classifier.evaluate_classes(texts, labels)["per_class"]["positive"]["recall"]
             1.0
         """
-        scores, true = self._compute_scores_and_classes("evaluate_classes", x, y, batch_size)
+        scores, true = self._compute_scores_and_targets("evaluate_classes", x, y, batch_size)
         answers = self._class_answers
         answered, several = answers.mask_answered_classes(scores), answers.is_multi_label
         return class_report(answers.class_names, answered, true, several)
@@ -255,11 +255,11 @@ class ClassScoresMixin:
                 "`evaluate_coverage` requires one class per text, but this classifier predicts "
                 "several. Use `tune_thresholds` or `ez.display.thresholds`."
             )
-        scores, true = self._compute_scores_and_classes("evaluate_coverage", x, y, batch_size)
+        scores, true = self._compute_scores_and_targets("evaluate_coverage", x, y, batch_size)
         best = scores.argmax(axis=1)[:, None]
         return tuple(np.take_along_axis(values, best, axis=1)[:, 0] for values in (scores, true))
 
-    def _compute_scores_and_classes(
+    def _compute_scores_and_targets(
         self, method: str, x, y, batch_size
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return class probabilities and a boolean mask of the true classes, both (N, C).

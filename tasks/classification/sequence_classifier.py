@@ -373,7 +373,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self._runner, **settings)
 
-    def _compute_scores_and_classes(self, method, x, y, batch_size):
+    def _compute_scores_and_targets(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
         true = targets > 0.5 if self._is_multi_label() else mask_best_classes(targets)

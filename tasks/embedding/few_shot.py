@@ -205,9 +205,9 @@ class FewShotFolder(EmbeddingFolder):
         copy(weights, matched, allow_nonfinite)
         return used
 
-    def list_weights(self, task: keras.Model) -> list[keras.Variable]:
+    def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:
         head = task.head.weights if task.head is not None else []
-        return [*super().list_weights(task), *head]
+        return [*super().list_additional_weights(task), *head]
 
     def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         files = super().make_files(task, dtype)
@@ -577,7 +577,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         least = self._class_answers.get_min_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 
-    def _compute_scores_and_classes(self, method, x, y, batch_size):
+    def _compute_scores_and_targets(self, method, x, y, batch_size):
         texts, labels = self._check_labelled(x, y)
         scores = self.predict_proba(texts, batch_size)
         return scores, self._make_targets(len(scores), labels, self.labels, self.num_classes) > 0.5

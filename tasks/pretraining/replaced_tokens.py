@@ -51,7 +51,7 @@ class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
 class _Folder(FolderFormat):
     """Folder layout used by transformers. The generator is only used for training and not saved."""
 
-    def list_weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
+    def list_additional_weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
         return task.generator.weights
 
 

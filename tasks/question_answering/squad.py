@@ -80,8 +80,8 @@ def compute_squad_scores(
         {'exact_match': 50.0, 'f1': 50.0, 'total': 2}
     """
     _check_count(predictions, answers)
-    exact = _find_best(compute_exact_match, predictions, answers)
-    overlap = _find_best(
+    exact = _compute_best_scores(compute_exact_match, predictions, answers)
+    overlap = _compute_best_scores(
         lambda p, a: compute_word_f1(p, a, empty_matches=False), predictions, answers
     )
     return {
@@ -125,8 +125,8 @@ def compute_squad_v2_scores(
     # Ignore answers that are empty after normalization. If no answer is left, "" is correct.
     answers = [[t for t in texts if normalize_answer(t)] or [""] for texts in answers]
     raw = {
-        "exact_match": _find_best(compute_exact_match, predictions, answers),
-        "f1": _find_best(compute_word_f1, predictions, answers),
+        "exact_match": _compute_best_scores(compute_exact_match, predictions, answers),
+        "f1": _compute_best_scores(compute_word_f1, predictions, answers),
     }
     silent = [False] * len(answers)
     if null_scores is not None:
@@ -180,7 +180,9 @@ def find_best_null_threshold(
     return 100.0 * best / len(scores), threshold
 
 
-def _find_best(score: Callable, predictions: Sequence[str], answers: Sequence) -> list[float]:
+def _compute_best_scores(
+    score: Callable, predictions: Sequence[str], answers: Sequence
+) -> list[float]:
     return [
         max((score(prediction, answer) for answer in texts), default=0.0)
         for prediction, texts in zip(predictions, answers, strict=True)

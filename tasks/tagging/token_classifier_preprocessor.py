@@ -112,7 +112,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         if not split_symbols:
             return tokens
         return alignment.split_words_at_symbols(
-            tokens, self._symbols, inside=split_symbols != "outer"
+            tokens, self._symbol_table, inside=split_symbols != "outer"
         )
 
     def split_into_windows(self, tokens: TokenizedTexts) -> Windows:
@@ -148,7 +148,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         x = convert_to_plain(x)
         tokens = self.tokenize(x)
         windows = self.split_into_windows(tokens)
-        units = tokens if is_words(x) else alignment.split_words_at_symbols(tokens, self._symbols)
+        units = (
+            tokens if is_words(x) else alignment.split_words_at_symbols(tokens, self._symbol_table)
+        )
         labelled = mark_word_starts(units) | self.label_all_tokens
         weights = self._compute_label_weights(tokens, windows, labelled, sample_weight)
         return {**self.make_examples(tokens, windows), "label_weights": weights}
@@ -179,7 +181,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             return *alignment.convert_words(
                 tokens, labels, self.labels, self.label_all_tokens
             ), None
-        tokens = alignment.split_words_at_symbols(tokens, self._symbols)
+        tokens = alignment.split_words_at_symbols(tokens, self._symbol_table)
         if not in_graph:
             warn_moved_spans(y, labels, convert_column(x))
             warn_misaligned_spans(labels, convert_column(x), tokens)
@@ -202,7 +204,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             return mark_word_tokens(self.tokenizer)
 
     @functools.cached_property
-    def _symbols(self) -> np.ndarray:
+    def _symbol_table(self) -> np.ndarray:
         with xp.init_scope():
             return alignment.make_symbol_table(self.tokenizer)
 

@@ -224,7 +224,7 @@ class Recipe:
                 "optimizer='auto', which uses a new schedule for each call to `fit`."
             )
 
-    def warn_unchanged_weights(
+    def warn_if_weights_unchanged(
         self, optimizer, weights: Sequence[keras.Variable], total_batches: int
     ) -> None:
         """Log a warning if the weights are the same as before `fit`.

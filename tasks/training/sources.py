@@ -52,7 +52,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import log_once, report_in_dat
 from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_no_separate_labels
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
-from encoder_zoo.tasks.training.streams import Stream, count_rows, describe_settings, make_stream
+from encoder_zoo.tasks.training.streams import Stream, count_rows, describe_settings, wrap_if_stream
 
 
 @dataclass(frozen=True)
@@ -575,7 +575,7 @@ def check_all_inputs(task, given: InputData):
 def read(task, x, y) -> InputData:
     """Check the inputs and labels of `fit` or `evaluate`, and convert them to a `InputData`."""
     maker = task.batch_maker
-    x, y = make_stream(materialize(x), maker), materialize(y)
+    x, y = wrap_if_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
     maker.check_not_missing(y, x)
     if not isinstance(x, Stream):  # streams separate the labels of each batch

@@ -240,7 +240,7 @@ def is_stream(x: object) -> bool:
     return hasattr(x, "__iter__") and any(name.startswith(LIBRARIES) for name in modules)
 
 
-def make_stream(x, maker: BatchMaker):
+def wrap_if_stream(x, maker: BatchMaker):
     """Convert a source to a `Stream`. Any other object is returned unchanged."""
     return Stream(x, maker) if is_stream(x) else x
 

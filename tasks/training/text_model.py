@@ -586,7 +586,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                     history = super().fit(**arguments)
             finally:
                 del vars(self)["_held_out"]
-        self.recipe.warn_unchanged_weights(
+        self.recipe.warn_if_weights_unchanged(
             self.optimizer, self.trainable_variables, data.total_steps
         )
         return history

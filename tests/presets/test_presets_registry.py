@@ -10,7 +10,7 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES
 from encoder_zoo.presets import registry
-from encoder_zoo.presets.registry import BUNDLED_FOLDER, KNOWN_FOLDER, resolve
+from encoder_zoo.presets.registry import BUNDLED_FOLDER, KNOWN_FOLDER, fetch_preset
 
 
 def test_the_table_prints_one_aligned_line_for_each_preset():
@@ -110,7 +110,7 @@ def test_an_unknown_name_suggests_the_closest(name, hint):
 def test_a_file_is_no_preset(tmp_path):
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(ValueError, match="is a file"):
-        resolve(tmp_path / "model.safetensors")
+        fetch_preset(tmp_path / "model.safetensors")
 
 
 def test_bundled_presets_are_in_the_table():
@@ -131,7 +131,7 @@ def test_a_preset_that_the_wheel_leaves_out_is_said_to_be_in_the_repository(monk
     monkeypatch.setattr(registry, "BUNDLED_FOLDER", tmp_path)
     assert "roberta_nano_en" not in [row.name for row in registry.list_presets()]
     with pytest.raises(ValueError, match=r"wheel.*presets/data/rob"):
-        registry.resolve("roberta_nano_en")
+        registry.fetch_preset("roberta_nano_en")
 
 
 def test_names_that_begin_so_are_suggested():

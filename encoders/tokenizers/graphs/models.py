@@ -185,12 +185,12 @@ class SubwordModel(tf.Module):
         is_short = words.lengths <= MAX_SYMBOLS
         checked = ~is_short if ignore_merges else is_short
         is_single = np.ones(len(ids), bool)
-        is_single[checked] = are_single_tokens(self._split, words.where(checked), ids[checked])
+        is_single[checked] = are_single_tokens(self._split, words.select(checked), ids[checked])
         if ignore_merges and not is_single.all():
             self._long = Trie(
-                np.ones(len(ids))[~is_single], words.where(~is_single), ids[~is_single]
+                np.ones(len(ids))[~is_single], words.select(~is_single), ids[~is_single]
             )
-        return WordTable(words.where(is_single), ids[is_single])
+        return WordTable(words.select(is_single), ids[is_single])
 
     def _split(self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> WordTokens:
         """Tokenize words, given as start and end indices (W,) in `symbols` (S,)."""

@@ -48,7 +48,7 @@ def replace(step: Mapping) -> Normalizer | None:
         # Assign the span from the last replaced character to all new characters.
         last = matched & shift_left(first, 1, True)
         chars = chars._replace(codes=tf.where(last, normalization.FIRST_COMPLEX, chars.codes))
-        return new.expand(chars.where(last | ~matched))
+        return new.expand(chars.select(last | ~matched))
 
     return apply
 
@@ -80,7 +80,7 @@ def strip(step: Mapping) -> Normalizer:
         if step["strip_right"]:
             last = tf.math.unsorted_segment_max(tf.where(is_space, -1, positions), text, num)
             kept &= positions <= tf.gather(last, text)
-        return chars.where(kept)
+        return chars.select(kept)
 
     return apply
 

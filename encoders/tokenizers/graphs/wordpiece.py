@@ -187,6 +187,6 @@ def make_word_piece(
     numbers = number_characters(tokens)
     tokens = tokens._replace(symbols=numbers[tokens.symbols])
     unknown = PackedWords.from_symbols([[UNKNOWN_SYMBOL]])
-    words, word_ids = tokens.where(~continues).concatenate(unknown), ids[~continues]
+    words, word_ids = tokens.select(~continues).concatenate(unknown), ids[~continues]
     table = WordTable(words, [*word_ids, unknown_id])
     return numbers, WordPiece(tokens, continues, ids, unknown_id), table

@@ -130,7 +130,7 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
     begins = words.begins | (first & ~joins)
     if behavior != "Removed":
         return words._replace(begins=begins)
-    return Words(words.chars.where(~matched), tf.boolean_mask(begins, ~matched))
+    return Words(words.chars.select(~matched), tf.boolean_mask(begins, ~matched))
 
 
 def split_at_kind(step: Mapping) -> PreTokenizer:
@@ -189,7 +189,7 @@ def split_scripts(step: Mapping) -> PreTokenizer:
         same = (before >= 0) & (tf.gather(word, last) == word)
         begins = (found > 0) & ~(same & (tf.gather(found, last) == found))
         kept = same | (found > 0)  # common characters are removed at the start of words
-        return Words(words.chars.where(kept), tf.boolean_mask(begins, kept))
+        return Words(words.chars.select(kept), tf.boolean_mask(begins, kept))
 
     return apply
 
@@ -223,7 +223,7 @@ def split_tweets() -> PreTokenizer:
         solid = table(codes) == 0
         after_word = shift_right(solid, 1, False) & ~words.begins
         kept = solid | (after_word & (codes == ord("\n")))
-        return Words(words.chars.where(kept), tf.boolean_mask(~after_word, kept))
+        return Words(words.chars.select(kept), tf.boolean_mask(~after_word, kept))
 
     return apply
 

@@ -150,7 +150,7 @@ class Unigram(tf.Module):
         codes = tf.tensor_scatter_nd_update(codes, splits[1:, None] - 1, tf.zeros_like(starts))
         begins = splits[:-1]  # symbols now contain all words, separated by zeros
 
-        arrivals, reach = self._find_arrivals(codes)
+        arrivals, reach = self._find_tokens_by_end(codes)
         starts, ends = split_long_words(begins, splits[1:] - 1, reach)
         lengths = self._find_best_lengths(arrivals, starts, ends)
         ids = self._follow_back(arrivals, lengths, starts, ends)
@@ -159,7 +159,7 @@ class Unigram(tf.Module):
         within = found - tf.gather(begins, tf.gather(word, found))
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
-    def _find_arrivals(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _find_tokens_by_end(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the tokens that end before each position, and the longest token length after it.
 
         Returns:

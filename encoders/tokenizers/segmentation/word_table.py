@@ -38,7 +38,7 @@ class WordTable(tf.Module):
     def __init__(self, words: PackedWords, ids: Sequence[int]):
         super().__init__()
         is_short = words.lengths <= MAX_SYMBOLS
-        words, ids = words.where(is_short), np.asarray(ids, np.int32)[is_short]
+        words, ids = words.select(is_short), np.asarray(ids, np.int32)[is_short]
         padded = np.zeros([len(ids), MAX_SYMBOLS], np.uint16)
         padded[np.arange(MAX_SYMBOLS) < words.lengths[:, None]] = words.symbols
         keys = padded.reshape(-1, MAX_SYMBOLS).view(np.int64)  # (words, KEYS)

@@ -154,7 +154,7 @@ class Characters(NamedTuple):
         splits = tf.searchsorted(indices, self.row_splits)
         return Characters(codes, starts, ends, splits, self.original_splits)
 
-    def where(self, keep: tf.Tensor) -> Characters:
+    def select(self, keep: tf.Tensor) -> Characters:
         """Select characters with a boolean tensor of shape (N,)."""
         return self.take(tf.cast(tf.where(keep)[:, 0], tf.int32))
 

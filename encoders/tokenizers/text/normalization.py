@@ -79,7 +79,7 @@ def normalize_quotation_marks(chars: Characters) -> Characters:
         pairs |= keep_every_other(is_quote & shift_left(is_quote, 1, False) & followed)
     codes = tf.where(shift_right(pairs, 1, False), ord('"'), chars.codes)
     return tf.cond(
-        tf.reduce_any(pairs), lambda: chars._replace(codes=codes).where(~pairs), lambda: chars
+        tf.reduce_any(pairs), lambda: chars._replace(codes=codes).select(~pairs), lambda: chars
     )
 
 
@@ -183,11 +183,11 @@ class BertNormalizer(tf.Module):
             lambda: chars,
             lambda: sort_combining_marks(self._expand(chars)),
         )
-        return chars.where(chars.codes < FIRST_DROPPED)
+        return chars.select(chars.codes < FIRST_DROPPED)
 
     def _expand(self, chars: Characters) -> Characters:
         """Remove DROPPED characters, and expand COMPLEX characters."""
-        chars = chars.where((chars.codes < FIRST_DROPPED) | (chars.codes >= FIRST_MARK))
+        chars = chars.select((chars.codes < FIRST_DROPPED) | (chars.codes >= FIRST_MARK))
         return self._expansions.expand(chars)
 
 

@@ -57,7 +57,7 @@ class PackedWords(NamedTuple):
         >>> words = PackedWords.from_texts(["cat", "", "do"])
         >>> words.symbols.tolist(), words.starts.tolist()
         ([99, 97, 116, 100, 111], [0, 3, 3])
-        >>> words.where(words.lengths < 3).concatenate(PackedWords.from_symbols([[7]]))
+        >>> words.select(words.lengths < 3).concatenate(PackedWords.from_symbols([[7]]))
         PackedWords(symbols=array([100, 111,   7]), lengths=array([0, 2, 1]))
     """
 
@@ -82,7 +82,7 @@ class PackedWords(NamedTuple):
         """int64 array of shape (W,). Start index for each word."""
         return np.cumsum(self.lengths) - self.lengths
 
-    def where(self, keep: np.ndarray) -> PackedWords:
+    def select(self, keep: np.ndarray) -> PackedWords:
         """Select words with a boolean array of shape (W,)."""
         return PackedWords(self.symbols[np.repeat(keep, self.lengths)], self.lengths[keep])
 

@@ -128,7 +128,7 @@ class PrecompiledNormalizer(tf.Module):
         heads = ~self._mark_joins(chars.codes, packed, part_starts)
         is_unit, pair = self._find_units(chars.codes, packed, heads)
 
-        units = chars.where(is_unit)  # (U,), units to replace as a whole
+        units = chars.select(is_unit)  # (U,), units to replace as a whole
         packed, pair = tf.boolean_mask(packed, is_unit), tf.boolean_mask(pair, is_unit)
         simple = tf.bitwise.bitwise_and(packed, CODE_MASK)
         entry = tf.where(pair >= 0, pair, simple)

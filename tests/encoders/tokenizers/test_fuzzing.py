@@ -327,7 +327,7 @@ class ByteBPEReader(RobertaTokenizer):
     """Likewise."""
 
     kind = MODERN_BPE
-    unknown_bytes = False
+    has_unknown_bytes = False
 
     def __init__(self, vocabulary, merges, **options):
         assert all(type(i) is int for i in vocabulary.values())

@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training import distribution
 from encoder_zoo.tasks.training.sources import InputData, make_source
-from encoder_zoo.tasks.training.streams import make_stream
+from encoder_zoo.tasks.training.streams import wrap_if_stream
 from encoder_zoo.testing import tiny
 
 pytestmark = pytest.mark.eager
@@ -204,7 +204,7 @@ def test_balanced_weights_count_all_labels(task, source, steps):
         return
     x, *y = SORTED_SOURCES[source]()
     maker = task.batch_maker
-    given = InputData.create(make_stream(x, maker), *y)
+    given = InputData.create(wrap_if_stream(x, maker), *y)
     data = make_source(given, plan=Plan(2, range(3), False, steps), maker=maker)
     weights = task.objective.weigh_classes(data, "balanced", None).class_weights
     # As in scikit-learn. The third class of the task has no example.
