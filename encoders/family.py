@@ -80,8 +80,8 @@ class Head:
         stddev: Optional function that takes a backbone and returns the standard deviation for
             initial output weights. See `Hidden`.
         pair: Optional `PairHead` for pretraining on pairs of segments.
-        beam: Optional `BeamHead` for spans, which is used in checkpoints with a different class
-            name.
+        beam: Optional `BeamHead`. It is used instead of this head for checkpoints that contain its
+            layers, such as `XLNetForQuestionAnswering`.
         class_suffix: Optional string. Suffix of class names in transformers. If None, the key in
             `Family.heads` is used.
         auto_class: Boolean. Whether `AutoModelFor...` in transformers can load the class.

@@ -191,8 +191,9 @@ class HybridEmbedder(Searchable[HybridIndex]):
         for name in needless:
             if getattr(prepares, name):
                 raise ValueError(
-                    f"`tokens.preprocessor.{name}` is {quote(getattr(prepares, name))}, but "
-                    "`dense` does not use these tokens. Expected an empty value."
+                    f"`tokens.preprocessor.{name}` is {quote(getattr(prepares, name))}, but a "
+                    "HybridEmbedder encodes each text only once, without markers, query expansion "
+                    "and skiplist. Remove this setting."
                 )
         if not first.include_prompt:
             raise invalid("dense.include_prompt", False, "True")

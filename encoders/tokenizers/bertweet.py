@@ -90,7 +90,10 @@ class BertweetTokenizer(Tokenizer):
         return Model(make_bpe_model(numbers, self._merges, **settings), ids)
 
     def _make_steps(self) -> dict:
-        """Return the steps, which cannot be stored in tokenizer.json together with the model."""
+        """Return the normalizer, pre_tokenizer and decoder.
+
+        They are only used by this package, because `to_files` does not write a tokenizer.json.
+        """
         return {"normalizer": None, "pre_tokenizer": TWEET_WORDS, "decoder": None}
 
     # -- files -------------------------------------------------------------------------------------

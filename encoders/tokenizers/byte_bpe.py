@@ -98,7 +98,7 @@ class RobertaTokenizer(Tokenizer):
 
     @property
     def has_unknown_bytes(self) -> bool:
-        """Return whether the vocabulary lacks a token for any byte."""
+        """Return True if at least one byte has no token in the vocabulary."""
         return not set(make_byte_alphabet()) <= set(self._vocabulary.tokens)
 
     @property

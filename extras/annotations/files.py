@@ -359,8 +359,8 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
 
     Raises:
         ValueError: If a sentence does not have one tag per word, or if a word or tag cannot be
-            stored. Words and tags must not be empty, contain tabs or line breaks, or start or end
-            with a space.
+            stored. Words and tags must not be empty or "-DOCSTART-", contain tabs, line breaks or
+            lone surrogates, or start or end with a space.
 
     Example:
         >>> import pathlib, tempfile
@@ -385,7 +385,10 @@ def write_conll(path: FilePath, words: Rows, tags: Rows) -> None:
         for j, cells in enumerate(zip(sentence, row, strict=True)):
             for name, cell in zip(("words", "tags"), cells, strict=True):
                 if not isinstance(cell, str) or not CELL.fullmatch(cell) or cell == DOCUMENT_START:
-                    expected = "a string without tabs, line breaks and spaces at the start or end"
+                    expected = (
+                        "a string that is not empty or '-DOCSTART-', does not contain tabs, line "
+                        "breaks or lone surrogates, and does not start or end with a space"
+                    )
                     raise invalid(f"{name}[{i}][{j}]", cell, expected)
         blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence, row, strict=True)))
     with replace_file(path, lambda path: True) as new:

@@ -199,7 +199,7 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
         return rows
     if not hasattr(rows, "__len__"):
         raise ValueError(
-            f"{type(rows).__name__} is a stream that can only be read once. Load the data into "
+            f"{type(rows).__name__} streams its rows, which is not supported. Load the data into "
             "memory first: Dataset.from_list(list(dataset), features=dataset.features)."
         )
     rows = remove_format(rows)

@@ -120,7 +120,9 @@ class OpenFolder(FolderFiles):
                 raise
             except FileNotFoundError:  # listed but missing, because the folder is being deleted
                 if self._is_link(name):
-                    raise ValueError(f"{self.path / name}: file not found.") from None
+                    raise ValueError(
+                        f"{self.path / name} is a broken link. Restore the file that it points to."
+                    ) from None
                 raise FolderReplaced from None
 
     def _list(self, folder: str) -> list[str]:

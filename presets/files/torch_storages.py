@@ -97,7 +97,8 @@ class ZipStorages:
         for name in names:
             if name == f"{root}/constants.pkl" or name.startswith(f"{root}/code/"):
                 raise self._source.make_error(
-                    f"the file is a TorchScript program with {quote(name)}. {NOTHING_RUNS}",
+                    f"the file is a TorchScript program, because it contains {quote(name)}. "
+                    f"{NOTHING_RUNS}",
                     "Expected a file that was saved with torch.save(model.state_dict(), path)",
                 )
         if f"{root}/data.pkl" not in names:

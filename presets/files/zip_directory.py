@@ -24,7 +24,7 @@ _END64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
 _SIZES_FOLLOW, _UTF8, _ENCRYPTED = 0x8, 0x800, 0x1
 _IN_EXTRA = 0xFFFFFFFF
-_ADVICE = "Download it again"
+_ADVICE = "Download the file again"
 
 
 class ZipEntry(NamedTuple):
@@ -198,7 +198,7 @@ class ZipDirectory:
             extra = extra[4 + size :]
         needed = sum(number == _IN_EXTRA for number in numbers)
         if len(field) < 8 * needed:
-            raise self._make_error(f"the zip entry {quote(name)} has no size")
+            raise self._make_error(f"the zip entry {quote(name)} lacks a 64-bit size or offset")
         large = iter(struct.unpack_from(f"<{needed}Q", field))
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 

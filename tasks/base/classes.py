@@ -62,8 +62,8 @@ def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     """Check class names, and convert them to strings. If `labels` is None, return None.
 
     Raises:
-        ValueError: If `labels` is not a list, if a label is not a string or an integer, or if two
-            labels are equal.
+        ValueError: If `labels` is a string, bytes, dict or set, if a label is not a string or an
+            integer, or if two labels are equal.
 
     Example:
         >>> validate_labels([1, 2, 3])

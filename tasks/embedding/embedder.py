@@ -473,7 +473,7 @@ class Embedder(Task, Searchable[IndexKind]):
             ValueError: If `queries` or `documents` is empty, if `relevant` does not match
                 `queries`, or if no query has enough negatives.
 
-        Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2. Margins: Moreira et
+        Source: Karpukhin et al. 2020, Dense Passage Retrieval, section 3.2. Margins: Moreira et
         al. 2024, NV-Retriever, section 3.
 
         Example:

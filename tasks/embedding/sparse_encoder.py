@@ -335,9 +335,9 @@ class SparseEncoder(Embedder[SparseIndex]):
 
         Args:
             optimizer, loss, metrics: See `Embedder.compile`.
-            query_learning_rate: Float. Peak learning rate to use for `query_encoder` if the
-                optimizer is "auto". A typical value for a table is 1e-3. If None, the same learning
-                rate is used as for other weights.
+            query_learning_rate: Optional float. Peak learning rate of `query_encoder` if the
+                optimizer is "auto", for example 1e-3 for a `TermTable`. If None, the current
+                setting is kept. A new model uses the same learning rate for all weights.
             **options: `chunk_size`, and additional arguments to pass to `TextModel.compile`.
 
         Raises:

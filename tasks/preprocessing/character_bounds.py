@@ -63,9 +63,10 @@ def extend_to_marks(characters: TextCharacters, row: xp.Tensor, end: xp.Tensor) 
 def trim_to_visible(
     texts: xp.Tensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor
 ) -> tuple[xp.Tensor, xp.Tensor]:
-    r"""Trim spans to visible characters, and extend them to combining marks of the last character.
+    r"""Trim spans to visible characters.
 
-    A span that only contains blanks is returned unchanged.
+    Combining marks that follow the last visible character are included. A span that only contains
+    blanks is returned unchanged.
 
     Args:
         texts: String tensor of shape (N,).

@@ -133,7 +133,7 @@ class CandidateIndex(NamedTuple):
 
     @property
     def expected(self) -> str:
-        return f"the index of the right {self.among} of each {self.of}"
+        return f"the index of the correct {self.among} for each {self.of}"
 
     def convert(self, y, counts: xp.Tensor) -> xp.Tensor:
         """Check indices, and convert them to int32 (N,).
@@ -148,8 +148,8 @@ class CandidateIndex(NamedTuple):
         check_no_iterator(y, "y")
         labels = xp.convert_to_tensor(convert_to_plain(check_not_missing(y)))
         if not xp.as_dtype(labels.dtype).is_integer:
-            expected = f"{self.expected}, an integer of 0 or more"
-            raise invalid("The type of `y`", labels.dtype.name, expected)
+            expected = f"integers: {self.expected}, starting from 0"
+            raise invalid("The dtype of `y`", labels.dtype.name, expected)
         rank = xp.TensorShape(labels.shape).rank
         if rank == 2 and labels.shape[1] == 1:
             labels, rank = labels[:, 0], 1
@@ -173,14 +173,14 @@ def check_not_missing(y, x=None, none_is_answer: bool = False):
     """Check that no label is missing, and return the labels.
 
     Args:
-        y: Optional labels of any task in any container. Inside a graph, a tensor.
+        y: Optional labels of any task, in any container except a set. Inside a graph, a tensor.
         x: Optional inputs that belong to the labels. The error message contains code that filters
             inputs and labels.
         none_is_answer: Boolean. Whether to allow None and blank strings as labels, for example for
             questions without an answer. Defaults to False.
 
     Raises:
-        ValueError: If a label in `y` is missing.
+        ValueError: If a label in `y` is missing, or if `y` is a set.
         tf.errors.InvalidArgumentError: If a label is missing inside `tf.data`.
 
     Example:

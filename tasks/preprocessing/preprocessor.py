@@ -397,7 +397,7 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
 
 
 def report_in_datasets() -> contextlib.AbstractContextManager[None]:
-    """Context in which a traced dataset logs its first batch with truncated texts."""
+    """Return a context manager in which a traced dataset logs its first truncated batch."""
     logged = []
 
     def report(cut: np.ndarray, count: np.ndarray, what: bytes) -> list:

@@ -25,7 +25,7 @@ NO_START = (
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanBeam(ConfigFromSignature, keras.layers.Layer):
-    """Predict the best start positions of answers, and the best end positions after each of them.
+    """Predict the best start positions of answers, and the best end positions for each of them.
 
     Args:
         units: Positive integer. D, the width of the token vectors.
@@ -45,12 +45,13 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
             None, the best start positions are used.
 
     Returns:
-        Float32 tensor of shape (B, 1 + n m, 4). Each row is a span with its start position, its end
+        Float32 tensor of shape (B, 1 + n m, 4). Row 0 contains the logit of "no answer" in its
+        third column, and zeros. Each of the other rows is a span: its start position, its end
         position, the log-probability of the start, and the log-probability of the end given the
-        start. Spans with the best start position come first. The third value of row 0 is the logit
-        of "no answer". With `answer_start`, the shape is (B, 3, L). The rows contain the
-        log-probabilities of the start positions, the log-probabilities of the end positions after
-        the given start, and the repeated logit of "no answer".
+        start. They are sorted by the log-probability of the start. An end position can be before
+        the start. With `answer_start`, the shape is (B, 3, L). The rows contain the
+        log-probabilities of the start positions, the log-probabilities of the end positions given
+        `answer_start`, and the repeated logit of "no answer".
 
     The logit of "no answer" depends on the mean of the token vectors, weighted by their start
     probabilities. This also applies to training. In transformers, the loss uses the vector of the
@@ -135,7 +136,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return ops.reshape(ops.stack(columns, axis=-1), (-1, n * m, COLUMNS))
 
     def _score_ends(self, x, first, answer_mask):
-        """Compute log-probabilities (B, L) of end positions after the start vector (B, D)."""
+        """Compute log-probabilities (B, L) of end positions, given the start vector (B, D)."""
         both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
         return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 

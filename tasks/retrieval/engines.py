@@ -19,7 +19,6 @@ from typing import Any, Self
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.similarity import Similarity
 from encoder_zoo.tasks.retrieval.vectors import (
     COSINE_ROUNDING,
@@ -65,7 +64,10 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
         return
     known = {"faiss": ("float32",), "hnsw": ("float32", "int8")}[engine]
     if precision not in known:
-        raise invalid("precision", precision, f"{' or '.join(known)}, with engine={engine!r}")
+        raise ValueError(
+            f"engine={engine!r} does not support precision={precision!r}. Expected "
+            f"precision={' or '.join(map(repr, known))}."
+        )
     if precision == "int8" and function == "manhattan":
         raise ValueError(
             f"engine={engine!r} does not support manhattan distances for int8. Expected "

@@ -804,8 +804,12 @@ class Index:
         """Export the embedder and the documents to a SavedModel for search.
 
         The signature "serving_default" maps "query" (Q,) to "index" and "score" (Q, K). For an
-        index with texts and ids, "text" and "id" (Q, K) are also returned. The results are the same
-        as from `search` with the prompt "query", up to float32 rounding. Ids are int64 or strings.
+        index with texts and ids, "text" and "id" (Q, K) are also returned. Ids are int64 or
+        strings.
+
+        The export compares the query with all documents, using the prompt "query". The results are
+        the same as from an exact `search`, up to float32 rounding. For a `SparseIndex`, documents
+        that do not share a term with the query are returned last, with a score of 0.
 
         Args:
             path: String or path. Version folder to write, e.g. "served/1". It is written

@@ -152,7 +152,8 @@ def describe(task: PresetTask, format: Engine, dtype: str) -> ExportRecord:
         )
     if type(preprocessor) is not answers.preprocessor_class:
         raise _make_unsupported_error(
-            task, f"its preprocessor has a custom class, {type(preprocessor)}"
+            task,
+            f"its preprocessor is an instance of the custom class {type(preprocessor).__name__}",
         )
     return ExportRecord(
         task=task.record.name,

@@ -303,8 +303,8 @@ class BackupFolder:
         """Write a backup atomically, and return the path of its folder.
 
         Args:
-            position: `Position` of the training.
-            arrays: Dict of names to arrays. A name consists of a group and an index, such as
+            position: `Position`. The epoch and step of the backup.
+            arrays: Dict mapping names to arrays. Names have the form "group.index", such as
                 "model.0".
             task: String. Task name.
             run: Dict. Settings that identify the run.

@@ -64,7 +64,7 @@ def select_process_part(dataset):
 
 @contextlib.contextmanager
 def disable_sharding():
-    """Context in which `keras.distribution` does not divide the batches of a process."""
+    """Context manager that disables automatic dataset sharding in `keras.distribution`."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         yield
@@ -78,7 +78,7 @@ def disable_sharding():
 
 @contextlib.contextmanager
 def compute_whole_batches():
-    """Context in which every JAX process computes whole batches, and therefore has all outputs."""
+    """Context manager in which every JAX process computes whole batches and has all outputs."""
     distribution = keras.distribution.distribution()
     if get_process_shard()[1] == 1:
         yield
@@ -193,7 +193,7 @@ class Distribution:
 
     @contextlib.contextmanager
     def running(self):
-        """Context in which Keras does not divide batches again.
+        """Context manager in which Keras does not divide batches again.
 
         Errors about lost workers, or about batches that cannot be divided, are replaced by errors
         that say what to do.
@@ -369,7 +369,7 @@ class Distribution:
     # -- inside a step -------------------------------------------------------------------------
 
     def is_in_replica(self) -> bool:
-        """Return whether this code runs on one of several replicas."""
+        """Return True inside the replica context of a `tf.distribute` strategy."""
         # TensorFlow also reports a replica context outside all scopes.
         return (
             self.strategy is not None

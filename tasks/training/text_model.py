@@ -602,7 +602,10 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def _make_evaluation_source(
         self, given: sources.InputData, sample_weight, batch_size: int, steps: int | None
     ) -> Source:
-        """Create the source of `evaluate`, and reserve memory in metrics that store examples."""
+        """Create the data source for `evaluate`.
+
+        Also reserve memory in metrics that store examples.
+        """
         plan = Plan(batch_size, steps_per_epoch=steps)
         data = sources.make_source(given, sample_weight, plan=plan, maker=self.batch_maker)
         self._reserve_examples(data)

@@ -301,16 +301,16 @@ class TokenizerFiles:
         """Return the model from tokenizer.json.
 
         Args:
-            alternative: String. The name of a file that could be used instead, for the error
-                message.
+            alternative: String. The files that could be used instead, such as "vocab.json and
+                merges.txt". It is part of the error message.
 
         Raises:
             FileNotFoundError: If the folder does not contain a tokenizer.json.
         """
         if "tokenizer.json" not in self:
             raise FileNotFoundError(
-                f"{self.folder} has no {alternative} and no tokenizer.json. Expected the "
-                "vocabulary in one of them."
+                f"{self.folder} does not contain the files of this tokenizer. Expected "
+                f"{alternative}, or tokenizer.json."
             )
         return self.get_part("model")
 

@@ -90,8 +90,9 @@ def read_bpe_model(
 def make_merges_by_score(scores: Mapping[str, float]) -> list[str]:
     """Convert pieces with scores to a list of merges, in the order in which they are applied.
 
-    SentencePiece merges the pair with the highest score first. If several pairs result in the same
-    piece, the `tokenizers` library starts with the longest left part.
+    The merges are sorted by the score of the merged piece, then by the length of the left part, and
+    then by the length of the right part. All are in descending order, as in SentencePiece and in
+    the `tokenizers` library.
 
     Args:
         scores: Dict mapping pieces to scores, sorted by id.

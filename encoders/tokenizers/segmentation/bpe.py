@@ -14,12 +14,14 @@ HALF_WINDOW = 128  # in symbols; longer than almost all tokens
 
 
 class BPE(tf.Module):
-    """Splits words by byte pair encoding, which merges neighbours in the order of learned pairs.
+    """Tokenize words with byte pair encoding.
+
+    Adjacent symbols are merged in the order in which the merges were learned.
 
     Args:
         symbol_ids: List of integers. The token id for each symbol (byte or character).
-        merges: List of "a b" pairs, in the order in which they were learned. Each pair must form
-            another token. See `files.reading.check_merges`.
+        merges: List of "a b" pairs, in the order in which they were learned. The concatenation of
+            each pair must be a token. See `files.reading.check_merges`.
         ids: Dict mapping tokens to ids.
 
     Source: Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words with Subword
@@ -158,9 +160,15 @@ def collect_tokens(entries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 def are_safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.ndarray:
-    """Return whether all pairs of each merge can be merged in one step, shape (merges,).
+    """Return a boolean for each merge: whether all its occurrences can be merged in one step.
 
-    This is possible unless a pair with the merged token has a lower rank, and must be merged first.
+    A merge is not safe if the new token is part of a pair with a lower rank, because this pair must
+    be merged before the next occurrence.
+
+    Args:
+        ranks: Dict mapping pairs to ranks. A pair is an integer: the id of the left
+            token in the upper 32 bits, and the id of the right token in the lower 32 bits.
+        merged: List of integers. The id of the new token for each merge.
     """
     earliest = dict.fromkeys(merged, NO_RANK)  # rank of the first pair with this token
     for pair, rank in ranks.items():

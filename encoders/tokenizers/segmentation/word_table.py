@@ -49,7 +49,14 @@ class WordTable(tf.Module):
         self._rows = HashTable(prints, rows, default_value=len(ids))
 
     def look_up(self, keys: list[tf.Tensor]) -> tf.Tensor:
-        """Return int32 ids (W,) for words with `KEYS` keys (W,), or -1 for missing words."""
+        """Return the id of each word, or -1 for words that are not in the table.
+
+        Args:
+            keys: List of `KEYS` int64 tensors of shape (W,). See `compute_word_keys`.
+
+        Returns:
+            Int32 tensor of shape (W,).
+        """
         row = self._rows.lookup(compute_fingerprints(keys))
         same = compare_keys([tf.gather(column, row) for column in self._keys], keys)
         return tf.where(same, tf.gather(self._ids, row), -1)

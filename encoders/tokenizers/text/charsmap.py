@@ -30,7 +30,7 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
     """Parse a charsmap to get replacements for characters and short sequences.
 
     Args:
-        content: Bytes. Trie size, trie units with 32 bits, and replacements that end with a zero.
+        content: Bytes. The size of the trie, 32-bit trie units, and null-terminated replacements.
         name: String. Name to use in error messages.
 
     Returns:
@@ -40,7 +40,8 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
     Raises:
         ValueError: If the trie or a rule is damaged.
 
-    Source: Yata, "Darts-clone", a double-array trie; SentencePiece's builder for normalizer rules.
+    Source: The double-array trie of Darts-clone (Yata), and the normalizer rule builder in
+        SentencePiece.
     """
     if len(content) < 4 or len(content) > MAX_CHARSMAP_BYTES:
         raise ValueError(f"{name} has {len(content)} bytes. Expected 4 to {MAX_CHARSMAP_BYTES}.")

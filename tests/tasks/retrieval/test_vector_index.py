@@ -486,7 +486,7 @@ class TestErrors:
             (
                 ["a"],
                 {"engine": "faiss", "precision": "int8"},
-                "precision is 'int8'.*engine='faiss'",
+                "engine='faiss' does not support precision='int8'",
             ),
             (["a"], {"dim": 0}, "dim is 0"),
             (["a"], {"keep_texts": 1}, "keep_texts is 1"),
