@@ -95,7 +95,7 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
     """Load a tokenizer from a folder. The folder does not need to contain a model.
 
     Args:
-        files: `FolderFiles` to read the folder.
+        files: `FolderFiles`. The files in the folder.
         family: The `Family` of the model that uses the tokenizer.
 
     Returns:

@@ -101,7 +101,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
     """Open and validate the checkpoint in a folder.
 
     Args:
-        files: `FolderFiles` to read a local or remote folder, which is closed after an error.
+        files: `FolderFiles`. The files in a local or remote folder. They are closed after an error.
         safeguards: The `Safeguards` to use.
 
     Returns:

@@ -77,7 +77,7 @@ class KerasHubCheckpoint(Checkpoint):
     Token ids can differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
 
     Args:
-        files: `FolderFiles` to read a folder with `config.json` and `model.weights.h5`.
+        files: `FolderFiles`. The files in a folder with `config.json` and `model.weights.h5`.
         settings: Dict. The `encoder_zoo.json` content, or {} for a missing file.
 
     Raises:
@@ -187,7 +187,7 @@ def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
     """Find the family for the tokenizer in a KerasHub preset. Return None for other folders.
 
     Args:
-        files: `FolderFiles` to read a preset. Only the tokenizer files are required.
+        files: `FolderFiles`. The files of the preset. Only the tokenizer files are required.
         config: Dict. The config.json content, or {} for a missing file.
     """
     if "class_name" in config:

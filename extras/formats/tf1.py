@@ -112,7 +112,7 @@ class Tf1Checkpoint(Checkpoint):
     this reason, checked files are copied and the copies are read.
 
     Args:
-        files: `FolderFiles` to read the checkpoint folder.
+        files: `FolderFiles`. The files in the checkpoint folder.
         family: The `Family` for this checkpoint.
 
     Raises:

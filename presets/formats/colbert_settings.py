@@ -66,7 +66,7 @@ def read_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     """Read the settings of PyLate in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
         tokenizer: The tokenizer of the encoder.
 
     Raises:
@@ -97,7 +97,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
     """Read the settings of the original ColBERT in `artifact.metadata`.
 
     Args:
-        files: `FolderFiles` to read the folder.
+        files: `FolderFiles`. The files in the folder.
 
     Raises:
         ValueError: If a field is unknown or not supported.
@@ -138,7 +138,7 @@ def read_sentence_transformers(
     becomes a marker.
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
         masks: List of `Module` objects of the class MultiVectorMask.
         tokenizer: The tokenizer of the encoder.
 
@@ -173,7 +173,7 @@ def read_bge_m3(files: FolderFiles) -> dict[str, object]:
     The first token does not have a vector.
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
 
     Raises:
         ValueError: If a field value is invalid.

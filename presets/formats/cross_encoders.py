@@ -38,7 +38,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     """Read the cross-encoder output activation, "sigmoid" or "linear".
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
         config: Dict. Content of config.json.
 
     Raises:

@@ -57,7 +57,7 @@ def read_pooling(
     """Read the configuration of a Pooling module.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         module: Pooling `Module` to read.
         width: Optional integer. Encoder output dimension. If None, dimensions are not checked.
 
@@ -95,7 +95,7 @@ def read_dense(
     """Read the configuration of a Dense module.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         module: Dense `Module` to read.
         width: Integer. The input vector dimension.
         embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
@@ -137,7 +137,7 @@ def read_dense_layers(
     """Read the configurations of all Dense modules, and check the shapes of the weights.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         modules: Sequence of `Module` objects. The output of each module is the input of the next
             module.
         width: Integer. Input dimension of the first module.
@@ -158,7 +158,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     """Read the configuration of a SpladePooling module.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         module: SpladePooling `Module` to read.
 
     Returns:
@@ -184,7 +184,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
     """Check the configuration of a Normalize module, which can be missing.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         module: Normalize `Module` to check.
         embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
@@ -257,7 +257,7 @@ class ModuleCheckpoint(Checkpoint):
     """Checkpoint with the weights of a module in a subfolder.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         module: The `Module` to open.
     """
 
@@ -277,7 +277,7 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
     """Check the shapes of the weights of a Dense module before the layer is created.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         module: Dense `Module` to check.
         dense: Dict. The result of `read_dense`.
         width: Integer. The input vector dimension.
@@ -303,7 +303,7 @@ def load_dense(
 
     Args:
         layer: `Projection` layer to assign the weights to.
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         module: Dense `Module` to read.
         allow_nonfinite: Boolean. See `Safeguards`.
 
@@ -388,7 +388,7 @@ class LinearFile(Checkpoint):
     """Weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
-        files: `FolderFiles` to read the folder.
+        files: `FolderFiles`. The files in the folder.
         name: String. The name of a PyTorch file with the tensors "weight" and optionally "bias".
 
     Raises:

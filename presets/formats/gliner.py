@@ -151,7 +151,7 @@ def find_encoder_address(files: FolderFiles) -> str | None:
     Versions before 0.2.7 do not store the encoder configuration and tokenizer.
 
     Args:
-        files: `FolderFiles` to read the folder.
+        files: `FolderFiles`. The files in the folder.
 
     Raises:
         ValueError: If encoder files are missing, but `model_name` is not a repository.
@@ -175,7 +175,7 @@ def read_encoder(
     """Read the encoder configuration and tokenizer.
 
     Args:
-        files: `FolderFiles` to read a gliner folder.
+        files: `FolderFiles`. The files in a gliner folder.
         encoder: Optional `FolderFiles`. Encoder files from the hub, for incomplete folders.
 
     Returns:
@@ -199,7 +199,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
     The tensors of further layers have the same names as in gliner.
 
     Args:
-        files: `FolderFiles` to read the folder.
+        files: `FolderFiles`. The files in the folder.
         settings: Dict. The `encoder_zoo.json` content.
         encoder: Optional `FolderFiles`. See `read_encoder`.
 

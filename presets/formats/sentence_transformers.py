@@ -104,7 +104,7 @@ def find_encoder_files(files: FolderFiles) -> FolderFiles:
     For a Router with several encoders, return the files of the document encoder.
 
     Args:
-        files: `FolderFiles` to read a preset. Unsupported modules are allowed.
+        files: `FolderFiles`. The files of the preset. Unsupported modules are allowed.
 
     Returns:
         `FolderFiles` for the encoder.
@@ -147,7 +147,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
     """Read the Router routes from `router_config.json`.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
 
     Returns:
         A `Routes` object, or None for a model without a Router.
@@ -251,7 +251,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
     """Read and validate `modules.json`.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
 
     Returns:
         A list of `Module` objects.
@@ -279,7 +279,7 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
     """Read and validate `modules.json` for a text embedding model.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
 
     Returns:
         A list of `Module` objects.
@@ -304,7 +304,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
     """Check that all settings of a Transformer module are supported.
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
         task: String. The name of a task in transformers, such as "feature-extraction".
         has_roles: Boolean. Whether the model has separate settings for queries and documents.
             Defaults to False.
@@ -357,7 +357,7 @@ def read_transformer_settings(files: FolderFiles) -> tuple[str, dict]:
     If the file does not exist, the content is {}.
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
     """
     name = next((name for name in TRANSFORMER_SETTINGS if name in files), None)
     return (name, files.read_json(name)) if name else (TRANSFORMER_SETTINGS[0], {})
@@ -367,7 +367,7 @@ def read_length(files: FolderFiles) -> int | None:
     """Return the maximum sequence length, or None if no file contains a length.
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
 
     Raises:
         ValueError: If `max_seq_length` is not an integer greater than 2.
@@ -389,7 +389,7 @@ def read_tokenizer_length(files: FolderFiles) -> int | None:
     """Return the maximum length in `tokenizer_config.json`, or None if the file contains no length.
 
     Args:
-        files: `FolderFiles` to read the encoder or the static table.
+        files: `FolderFiles`. The files of the encoder or the static table.
     """
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
@@ -401,7 +401,7 @@ def check_case(files: FolderFiles, tokenizer) -> None:
     """Check that a tokenizer lowercases texts if `do_lower_case` is true.
 
     Args:
-        files: `FolderFiles` to read the encoder.
+        files: `FolderFiles`. The files of the encoder.
         tokenizer: Tokenizer from the same files.
 
     Raises:
@@ -422,7 +422,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     """Read the prompts in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
 
     Returns:
         A dict of the preprocessor arguments `prompts` and `default_prompt`, without empty values.
@@ -467,7 +467,7 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
     """Read the similarity in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         known: Sequence of strings. The supported similarities. The first similarity is the default.
 
     Raises:
@@ -483,7 +483,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
     """Read an integer from `config_sentence_transformers.json`. Return None for a missing field.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         field: String. "truncate_dim" or "max_active_dims".
 
     Raises:

@@ -196,7 +196,7 @@ class QueryTable(NamedTuple):
     """Files with one weight for each term of a query.
 
     Attributes:
-        files: `FolderFiles` to read the table folder.
+        files: `FolderFiles`. The files in the table folder.
         module: Optional `Module`. None for the file `idf.json` without modules.
         is_trained: Boolean. Whether `fit` updates the weights.
     """
@@ -289,7 +289,7 @@ def _read_token_weights(given: object, files: FolderFiles, tokenizer) -> tuple[n
 
     Args:
         given: String. The path in the configuration. Only its file name is used.
-        files: `FolderFiles` to read the table.
+        files: `FolderFiles`. The files of the table.
         tokenizer: Tokenizer for queries.
 
     Returns:
@@ -320,7 +320,7 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
     """Read `max_terms` and the similarity from the model settings.
 
     Args:
-        files: `FolderFiles` to read the whole folder.
+        files: `FolderFiles`. All files in the preset folder.
         of_others: Tuple of strings. Similarities of dense vectors or token vectors in the same
             folder, which are ignored. Defaults to ().
     """

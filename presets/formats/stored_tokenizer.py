@@ -183,7 +183,7 @@ def read_stored_tokenizer(
     """Read the tokenizer files in a folder, and choose the tokenizer class.
 
     Args:
-        files: `FolderFiles` to read a preset.
+        files: `FolderFiles`. The files of the preset.
         config: Dict. The config.json content, or {} for a missing file.
         default: Optional `TokenizerClass` to use if the files do not determine the class.
 
@@ -220,7 +220,7 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
     """Read the files that a tokenizer class needs.
 
     Args:
-        files: `FolderFiles` to read a preset.
+        files: `FolderFiles`. The files of the preset.
         kind: The `TokenizerClass` of the tokenizer.
 
     Returns:
