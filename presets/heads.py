@@ -364,7 +364,7 @@ def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterabl
 
 
 def _describe_unread_head_files(checkpoint: Checkpoint) -> str:
-    """List files in the folder or repository that were not read and could contain a head.
+    """Return the names of files that were not read and could contain a head, as a string.
 
     Training states and weights for other frameworks are excluded.
     """

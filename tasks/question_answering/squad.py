@@ -183,6 +183,7 @@ def find_best_null_threshold(
 def _compute_best_scores(
     score: Callable, predictions: Sequence[str], answers: Sequence
 ) -> list[float]:
+    """Compute the highest score of each prediction over the answers to its question."""
     return [
         max((score(prediction, answer) for answer in texts), default=0.0)
         for prediction, texts in zip(predictions, answers, strict=True)
