@@ -48,7 +48,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         Float32 tensor of shape (B, 1 + n m, 4). Row 0 contains the logit of "no answer" in its
         third column, and zeros. Each of the other rows is a span: its start position, its end
         position, the log-probability of the start, and the log-probability of the end given the
-        start. They are sorted by the log-probability of the start. An end position can be before
+        start. Spans are sorted by the log-probability of the start. An end position can be before
         the start. With `answer_start`, the shape is (B, 3, L). The rows contain the
         log-probabilities of the start positions, the log-probabilities of the end positions given
         `answer_start`, and the repeated logit of "no answer".
