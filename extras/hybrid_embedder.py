@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SCORE_WEIGHTS = (1.0, 0.3, 1.0)  # score weights in BGE-M3
-# Arguments of `from_preset` for all three tasks. Other arguments only apply to `TextEmbedder`.
+# Arguments of `from_preset` for several tasks. `LateInteraction` has no `default_prompt`.
 SHARED_ARGUMENTS = (
     "max_length",
     "sequence_length",
@@ -50,7 +50,7 @@ SHARED_ARGUMENTS = (
     "added_tokens",
     "dtype",
 )
-# Number of cached inputs: the current texts and the texts that identify embedders.
+# Number of cached inputs: the current texts, and the texts of the index fingerprint.
 CACHED_INPUTS = 2
 
 
@@ -69,7 +69,7 @@ class HybridVectors(NamedTuple):
 
 
 class HybridPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments for `HybridEmbedder.from_preset`, which are passed to all tasks."""
+    """Keyword arguments for `HybridEmbedder.from_preset`."""
 
     max_length: int | None
     prompts: Mapping[str, str] | None
@@ -112,15 +112,16 @@ class HybridEmbedder(Searchable[HybridIndex]):
         dense: The `TextEmbedder` for text embeddings.
         terms: The `SparseEncoder` for term weights, with the same backbone.
         tokens: The `LateInteraction` for token embeddings, with the same backbone, and without
-            markers, expansion and skiplist.
+            markers, query expansion and skiplist.
         weights: Tuple of three floats. Score weights. Defaults to (1.0, 0.3, 1.0).
 
     Attributes:
         dense, terms, tokens, weights: The arguments.
 
     Raises:
-        ValueError: If the tasks have different backbones, tokenizers or maximum lengths, or if
-            `weights` does not have three elements.
+        ValueError: If the tasks have different backbones, tokenizers or maximum lengths, if
+            `tokens` uses markers, query expansion or a skiplist, if `dense` ignores prompt tokens
+            in pooling, or if `weights` does not have three elements.
 
     Source: Chen et al. 2024, BGE M3-Embedding, section 3.2.
 
@@ -267,8 +268,8 @@ class HybridEmbedder(Searchable[HybridIndex]):
             documents: Texts or `HybridVectors`.
 
         Returns:
-            A float32 array of shape (N, M). Higher values are more similar. For a single text,
-            the axis is removed.
+            A float32 array of shape (N, M). Higher values are more similar. If an argument
+            is a single text, its axis is removed.
         """
         sides, ones = [], []
         for x, prompt in ((queries, "query"), (documents, "document")):

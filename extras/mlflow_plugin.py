@@ -2,7 +2,7 @@
 
 MLflow finds the plugin by the entry point "mlflow.run_context_provider" and imports it together
 with this package. The import registers all classes with Keras, so that MLflow can load `.keras`
-files to serve a model or to infer the requirements, which will include this package.
+files when it serves a model or infers its requirements. The requirements include this package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RunContext:
     """
 
     def in_context(self) -> bool:
-        """Return whether a task was imported in this process."""
+        """Return whether the tasks of this package were imported in this process."""
         return "encoder_zoo.tasks" in sys.modules
 
     def tags(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Estimators for scikit-learn, available as `encoder_zoo.sklearn`.
 
-The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder` with all methods. Pickled
-estimators include the weights.
+The fitted attribute `model_` is a `SequenceClassifier` or `TextEmbedder`. Pickled estimators
+include the weights.
 
 Comments use these letters for shapes: N texts, C classes, D width of a vector.
 """
@@ -125,7 +125,7 @@ def flatten_column(y: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def suppress_advice() -> Iterator[None]:
-    """Suppress the warning about new layers, because `fit` trains them immediately."""
+    """Context manager that hides the warning about new layers, because `fit` trains them."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return "Fine-tune before use" not in record.getMessage()
@@ -140,7 +140,7 @@ def suppress_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def use_seed(random_state: int | np.random.RandomState | None) -> Iterator[None]:
-    """Context manager that sets all random seeds, and restores the Python and NumPy state.
+    """Context manager that sets all random seeds, and then restores the Python and NumPy state.
 
     Args:
         random_state: Integer, `numpy.random.RandomState` or None, as in scikit-learn. If None, the
@@ -271,14 +271,19 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each text (N,), or 0 or 1 for every class (N, C)."""
+        """Predict the most probable class of each text.
+
+        Returns:
+            An array of shape (N,). If texts can have any number of classes, an array of shape
+            (N, C) with values 0 and 1.
+        """
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == MULTI_LABEL:
             return (probabilities >= 0.5).astype(int)
         return self.classes_[probabilities.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities (N, C), in the order of `classes_`."""
+        """Return class probabilities of shape (N, C), in the order of `classes_`."""
         check_is_fitted(self)
         return self.model_.predict_proba(X, self.batch_size)
 
@@ -361,7 +366,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return one value per text (N,), or several values (N, C)."""
+        """Predict one value per text, shape (N,), or several values per text, shape (N, C)."""
         check_is_fitted(self)
         values = self.model_.predict(X, self.batch_size, verbose=0).astype("float64")
         return values[:, 0] if self._is_single else values
@@ -424,7 +429,7 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Compute the embeddings of texts, a float32 array of shape (N, D)."""
+        """Return the embeddings of texts as a float32 array of shape (N, D)."""
         check_is_fitted(self)
         (texts,) = TEXT_COLUMNS.convert(X)
         return self.model_.embed(texts, batch_size=self.batch_size)

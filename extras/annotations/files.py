@@ -57,10 +57,10 @@ def read_annotations(
 ) -> Annotations:
     """Read annotations from files, datasets, or rows from annotation tools.
 
-    Offsets count characters, and all spans are validated. Rows that annotators rejected or skipped
-    are dropped with a warning. Rows without any annotation raise an error, but an empty list of
-    spans is a valid annotation. If several annotators worked on the same text, all annotations must
-    be equal, or one annotation must be marked as ground truth.
+    Offsets count characters, and all spans are validated. Rows that annotators rejected, skipped
+    or did not annotate are dropped with a warning. Rows without an annotation field raise an error,
+    but an empty list of spans is a valid annotation. If several annotators worked on the same text,
+    all annotations must be equal, or one annotation must be marked as ground truth.
 
     | tool | supported data |
     |---|---|
@@ -88,10 +88,11 @@ names are read from the features of the dataset. |
         contains lists of words.
 
     Raises:
-        ValueError: If a file is damaged or has an unknown format, if a row has no known annotation,
+        ValueError: If a file is damaged or has an unknown format, if a row has no annotation field,
             if a span does not match the text, if annotations for the same text differ, or if
             annotations are ambiguous.
-        ImportError: If spaCy is needed for a .spacy file but not installed.
+        FileNotFoundError: If `source` is a path that does not exist.
+        ImportError: If `source` is a .spacy file and spaCy is not installed.
 
     Example:
         >>> texts, spans = read_annotations([{"text": "In Rome", "label": [[3, 7, "LOC"]]}])
@@ -210,7 +211,7 @@ def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
     if path.is_dir() and not any(file.with_suffix(".ann").is_file() for file in files):
         found = ", ".join(sorted(file.name for file in path.iterdir())[:5])
         raise ValueError(
-            f"{path} does not contain .ann and .txt files, but {found or 'no files'}. Pass the "
+            f"{path} does not contain .ann and .txt files. Found: {found or 'no files'}. Pass the "
             "path of a single file. If the folder contains a saved dataset, load it with "
             "datasets.load_from_disk and pass the dataset."
         )
@@ -433,9 +434,10 @@ def _is_numbered(words: list[str]) -> bool:
 
 
 def _has_tabs(lines: list[str]) -> bool:
-    """Return whether all lines with words contain tabs, which then separate the columns.
+    """Return whether all lines with words contain tabs.
 
-    Otherwise, "#" at the start of a line can be a word, as in "# NN O".
+    If so, columns are separated by tabs. If not, "#" at the start of a line can be a word, as in
+    "# NN O".
 
     Example:
         >>> _has_tabs(["# newpar", "Rome\\tO"]), _has_tabs(["# NN O", "Rome\\tO", "is O"])

@@ -1,7 +1,7 @@
 """Convert rows from annotation tools and datasets to texts with spans, tags or labels.
 
-The row keys identify the tool. Rows without annotations raise an error, because a missing
-annotation is different from an empty annotation.
+The tool is inferred from the row keys. Rows without an annotation field raise an error, because a
+missing annotation is different from an empty annotation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANNOTATION_KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
 
 TEXT_KEYS = ("text", "data", "sentence", "content")
 WORD_KEYS = ("tokens", "words")
-TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # the first key that fits the words is used
+TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # the first key with one tag per word is used
 SPANS = ("spans", "entities", "label", "labels", "annotations", "ner")
 LABEL_KEYS = ("label", "labels", "accept", "cats", "category", "categories")
 # Field names in spans.
@@ -81,7 +81,7 @@ class Row(NamedTuple):
         spans: Optional list of `{"start", "end", "label"}`.
         tags: Optional list with one tag per word.
         labels: Optional list of text labels.
-        keys: Dict {attribute: row key}, such as {"text": "sentence"}.
+        keys: Dict mapping attributes to row keys, such as `{"text": "sentence"}`.
         related: Boolean. Whether the row also contains relations between spans.
     """
 
@@ -98,7 +98,7 @@ class NotAnnotated(NamedTuple):
     """A row that is dropped, for example because an annotator skipped the text.
 
     Attributes:
-        why: String. The reason for the log message, such as "skipped".
+        why: String. The reason, which is shown in a log message, such as "skipped".
     """
 
     why: str
@@ -269,7 +269,7 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
 def _find_kind(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
     """Infer the annotation kind from all rows."""
     found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
-    # An empty list can contain spans or labels. Rows with annotations decide.
+    # An empty list can be a list of spans or labels. Rows with annotations determine the kind.
     filled = [k for k in found if any(len(getattr(row, k)) for _, row in read)]
     if len(filled) == 1 or (not filled and len(found) == 1):
         return (filled or found)[0]
@@ -384,7 +384,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
 
 
 def _parse_cell(value: object) -> object:
-    """Parse cells with a list or dict, which occur in CSV files from Label Studio and pandas."""
+    """Parse a list or dict in a string, as in CSV files from Label Studio and pandas."""
     if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
         for decode in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -414,7 +414,7 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
         row: Dict. The row with words.
         count: Integer. The number of words.
         number: Integer. The row index for error messages.
-        only: Boolean. Whether the row can only contain tags.
+        only: Boolean. Whether the row has no text, so that it can only be annotated with tags.
     """
     known = [key for key in TAGS if _is_list_of_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORD_KEYS and _is_list_of_tags(v, count)]
@@ -444,7 +444,7 @@ def _is_list_of_tags(values: object, count: int | None) -> bool:
 
 
 def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
-    """Find the spans in a doccano, Prodigy, spaCy 2 or JSON-MIN row. Return (key, spans)."""
+    """Find the spans in a row that is not a Label Studio task. Return (key, spans), or None."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
@@ -531,8 +531,8 @@ def _read_document(document, number: int) -> Row:
 def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
     """Extract the annotation from a Label Studio task in JSON format.
 
-    If a task has several annotations, the ground truth is used. Without ground truth, all
-    annotations must be equal. Predictions are ignored.
+    If exactly one annotation of a task is marked as ground truth, only this annotation is
+    used. Otherwise, all annotations must be equal. Predictions are ignored.
     """
     where = f"Row {number}"
     key = "completions" if "annotations" not in row and "completions" in row else "annotations"
@@ -629,7 +629,7 @@ def check_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
     Args:
         spans: List of dicts, (start, end, label) triples or spaCy `Span` objects.
         text: String. The annotated text.
-        row: Row index or file name for error messages.
+        row: Integer or string. Row index, or file name with line, for error messages.
 
     Raises:
         ValueError: If a span is empty or outside of the text, if the quoted text does not match the
@@ -688,7 +688,7 @@ def _get_field(span: Mapping, names: Sequence[str], row: str) -> Any:
 
 
 def _is_same_text(text: str | None, quoted: str) -> bool:
-    """Return whether two texts are equal except for white space."""
+    """Return whether two texts are equal except for whitespace."""
 
     def remove_whitespace(value: str) -> str:
         return re.sub(r"\s|\\n", "", value)

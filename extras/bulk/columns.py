@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import LazyModule
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
-    pa = LazyModule("pyarrow", "This needs the package pyarrow: `pip install pyarrow`.")
+    pa = LazyModule("pyarrow", "A prediction table needs the package pyarrow: `pip install pyarrow`.")
 
 # {method: column name} for predictions that are not dicts.
 OUTPUT_COLUMNS = {
@@ -35,8 +35,8 @@ def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Ta
             dicts, or list of arrays or lists.
         method: String. Method name, which determines the column name for predictions that are not
             dicts.
-        kind: Optional TypedDict for predictions that are lists of dicts. Type of the column if all
-            lists in a batch are empty.
+        kind: Optional TypedDict. The type of the dicts if each prediction is a list of dicts. It
+            determines the column type if all lists are empty.
 
     Example:
         >>> import pytest
@@ -70,7 +70,7 @@ def check_installed() -> None:
 
 
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
-    """Insert null rows into a table wherever a flag is False.
+    """Insert a null row into a table for each False in `present`.
 
     Example:
         >>> import pytest
@@ -112,6 +112,6 @@ def _convert_sparse_rows(matrix) -> pa.Array:
 
 
 def _make_list_type(kind: type) -> pa.DataType:
-    """Create the Arrow type for lists of the dicts that a TypedDict describes."""
+    """Create the Arrow type for lists of dicts with the fields of a TypedDict."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     return pa.list_(pa.struct([(k, types[t]) for k, t in get_type_hints(kind).items()]))

@@ -96,8 +96,8 @@ def answer_files(
         task: Task with predictions for raw texts, or `ZeroShotClassifier`.
         paths: Path, pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or list of paths and
             patterns. Each file is read once. Supported formats are `.txt` (one text per line, in a
-            column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and
-            optionally compressed (`.csv.gz`), and `.parquet`.
+            column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl` and `.parquet`. Text
+            files must be encoded as UTF-8 and can be compressed (`.csv.gz`).
         folder: Path. The output folder, which should not contain other files. File names such as
             "answers.parquet" raise an error.
         columns: String, list or dict. Name of the text column, list of names for pairs of texts, or
@@ -227,7 +227,7 @@ class AnswerShard(NamedTuple):
 
 
 def _is_truncated(path: pathlib.Path) -> bool:
-    """Return whether a shard is incomplete, for example because the disk was full."""
+    """Return whether a Parquet file is damaged, for example because the disk was full."""
     with open(path, "rb") as file:
         begins = file.read(4) == b"PAR1"
     try:
@@ -344,7 +344,7 @@ class BatchAnswers:
         "entities".
 
     Raises:
-        ValueError: If the method does not support these arguments, if a row is not text, or if a
+        ValueError: If `method` does not support the arguments, if a row is not text, or if a
             prediction column and a batch column have the same name.
 
     Example:

@@ -18,7 +18,7 @@ from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import quote
 from encoder_zoo.extras.bulk.columns import pa
 
-parquet = LazyModule("pyarrow.parquet", "This needs the package pyarrow: `pip install pyarrow`.")
+parquet = LazyModule("pyarrow.parquet", "Parquet needs the package pyarrow: `pip install pyarrow`.")
 PARQUET_BATCH_ROWS = 1024  # number of Parquet rows to read at a time
 
 
@@ -67,9 +67,9 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
 
     Args:
         path: The path to a `.txt` file (one row per line, in a column named "text"), a `.csv` file
-            (with names in the first line), a `.tsv` file (with tabs and without quotes), a `.jsonl`
-            file (one object per line), all optionally compressed, such as `.jsonl.gz`, or a
-            `.parquet` file.
+            (with column names in the first line), a `.tsv` file (with tabs and without quotes), a
+            `.jsonl` file (one object per line) or a `.parquet` file. All types except `.parquet`
+            can be compressed, such as `.jsonl.gz`.
         names: List of strings. The column names.
 
     Yields:

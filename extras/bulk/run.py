@@ -1,4 +1,4 @@
-"""Describe runs. An interrupted run is only continued if nothing has changed."""
+"""Describe the model, the input files and the settings of a run, to continue it later."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _check_plain(value, name: str, location: str) -> None:
         raise invalid(
             f"{location}: {name!r}",
             value,
-            "a string, a number or a boolean, because `keep` contains this column",
+            "a string, a number or a boolean in a column in `keep`",
         )
     if type(value) is int and value not in INTEGERS:
         raise ValueError(
@@ -239,7 +239,7 @@ def _make_plain(value):
 
 
 def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
-    """Return the number of rows per file, and the serialized prediction schema."""
+    """Return the number of rows per file, and the serialized schema of the output."""
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(

@@ -33,7 +33,7 @@ MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier
 
 
 class TaskMethod:
-    """Method of a task that is called for text columns, with further arguments.
+    """A method of a task that computes predictions for text columns.
 
     Args:
         task, columns, method: See `BatchAnswers`.
@@ -75,11 +75,13 @@ class TaskMethod:
     def compute_answers(
         self, values: Sequence[Sequence], present: Sequence[bool]
     ) -> pyarrow.Table | None:
-        """Compute predictions as columns (N,). Return None if no row has text.
+        """Compute predictions as a table with N rows. Return None if no row has text.
+
+        For rows without text, predictions are null.
 
         Args:
             values: A sequence with N values for each column in `names`.
-            present: Sequence of booleans of shape (N,). Whether a row has text.
+            present: Sequence of N booleans. Whether each row has text.
         """
         chosen = [[v for v, p in zip(column, present, strict=True) if p] for column in values]
         count = len(chosen[0])

@@ -20,7 +20,7 @@ MAX_CHARACTERS = 2**24
 
 
 class Document(NamedTuple):
-    """A document of a corpus, and the position in the files after the document.
+    """A document of a corpus, and the position in the source after the document.
 
     Attributes:
         sentences: Non-empty list of non-empty strings.
@@ -42,7 +42,7 @@ class TextFiles:
     Args:
         paths: List of paths. UTF-8 text files.
         part: Optional tuple (i, n). Only read part i of n, starting from 0. The parts have a
-            similar length. Each part starts after a blank line or with a compressed file.
+            similar length. Each part starts after a blank line or at the start of a file.
 
     Raises:
         FileNotFoundError: If one of the `paths` does not exist.
@@ -118,7 +118,7 @@ class TextFiles:
             )
 
     def _find_border(self, byte: int) -> tuple[int, int]:
-        """Find the first position (file index, offset) after a byte where a part can start."""
+        """Find the first position (file index, offset) from a byte on where a part can start."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]
@@ -140,8 +140,8 @@ class CorpusDocuments:
 
     Args:
         documents: Iterable of documents. Each document is a string with one sentence per line,
-            or a list or tensor of sentences. To continue a corpus, the documents and the order must
-            be the same.
+            or a list or tensor of sentences. To continue a corpus, pass the same documents in the
+            same order.
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])

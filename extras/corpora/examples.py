@@ -149,7 +149,7 @@ def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
 
 
 def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split long sentences into units. Return the start, end and document of each unit, (U,)."""
+    """Split long sentences. Return the start, end and document of each unit, of shape (U,)."""
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
@@ -254,7 +254,7 @@ def _choose_middle(chunk: tuple[int, int], rng: random.Random) -> int:
 
 
 def _truncate_pair(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
-    """Truncate two segments to a total number of tokens, starting with the longer segment."""
+    """Truncate two segments to `room` tokens in total. The longer segment is truncated first."""
     lengths = first[1] - first[0], second[1] - second[0]
     if sum(lengths) <= room:
         return [first, second]

@@ -97,7 +97,7 @@ class Reader:
         return sum(self._plan_shard(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _plan_window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
-        """Plan the examples of a window. Return its shards, and shuffled (shard, slot) pairs."""
+        """Plan the examples of a window. Return the shards, and shuffled (shard, slot) indices."""
         per_pass = -(-self.corpus.num_shards // WINDOW_FILES)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)

@@ -1,7 +1,7 @@
 """Tokenize documents and write corpus files. An interrupted corpus can be continued.
 
-A file ends with the document that exceeds the size limit. Parts do not affect these limits, so
-joined parts give the same files as a single process.
+A file ends with the document that reaches `shard_tokens`. Joined parts are divided into files again,
+so the files are the same as from a single process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shard:
 
     @classmethod
     def create(cls, documents: list[list[list[int]]]) -> Shard:
-        """Create a shard from documents, which are lists of sentences of token ids."""
+        """Create a shard from documents. A document is a list of sentences (lists of token ids)."""
         sentences = [sentence for document in documents for sentence in document]
         return cls(
             np.array([token for sentence in sentences for token in sentence], "uint32"),
@@ -118,7 +118,7 @@ def choose_id_type(vocabulary_size: int) -> str:
 
 
 def compute_splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Convert the lengths of consecutive parts to their start offsets and the end offset.
+    """Convert lengths of consecutive parts to offsets, which start with 0 and end with the sum.
 
     Example:
         >>> compute_splits([2, 1]).tolist()
@@ -141,7 +141,7 @@ CORPUS_NAME = "corpus.json"
 CORPUS_FORMAT = 1
 COUNT_FIELDS = ("tokens", "sentences", "documents")
 PART = "part"  # (i, n) for part i of n, or None for a whole corpus
-MODIFIED = "modified"  # modification times of text files, or None for documents and parts
+MODIFIED = "modified"  # modification times of text files, or None if unknown
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> dict:
@@ -227,7 +227,7 @@ class Block(NamedTuple):
 
     Attributes:
         shard: The `Shard` with the documents.
-        positions: Sequence of source positions, one after each document.
+        positions: Sequence with the source position after each document.
         share: Optional float between 0 and 1. Fraction of text read so far. None if unknown.
     """
 
@@ -259,7 +259,7 @@ class CorpusSource(Protocol):
         """Raise a ValueError if the documents were changed during reading."""
 
     def read_blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
-        """Yield the documents after a position in blocks."""
+        """Yield blocks with all documents after a source position."""
 
 
 class CorpusTexts:
@@ -368,7 +368,7 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
 def _make_shards(
     blocks: Iterable[Block], shard_tokens: int, progress: CorpusProgress | None
 ) -> Iterator[tuple[Shard, list[int]]]:
-    """Yield (shard, end position). A shard ends when it exceeds the number of tokens."""
+    """Yield (shard, end position). A shard ends with the document that reaches `shard_tokens`."""
     parts, size, position = [], 0, None
     for shard, positions, share in blocks:
         if progress:
@@ -389,7 +389,7 @@ def _make_shards(
 
 
 def _make_blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
-    """Yield lists of documents that contain about a certain number of characters in total."""
+    """Yield lists of documents. Each list ends with the document that reaches `characters`."""
     block, size = [], 0
     for document in documents:
         block.append(document)

@@ -105,7 +105,7 @@ def thresholds(
     Args:
         model: Binary classifier, multi-label classifier, or entity model.
         x, y: Held-out examples and labels in memory, as passed to `fit`.
-        labels: Optional list of strings. The labels to predict, for `ZeroShotClassifier` and
+        labels: Optional list of strings. The labels to predict with a `ZeroShotClassifier` or
             `EntityExtractor`.
 
     Returns:
@@ -166,7 +166,7 @@ def _compute_precision_and_recall(
 
 
 def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
-    """Plot accuracy and fraction of answered texts for all values of `abstain_below`.
+    """Plot the accuracy and the fraction of answered texts for all values of `abstain_below`.
 
     A grey line shows the current value of `abstain_below`.
 
@@ -312,7 +312,7 @@ NO_ANSWER = "no answer"  # label for rows without a prediction
 
 
 def _get_labels(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
-    """Return flat lists of true and predicted labels, and "texts" or "words"."""
+    """Return flat lists of true and predicted labels, and what they label: "texts" or "words"."""
     rows = [
         convert_to_plain(true),
         [*predicted] if isinstance(predicted, list) else convert_to_plain(predicted),
@@ -382,9 +382,9 @@ SCORE = (
 def errors(
     classifier: SequenceClassifier | FewShotClassifier, x: object, y: object, top_k: int = 10
 ) -> Picture:
-    """Show incorrectly labelled texts, starting with the highest score.
+    """Show texts with incorrect predictions, starting with the most confident prediction.
 
-    This helps to find wrong labels in the data.
+    Confident predictions can reveal wrong labels in the data.
 
     Args:
         classifier: Classifier with one label per text.

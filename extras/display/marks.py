@@ -56,17 +56,17 @@ def entities(
     """Show entities in texts with colors and types. Entities can be nested.
 
     Args:
-        texts: String or list of strings, as passed to `extract_entities`. Lists of words will be
-            joined with spaces.
-        found: List with the results from `extract_entities`, or lists of dicts with "label",
-            "start" and "end". For lists of words, it can contain one tag per word instead.
+        texts: String, list of strings, or list of lists of words, as passed to
+            `extract_entities`. Words will be joined with spaces.
+        found: The result of `extract_entities`, or a list of dicts with "label", "start" and "end"
+            for each text. For lists of words, a list with one tag per word is also supported.
         true: Optional list with the true entities or tags, in the same format. Wrong entities will
-            have a red frame, and missing entities a dashed red line. Terminals show "!" and "?"
-            before the types.
+            have a red frame, and missing entities a dashed red line. Terminals show "!" before the
+            types of wrong entities, and "?" before the types of missing entities.
 
     Raises:
-        ValueError: If `texts` and `found` differ in length, if an entity is outside of its text, or
-            if entities overlap.
+        ValueError: If `texts` and `found` differ in length, if an entity does not match its text,
+            or if entities overlap but are not nested.
         TypeError: If a model is passed instead of texts.
 
     Example:
@@ -112,7 +112,7 @@ def answer(
 
     Args:
         context: String. The context, as passed to `SpanQA.answer`.
-        answers: The result of `SpanQA.answer`. For several answers (`top_k`), words with higher
+        answers: The result of `SpanQA.answer` for one question. Words in answers with higher
             scores are darker, and a blue line marks the best answer.
         question: Optional string. The question to show above the context.
         true: Optional list of dicts with "text" and "answer_start". True answers in SQuAD format. A
@@ -120,7 +120,7 @@ def answer(
             separate line.
 
     Raises:
-        ValueError: If an answer is outside of `context`.
+        ValueError: If an answer does not match `context`.
 
     Example:
         >>> best = {"text": "Anna", "start": 0, "end": 4, "score": 0.7}
@@ -445,7 +445,8 @@ def attention(
     Returns:
         A picture with two columns of tokens. Each token on the left is connected to the
         attended tokens on the right. Lines are darker for higher probabilities. Blue lines connect
-        two texts. In terminals, only the most attended token is printed for each token.
+        tokens of different texts. In terminals, each token is printed with the token that it
+        attends to most.
 
     Raises:
         ValueError: If `layer` or `head` does not exist, or if `model` has no preprocessor.
@@ -498,7 +499,7 @@ def _check_layer(model: Task, layer: int, head: int | None) -> int:
 
 
 def _make_inputs(model: Task, first: str, second: str | None) -> tuple[dict, int]:
-    """Return the model inputs, (1, L), and the number of tokens of the first text."""
+    """Return the model inputs of shape (1, L), and the index where the second text starts."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
     examples = preprocessor.encode([first] if second is None else ([first], [second]))

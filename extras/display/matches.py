@@ -14,7 +14,7 @@ from encoder_zoo.extras.display.marks import COLORS, MARK_STYLE, Mark, mark_text
 from encoder_zoo.extras.display.picture import Picture
 
 BAR_WIDTH = 12  # characters in a terminal
-# Separate adjacent boxes. Line breaks create two boxes.
+# Margins separate adjacent boxes. A box with a line break is drawn as two complete boxes.
 BOX = "margin:0 1px;-webkit-box-decoration-break:clone;box-decoration-break:clone;"
 # Letters, except those of scripts without spaces, whose tokens are shown separately.
 WORD_PATTERN = re.compile(
@@ -62,8 +62,8 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
     Each query word has a color. A matched document word has the color of the most similar query
     word, and is followed by all query words that match it, in small letters. A table contains the
-    query tokens and the dot products. The score is the sum over all matches, including special and
-    expansion tokens, which are summarized below the table.
+    query tokens and the dot products. The score is the sum of the dot products of all query tokens.
+    Special tokens and expansion tokens are summarized below the table.
 
     Args:
         model: A `LateInteraction`.
@@ -148,7 +148,7 @@ def _make_document_marks(found: list[Match], query: str, colors: dict) -> list[M
             finders.setdefault(match.found, []).append(match)
     marks, last = [], 0
     for (begin, end), by in sorted(finders.items()):
-        if begin < last:  # a token that continues after the end of a word
+        if begin < last:  # overlaps the previous mark
             continue
         best = max(by, key=lambda match: match.score)
         names = dict.fromkeys(_format_caption(query[slice(*match.word)]) for match in by)

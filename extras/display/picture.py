@@ -9,7 +9,7 @@ import re
 from encoder_zoo.common.escaping import escape_html, escape_line
 from encoder_zoo.presets.files.atomic import replace_file
 
-_CONTROLS = re.compile(r"[^\n\t]+")  # in_line would escape line ends and tabs
+_CONTROLS = re.compile(r"[^\n\t]+")  # without line breaks and tabs, which are kept
 PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"><meta name="generator" content="encoder_zoo">
 <meta name="viewport" content="width=device-width">
@@ -66,7 +66,7 @@ class Picture:
             display(self)
 
     def save(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write the picture to an HTML page.
+        """Write the picture to a file as an HTML page.
 
         Args:
             path: File path, such as "entities.html".

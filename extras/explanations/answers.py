@@ -72,7 +72,7 @@ def explain_answers(
 
 
 class Columns(NamedTuple):
-    """Positions (W,) at which question, context and "no answer" start in each window."""
+    """Start positions of question, context and "no answer" in each window, shape (windows,)."""
 
     question: np.ndarray
     context: np.ndarray
@@ -85,9 +85,9 @@ class SpanPositions(NamedTuple):
     Attributes:
         score: Float. The sum of the outputs at these positions, or the "no answer" output of a beam
             head.
-        weights: Array of shape (1, ...). 1 for the outputs at these positions, and 0 for all
-            others.
-        inputs: Dict {name: (1, L)}. Model inputs for the window.
+        weights: Array of shape (1, ...). 1 for the outputs in the score, and 0 for all other
+            outputs.
+        inputs: Dict mapping names to arrays of shape (1, L). Model inputs for the window.
         question: Integer. Start position of the question.
         context: Tuple of integers (start position of the context, index of the first token in the
             context, number of tokens).

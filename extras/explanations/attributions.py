@@ -44,7 +44,7 @@ class Part(NamedTuple):
     ends: np.ndarray
 
 
-COMPLETENESS_TOLERANCE = 1e-3  # relative to the sum of all attributions
+COMPLETENESS_TOLERANCE = 1e-3  # of the sum of all attributions, in logits
 # Minimum fraction of the tolerance for short intervals, because of rounding errors.
 MIN_TOLERANCE_SHARE = 0.01
 MAX_POINTS = 1000  # the outputs are not accurate enough for more points
@@ -65,7 +65,7 @@ class Attribution(NamedTuple):
 
 
 def compute_lobatto_nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute nodes and weights, (count,), for Gauss-Lobatto quadrature from 0 to 1.
+    """Compute nodes and weights of shape (count,) for Gauss-Lobatto quadrature from 0 to 1.
 
     The nodes include 0 and 1. Polynomials up to degree 2 count - 3 are integrated exactly.
 
@@ -122,7 +122,9 @@ def integrate_gradients(along: Callable) -> Attribution:
 
 
 def compute_gradient_times_input(along: Callable) -> Attribution:
-    """Compute attributions from a single gradient, which is faster, but the sum is not exact.
+    """Compute attributions from the gradient for the unmasked text.
+
+    This is faster than `integrate_gradients`, but the sum of the attributions is not exact.
 
     Args:
         along: See `integrate_gradients`.
@@ -165,7 +167,7 @@ def select_window(text: Part, column: int, begin: int, count: int) -> Part:
 
 
 def make_example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
-    """Create the model inputs of an encoded example, {name: (1, L)}."""
+    """Create the model inputs of an encoded example. Return a dict of arrays of shape (1, L)."""
     example = take_examples(examples, [index])
     inputs = keras.utils.unpack_x_y_sample_weight(task.batch_maker.collate()(example))[0]
     return {name: values.numpy() for name, values in inputs.items()}
@@ -183,7 +185,7 @@ def compute_attributions(
 
     Args:
         task: The `Task` to explain.
-        inputs: Dict {name: (1, L)}. Model inputs for the example.
+        inputs: Dict mapping names to arrays of shape (1, L). Model inputs for the example.
         parts: Sequence of `Part` objects. The texts in the example.
         weights: Array of shape (1, ...). Weights of the outputs in the sum.
         method: String. Key in `ATTRIBUTION_METHODS`.
@@ -228,7 +230,7 @@ def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAt
 
 
 def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
-    """Combine attributions for several logits into attributions for the weighted sum.
+    """Combine the attributions for several logits into attributions for their weighted sum.
 
     Args:
         found: Sequence of `Attributions` for the same texts.
@@ -273,7 +275,7 @@ def compute_weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, ve
 
     Args:
         task: The `Task` to explain.
-        inputs: Dict {name: (1, L)}. Model inputs for the text.
+        inputs: Dict mapping names to arrays of shape (1, L). Model inputs for the text.
         weights: Array of shape (1, ...). Weights of the outputs in the sum.
         vectors: Array of shape (n, L, D). Embeddings that replace the text embeddings.
 
@@ -329,17 +331,18 @@ def compute_values_and_gradients(
 def make_line(
     task: Task, inputs: Mapping, masked_ids: np.ndarray, weights: np.ndarray, batch_size: int
 ) -> Callable:
-    """Create a function that evaluates the model between the masked text (0) and the text (1).
+    """Create a function that evaluates the model on a line from the masked text to the text.
 
     Args:
         task: The `Task` to explain.
-        inputs: Dict {name: (1, L)}. Model inputs for the text.
-        masked_ids: Array of shape (1, L). The token ids with masked words.
+        inputs: Dict mapping names to arrays of shape (1, L). Model inputs for the text.
+        masked_ids: Array of shape (1, L). The token ids of the masked text.
         weights: See `compute_weighted_logits`.
         batch_size: Integer. The number of points per batch.
 
     Returns:
-        A function that maps points (n,) to outputs (n,) and slopes (n, L). The slope of a token is
+        A function that maps points (n,) to outputs (n,) and slopes (n, L). Point 0 is the masked
+        text, and point 1 is the text. The slope of a token is
         the derivative of the output with respect to the embedding of the token, along the line
         between the two texts.
     """

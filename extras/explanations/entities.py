@@ -64,7 +64,7 @@ def explain_entities(
 
 
 def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.ndarray]:
-    """Map each entity label to tag indices."""
+    """Return a dict that maps each entity label to the indices of its tags."""
     if strategy == "none":
         return {tag: np.array([index]) for index, tag in enumerate(tagger.tag_names)}
     parsed = parse_tags(tagger.tag_names)
@@ -80,7 +80,7 @@ def _find_members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.nd
 
 
 def _make_weights(logits: np.ndarray, columns: np.ndarray, tags: np.ndarray) -> np.ndarray:
-    """Create weights (1, L, C) that average the best tag logits over tokens."""
+    """Create weights of shape (1, L, C) that average the highest tag logits of several tokens."""
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)
     weights[0, columns, best] = 1 / len(columns)

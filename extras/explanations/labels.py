@@ -94,7 +94,7 @@ def _make_parts(
 
 
 def _compute_shares(logits: np.ndarray, pooling: str) -> np.ndarray:
-    """Compute the weight of each window in each logit, (W, C)."""
+    """Compute the weight of each window for each logit, shape (W, C)."""
     if pooling == "max":
         return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
     return np.full_like(logits, 1 / len(logits))

@@ -24,10 +24,10 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, 
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
 
-_OTHERS = ("metadata.json", "preprocessor.json")  # not read here
+_OTHERS = ("metadata.json", "preprocessor.json")  # files that are not read
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
 _TOKENIZER, _ASSETS = "tokenizer.json", "assets/tokenizer"
-# Settings of KerasHub's tokenizers that this package does not implement.
+# Settings of KerasHub tokenizers for which this package only supports one value.
 _TOKENIZER_BUILT_IN = {
     "split": True,
     "split_on_cjk": True,
@@ -70,15 +70,15 @@ def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None
 
 
 class KerasHubCheckpoint(Checkpoint):
-    """The checkpoint in a KerasHub preset, for example from Kaggle.
+    """The checkpoint of a KerasHub preset, for example from Kaggle.
 
     The model computes the same outputs as in KerasHub. For this reason, it uses the values that
     KerasHub hard-codes, such as tanh GELU in BERT blocks and exact GELU in the masked-LM head.
     Token ids can differ, because KerasHub case-folds texts. For example, "ß" becomes "ss".
 
     Args:
-        files: `FolderFiles`. The files in a folder with `config.json` and `model.weights.h5`.
-        settings: Dict. The `encoder_zoo.json` content, or {} for a missing file.
+        files: `FolderFiles`. The files of the preset.
+        settings: Dict. The content of `encoder_zoo.json`, or {} if the file is missing.
 
     Raises:
         ValueError: If a file is missing or damaged, or contains invalid values.
@@ -159,7 +159,7 @@ class KerasHubCheckpoint(Checkpoint):
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
             for block in self._names.blocks.values():
-                group = group.replace(f"{block}_0/", f"{block}/")  # the first has no number
+                group = group.replace(f"{block}_0/", f"{block}/")  # the first block has no number
             for i, (part, stored) in enumerate(zip(parts, file.list_shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
                 self._tensors[name] = (file, f"{group}/vars/{i}")
@@ -188,7 +188,7 @@ def find_tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
 
     Args:
         files: `FolderFiles`. The files of the preset. Only the tokenizer files are required.
-        config: Dict. The config.json content, or {} for a missing file.
+        config: Dict. The content of config.json, or {} if the file is missing.
     """
     if "class_name" in config:
         return _find_family(files, config["class_name"])

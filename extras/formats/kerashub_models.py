@@ -1,4 +1,4 @@
-"""Convert models to KerasHub models with the same outputs."""
+"""Convert models of this package to KerasHub models with the same outputs, and back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KERAS_HUB_LIBRARY = Library(
 )
 
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
-# Tokenizer settings with values that KerasHub files cannot store.
+# Tokenizer settings that KerasHub cannot store. Only these values are supported.
 _TOKENIZER_BUILT_IN = {"added_tokens": [], "special_tokens_in_text": False}
 _TOKENIZER_BUILT_IN |= {"truncation_side": "right", "padding_side": "right"}
 _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id")
@@ -219,7 +219,7 @@ def _get_class(name: str) -> type:
 
 
 def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) -> None:
-    """Compare settings with the values that KerasHub hard-codes."""
+    """Raise a ValueError if a setting differs from the value that KerasHub hard-codes."""
     for name, value in built_in.items():
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
@@ -260,7 +260,7 @@ def _copy_weights(model: keras.Model, there: keras.Model, groups: Mapping[str, s
 
 
 def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
-    """Compute position embeddings (max_sequence_length, D) for KerasHub.
+    """Compute position embeddings of shape (max_sequence_length, D) for KerasHub.
 
     Unused first positions are removed. If KerasHub has no segment embedding for this family, the
     embedding of segment 0 is added to all positions.
@@ -274,7 +274,7 @@ def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.nda
 
 
 def _find_layer(model: keras.Model, group: str) -> keras.layers.Layer:
-    """Find a layer by the group name in weight files. 'dense_1' is the second `Dense`."""
+    """Find a layer by its group name in weight files. "dense_1" is the second `Dense` layer."""
     first, *inner = group.split("/")
     kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
     alike = [

@@ -1,4 +1,4 @@
-"""Read class names, layer names and settings in KerasHub for each family from kerashub_names.json.
+"""Read the KerasHub class names, layer names and settings of each family from a JSON file.
 
 - BERT: KerasHub always uses the tanh GELU, even if the original weights used the exact GELU.
 - Masked-LM heads: most use the exact GELU and the epsilon 1e-5, independently of the blocks.

@@ -25,7 +25,7 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
 from encoder_zoo.presets.formats.preset_files import CONFIG
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 
-WEIGHTS = None  # repositories always contain the other files too
+WEIGHTS = None  # repositories with these files also contain weights in another format
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,11 +108,11 @@ def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict
 class Tf1Checkpoint(Checkpoint):
     """A TensorFlow 1 checkpoint in a folder. It contains no code.
 
-    TensorFlow can only read files by path, and they could be replaced after they were checked. For
-    this reason, checked files are copied and the copies are read.
+    TensorFlow can only read files by path, and the file at a path could be replaced after it was
+    checked. For this reason, TensorFlow reads copies of the checked files.
 
     Args:
-        files: `FolderFiles`. The files in the checkpoint folder.
+        files: `FolderFiles`. The files of the checkpoint.
         family: The `Family` for this checkpoint.
 
     Raises:
@@ -153,7 +153,7 @@ class Tf1Checkpoint(Checkpoint):
             self.set_head(head, None, self.shapes[output][0])
 
     def _read_shapes(self, size: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of all variables. Check that they need at most `size` bytes."""
+        """Return the shapes of all variables. Check that they fit in `size` bytes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
         declared = sum(
