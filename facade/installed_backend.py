@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 def choose_installed_backend() -> None:
     """Set KERAS_BACKEND to an installed backend, if TensorFlow is not installed.
 
-    This function does nothing if KERAS_BACKEND is already set, or if Keras is already imported. The
-    backend in keras.json is used by default. If this is TensorFlow, it is ignored, because Keras
-    writes the default backend to keras.json on first import.
+    The backend in KERAS_BACKEND or keras.json is kept, but keras.json is ignored if it contains
+    "tensorflow" and TensorFlow is not installed, because Keras writes this default to the file on
+    first import. If Keras is already imported, this function does nothing.
 
     Raises:
         ImportError: If no backend is installed, or if the selected backend is missing.
@@ -55,5 +55,5 @@ def choose_installed_backend() -> None:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ValueError:  # imported without a spec, or hidden
+    except ValueError:  # imported without a spec, or None in `sys.modules`
         return sys.modules[name] is not None

@@ -1,7 +1,7 @@
 """Register public classes with Keras without importing them, so that `.keras` files can be loaded.
 
-For each class, a `StandIn` is registered first. The class itself is registered when the module is
-imported.
+For each class, a `StandIn` is registered first. The class itself is registered when its module
+is imported.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from encoder_zoo.common.serializable import call_after_keras
 def register_with_keras(homes: Mapping[str, str]) -> None:
     """Register all public classes with Keras as soon as Keras is imported.
 
-    Private classes are registered when a public class imports them. Module names in a Keras file
+    Private classes are registered when the module of a public class imports them. Module names in a Keras file
     are ignored.
 
     Args:

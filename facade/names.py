@@ -8,7 +8,7 @@ import pkgutil
 
 
 def read_stub(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse a stub file. Return a dict of names to modules, and a dict of aliases to names.
+    """Parse a stub file. Return two dicts, which map names to modules and aliases to names.
 
     Example:
         >>> read_stub("from a.b import C as C\\nD = C\\n")

@@ -47,7 +47,7 @@ def find_similar_names(name: str, public: Iterable[str]) -> list[str]:
 
 
 def _find_general_class(name: str, public: list[str]) -> str | None:
-    """Return the class for all families that replaces a class for one family, or None."""
+    """Return the class that corresponds to a class in another package, or None."""
     for end, here in RENAMED_SUFFIXES.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:
             return name.removesuffix(end) + here

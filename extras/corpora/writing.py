@@ -1,7 +1,7 @@
 """Tokenize documents and write corpus files. An interrupted corpus can be continued.
 
-A file ends with the document that reaches `shard_tokens`. Joined parts are divided into files again,
-so the files are the same as from a single process.
+A file ends with the document that reaches `shard_tokens`. Joined parts are divided into files
+again, so the files are the same as from a single process.
 """
 
 from __future__ import annotations

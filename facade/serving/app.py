@@ -213,7 +213,7 @@ def create_app(
         limits: `Limits` for requests and batches. Defaults to `Limits()`.
 
     Raises:
-        ValueError: If none of the models supports a route.
+        ValueError: If none of the models and indexes supports a route.
 
     Example:
         >>> import encoder_zoo as ez

@@ -26,7 +26,7 @@ class QueueFull(Exception):
 
 
 class Stopping(Exception):
-    """Exception for requests during shutdown."""
+    """Exception for requests that arrive during shutdown."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -61,7 +61,7 @@ class WaitingJob:
         future: The future for the list of answers.
 
     Attributes:
-        pending: Deque of row indices without an answer, sorted by length in descending order.
+        pending: Deque with the indices of all rows in the queue. The longest row comes first.
         answers: Dict mapping row indices to answers.
         arrived: Float. Time at which the job was added to the queue.
     """

@@ -21,13 +21,13 @@ class TimedConnection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Wait for the headers of the first request."""
+        """Start the timer for the headers of the first request."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # writing is paused until the client has read all
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of the request, or stop waiting while the answer is computed."""
+        """Start the timer for the rest of the headers, or stop it after the headers."""
         super().data_received(data)
         if self.flow.write_paused:
             return
@@ -38,17 +38,17 @@ class TimedConnection(H11Protocol):
             self._start_timer()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read the answer."""
+        """Start the timer for reading the answer."""
         super().pause_writing()
         self._start_timer()
 
     def resume_writing(self) -> None:
-        """Stop waiting, because the client has read the answer."""
+        """Stop the timer, because the client has read the answer."""
         super().resume_writing()
         self._stop_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting, because the connection is closed."""
+        """Stop the timer, because the connection is closed."""
         super().connection_lost(exc)
         self._stop_timer()
 

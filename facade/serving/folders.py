@@ -26,8 +26,9 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
         matches its embedder.
 
     Raises:
-        FileNotFoundError: If a folder does not exist.
-        ValueError: If a folder contains no model or index, or if two folders have the same name.
+        FileNotFoundError: If a folder or its manifest does not exist.
+        ValueError: If two folders have the same name, if a manifest names an unknown task, or if
+            the embedder of an index is not in `sources`.
 
     Example:
         >>> models, indexes = open_folders(["Classifier=bert_nano_en_uncased_sentiment"])

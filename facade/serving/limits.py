@@ -15,8 +15,8 @@ class Limits:
     Args:
         max_request_bytes: Integer. Maximum size of a request in bytes. Larger requests will be
             rejected with status 413. Defaults to 1 MiB.
-        max_texts: Integer. Maximum number of texts per request. Larger requests will be rejected
-            with status 413. Defaults to 256.
+        max_texts: Integer. Maximum number of texts per request. Requests with more texts will be
+            rejected with status 413. Defaults to 256.
         max_queue_texts: Integer. Maximum number of texts in the queue. If the queue is full,
             requests will be rejected with status 429. Defaults to 2,048.
         max_batch_texts: Integer. Maximum number of texts per batch. Defaults to 32.

@@ -134,7 +134,7 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Return the options of the method. The model validates their values.
+        """Return the given options as a dict. The model validates their values.
 
         Raises:
             Refusal: If a value contains a lone surrogate or is nested too deeply. Models do not

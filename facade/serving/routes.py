@@ -292,7 +292,7 @@ def is_count(value: object) -> bool:
 
 
 def is_flag(value: object) -> bool:
-    """Return True for a Boolean."""
+    """Return True for a boolean."""
     return type(value) is bool
 
 
