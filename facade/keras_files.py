@@ -13,8 +13,8 @@ from encoder_zoo.common.serializable import call_after_keras
 def register_with_keras(homes: Mapping[str, str]) -> None:
     """Register all public classes with Keras as soon as Keras is imported.
 
-    Private classes are registered when the module of a public class imports them. Module names in a Keras file
-    are ignored.
+    Private classes are registered when the module of a public class imports them. Module names in
+    a Keras file are ignored.
 
     Args:
         homes: Dict mapping public names to modules.

@@ -90,7 +90,7 @@ class Service:
         if (name, message) not in self.logged:
             self.logged.add((name, message))
             logger.warning(
-                "%s: some %s This is logged once. Further texts are counted in /metrics.",
+                "%s: some %s This message is logged once. Further texts are counted in /metrics.",
                 name,
                 message,
             )

@@ -140,7 +140,7 @@ def mixed_precision_is_close(family: Family) -> None:
 
 
 def gradients_reach_every_weight(family: Family) -> None:
-    """Check that all weights have gradients, with and without gradient checkpointing."""
+    """Check that all weights have gradients, and that checkpointing does not change them."""
     inputs, found = tiny.examples(family), []
     for checkpointing in (False, True):
         keras.utils.set_random_seed(0)
@@ -153,7 +153,7 @@ def gradients_reach_every_weight(family: Family) -> None:
 
 
 def compute_gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
-    """Compute the gradients for the sum of all outputs in training mode."""
+    """Compute the gradients of a nonlinear function of all outputs in training mode."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
