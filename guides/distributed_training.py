@@ -24,8 +24,8 @@ The program for a worker is the same as in `text_classification.py`, with two ad
 
 To run this on your machines:
 
-- Several GPUs in one machine: use `tf.distribute.MirroredStrategy()` in this line. Only one process
-  is needed, without TF_CONFIG.
+- Several GPUs in one machine: use `tf.distribute.MirroredStrategy()` in the first line. Only one
+  process is needed, without TF_CONFIG.
 - Several hosts: start the same program on each host and set `TF_CONFIG` in its environment. Only
   "index" must be different:
 

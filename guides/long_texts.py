@@ -10,9 +10,9 @@ Accelerator: None
 BERT supports up to 512 tokens per text. ModernBERT supports 8,192 tokens, which is enough for a
 report, a contract or a chapter. In most ModernBERT blocks, a token only attends to its 128
 neighbours. In every third block, it attends to the whole text. This guide measures time and memory
-for different text lengths. If `transformers` is installed (`pip install transformers torch`), it is
-measured for comparison. The results do not depend on the weights, so a small model with random
-weights is used. This takes less than a minute on two CPU cores.
+for different text lengths. If `transformers` is installed (`pip install transformers torch`), its
+ModernBERT is measured for comparison. The results do not depend on the weights, so a small model
+with random weights is used. This takes less than a minute on two CPU cores.
 """
 
 # %%

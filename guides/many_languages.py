@@ -84,7 +84,7 @@ SIZE = {
     "intermediate_dim": 512,
     "max_sequence_length": 512,
 }
-MASK_RATE = 0.3  # more than 0.15: a small model learns more from a step with more to predict
+MASK_RATE = 0.3  # more than 0.15, because a small model learns more if it predicts more
 CHUNK_WORDS = 12
 
 
@@ -160,7 +160,7 @@ def pretrain(tokenizer, pairs: list[tuple[str, str]], epochs: int, folder: pathl
     optimizer = make_fine_tuning_optimizer(steps, 1e-3, undecayed_weights=list_undecayed(model))
     model.compile(optimizer=optimizer)
     model.fit((list(first), list(second)), batch_size=16, epochs=epochs, verbose=2)
-    model.learning_rate = 1e-3  # a narrow model takes larger steps than a wide one
+    model.learning_rate = 1e-3  # narrow models need larger learning rates
     model.save_to_preset(folder)
 
 

@@ -41,7 +41,7 @@ We hold out whole paragraphs.
 
 # %%
 def make_pairs(example: dict) -> list[tuple[str, str, str]]:
-    """Return a (question, sentence, label) tuple with and one without the answer."""
+    """Return two tuples (question, sentence, label), with and without the answer."""
     start = example["answers"][0]["answer_start"]
     spans = [m.span() for m in re.finditer(r".+?(?:[.?!](?= )|$)", example["context"])]
     right = [example["context"][a:b].strip() for a, b in spans if a <= start < b]

@@ -84,7 +84,7 @@ With the extension pgvector, PostgreSQL can store vectors. Use this line to star
 
 Set `DATABASE_URL` to `postgresql://postgres:secret@localhost/postgres`. A temporary table is
 created in this guide. Remove `TEMPORARY` to create a permanent table. `<=>` is the cosine distance.
-With the last setting, the search will continue until enough rows match the condition.
+With `hnsw.iterative_scan`, a search continues until enough rows match the condition.
 """
 
 
