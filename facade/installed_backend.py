@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 def choose_installed_backend() -> None:
     """Set KERAS_BACKEND to an installed backend, if TensorFlow is not installed.
 
-    The backend in KERAS_BACKEND or keras.json is kept, but keras.json is ignored if it contains
-    "tensorflow" and TensorFlow is not installed, because Keras writes this default to the file on
-    first import. If Keras is already imported, this function does nothing.
+    The backend in KERAS_BACKEND or keras.json is kept. There is one exception: if keras.json
+    contains "tensorflow", but TensorFlow is not installed, the file is ignored, because Keras
+    writes this default on first import. If Keras is already imported, this function does nothing.
 
     Raises:
         ImportError: If no backend is installed, or if the selected backend is missing.

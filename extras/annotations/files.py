@@ -88,7 +88,7 @@ names are read from the features of the dataset. |
         contains lists of words.
 
     Raises:
-        ValueError: If a file is damaged or has an unknown format, if a row has no annotation field,
+        ValueError: If a file is damaged or has an unknown format, if a row has no known annotation,
             if a span does not match the text, if annotations for the same text differ, or if
             annotations are ambiguous.
         FileNotFoundError: If `source` is a path that does not exist.

@@ -56,7 +56,7 @@ EXPECTED_ROWS = (
 )
 
 
-NO_TEXT = " If one of them contains the text, pass it: read_annotations(..., text_key=...)."
+NO_TEXT = " If one of the keys contains the text, pass it: read_annotations(..., text_key=...)."
 
 
 class Annotations(NamedTuple):
@@ -208,7 +208,7 @@ def _convert_to_records(rows: object, classes: Sequence[str] | None) -> Sequence
 
 
 def _get_task_id(row: object) -> tuple | None:
-    """Return the identifier of the text in a row, or None. Several rows can have the same text."""
+    """Return (key, id) of the text in a Label Studio or Prodigy row, or None for other rows."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -217,7 +217,9 @@ def _get_task_id(row: object) -> tuple | None:
 
 
 def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Replace a row by `NotAnnotated` if an earlier row has the same text and annotations.
+    """Replace a row by `NotAnnotated` if it repeats the annotations of an earlier row.
+
+    `first` is the first row with the same text, as (row index, `Row`).
 
     Raises:
         ValueError: If `row` and `first` have different annotations.

@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import LazyModule
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
-    pa = LazyModule("pyarrow", "A table needs the package pyarrow: `pip install pyarrow`.")
+    pa = LazyModule("pyarrow", "An Arrow table needs the package pyarrow: `pip install pyarrow`.")
 
 # {method: column name} for predictions that are not dicts.
 OUTPUT_COLUMNS = {

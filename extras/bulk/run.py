@@ -1,4 +1,4 @@
-"""Describe the model, the input files and the settings of a run, to continue it later."""
+"""Describe the model, input files and settings of a run, so that the run can be continued."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class TextFiles:
             )
 
     def _find_border(self, byte: int) -> tuple[int, int]:
-        """Find the first position (file index, offset) from a byte on where a part can start."""
+        """Return the first (file index, offset), at or after a byte, at which a part can start."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]

@@ -44,7 +44,7 @@ class Part(NamedTuple):
     ends: np.ndarray
 
 
-COMPLETENESS_TOLERANCE = 1e-3  # of the sum of all attributions, in logits
+COMPLETENESS_TOLERANCE = 1e-3  # maximum error of the sum of all attributions, in logits
 # Minimum fraction of the tolerance for short intervals, because of rounding errors.
 MIN_TOLERANCE_SHARE = 0.01
 MAX_POINTS = 1000  # the outputs are not accurate enough for more points
