@@ -87,21 +87,21 @@ def answer_files(
     arguments.
 
     Output files contain the columns "file" and "row" (from 0), the columns in `keep`, and the
-    prediction columns. For dicts, there will be one column per key ("label", "score"). Vectors are
-    stored in "embedding", and entities in "entities". For rows without text (null or blank),
+    prediction columns. If predictions are dicts, there is one column per key, such as
+    "label". Vectors are stored in "embedding", and entities in "entities". For rows without text (null or blank),
     predictions are null. To load the folder as a single table, use `pandas.read_parquet(folder)` or
     another Parquet reader. This function requires pyarrow.
 
     Args:
         task: Task with predictions for raw texts, or `ZeroShotClassifier`.
         paths: Path, pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or list of paths and
-            patterns. Each file is read once. Supported formats are `.txt` (one text per line, in a
+            patterns. Duplicate files are only processed once. Supported formats are `.txt` (one text per line, in a
             column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl` and `.parquet`. Text
             files must be encoded as UTF-8 and can be compressed (`.csv.gz`).
         folder: Path. The output folder, which should not contain other files. File names such as
             "answers.parquet" raise an error.
         columns: String, list or dict. Name of the text column, list of names for pairs of texts, or
-            dict {argument of the method: column name}, such as `{"question": "q", "context":
+            dict mapping method arguments to column names, such as `{"question": "q", "context":
             "page"}`. Defaults to "text".
         method: Optional string. The task method to call, such as "predict_proba". If None, the
             default prediction method will be used.
@@ -329,18 +329,18 @@ class BatchAnswers:
         task: Task, or function without arguments that loads a task. The function is called once in
             the process that computes the predictions.
         columns: String, list or dict. Name of the text column, list of names for pairs of texts, or
-            dict {argument of the method: column name}, such as `{"question": "q", "context":
+            dict mapping method arguments to column names, such as `{"question": "q", "context":
             "page"}`. Defaults to "text".
         method: Optional string. The task method to call, such as "classify". If None, the default
             prediction method will be used.
         **options: Additional method arguments, such as `batch_size=64` or `top_k=3`.
 
     Call arguments:
-        batch: Dict `{name: column}` of NumPy arrays, Arrow table or pandas table with N rows.
+        batch: Dict mapping column names to NumPy arrays, Arrow table or pandas table with N rows.
 
     Returns:
-        An Arrow table with N rows, which contains the batch columns and the prediction columns. For
-        dicts, there will be one column per key. Vectors are stored in "embedding", and entities in
+        An Arrow table with N rows, which contains the batch columns and the prediction columns. If
+        predictions are dicts, there is one column per key. Vectors are stored in "embedding", and entities in
         "entities".
 
     Raises:

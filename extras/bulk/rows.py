@@ -89,7 +89,7 @@ def read_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, S
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Return whether a file is a Parquet file, in which columns have types."""
+    """Return whether a file is a Parquet file. Unlike in text files, its columns have types."""
     return path.suffix.lower() == ".parquet"
 
 

@@ -129,7 +129,7 @@ def fill_from_documents(shard: Shard, length: int, rng: random.Random) -> ShardE
 
 
 def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
-    """Divide sentences into examples of up to `room` tokens, plus a first and a last token."""
+    """Divide sentences into examples of up to `room` tokens, plus a start and an end token."""
     starts, ends, documents = _split_into_units(shard, room)
     # Number of tokens up to the end of each unit, including end tokens between documents.
     reached = (ends + documents).tolist()
@@ -149,7 +149,11 @@ def _collect_sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
 
 
 def _split_into_units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split long sentences. Return the start, end and document of each unit, of shape (U,)."""
+    """Split sentences into units of up to `most` tokens.
+
+    Returns:
+        Three arrays of shape (U,): the start, the end and the document of each unit.
+    """
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
@@ -215,7 +219,12 @@ def make_segment_pairs(
 
 
 def _make_next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Create a segment pair for BERT. Return (next sentence, first, second, label)."""
+    """Create a segment pair for BERT from consecutive sentences.
+
+    Returns:
+        A tuple (index of the next sentence, first segment, second segment, label). The second
+        segment is None if no pair can be created.
+    """
     start, behind = chunk
     middle = _choose_middle(chunk, rng)
     first = offsets[start], offsets[middle]

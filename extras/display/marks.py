@@ -206,7 +206,7 @@ def _make_entity_marks(
 
 
 def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
-    """Return whether a span is inside another span."""
+    """Return whether any span is inside another span."""
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     return any(b[1] <= a[1] for a, b in itertools.pairwise(ordered))
 

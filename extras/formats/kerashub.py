@@ -42,13 +42,13 @@ _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_emb
 
 
 def list_files() -> set[str]:
-    """List all file names in KerasHub presets."""
+    """List the names of all files that a KerasHub preset can contain."""
     weights = {TASK, WEIGHTS, TASK_WEIGHTS}
     return {CONFIG, MANIFEST, *list_tokenizer_file_names(), *weights, *_OTHERS}
 
 
 def list_tokenizer_file_names() -> set[str]:
-    """List all tokenizer file names in KerasHub presets."""
+    """List the names of all tokenizer files that a KerasHub preset can contain."""
     named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
 

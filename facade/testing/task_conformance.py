@@ -18,7 +18,7 @@ from encoder_zoo.testing.family_conformance import assert_all_reached
 
 
 def the_task_is_registered(cls: type[Task], family: Family) -> None:
-    """Check that the task is registered, and that the preprocessor and the family match."""
+    """Check that the task is registered, and supports its preprocessor and the family."""
     record = cls.record
     name, method = record.name, record.text_method
     assert name in TASKS and get_task(name) is cls, f"{name!r} is another class in TASKS"
