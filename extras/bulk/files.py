@@ -87,17 +87,17 @@ def answer_files(
     arguments.
 
     Output files contain the columns "file" and "row" (from 0), the columns in `keep`, and the
-    prediction columns. If predictions are dicts, there is one column per key, such as
-    "label". Vectors are stored in "embedding", and entities in "entities". For rows without text (null or blank),
-    predictions are null. To load the folder as a single table, use `pandas.read_parquet(folder)` or
-    another Parquet reader. This function requires pyarrow.
+    prediction columns. If predictions are dicts, there is one column per key, such as "label".
+    Vectors are stored in "embedding", and entities in "entities". For rows without text (null or
+    blank), predictions are null. To load the folder as a single table, use
+    `pandas.read_parquet(folder)` or another Parquet reader. This function requires pyarrow.
 
     Args:
         task: Task with predictions for raw texts, or `ZeroShotClassifier`.
         paths: Path, pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or list of paths and
-            patterns. Duplicate files are only processed once. Supported formats are `.txt` (one text per line, in a
-            column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl` and `.parquet`. Text
-            files must be encoded as UTF-8 and can be compressed (`.csv.gz`).
+            patterns. Duplicate files are only processed once. Supported formats are `.txt` (one
+            text per line, in a column named "text"), `.csv`, `.tsv` (tabs, no quotes), `.jsonl` and
+            `.parquet`. Text files must be encoded as UTF-8 and can be compressed (`.csv.gz`).
         folder: Path. The output folder, which should not contain other files. File names such as
             "answers.parquet" raise an error.
         columns: String, list or dict. Name of the text column, list of names for pairs of texts, or
@@ -340,8 +340,8 @@ class BatchAnswers:
 
     Returns:
         An Arrow table with N rows, which contains the batch columns and the prediction columns. If
-        predictions are dicts, there is one column per key. Vectors are stored in "embedding", and entities in
-        "entities".
+        predictions are dicts, there is one column per key. Vectors are stored in "embedding", and
+        entities in "entities".
 
     Raises:
         ValueError: If `method` does not support the arguments, if a row is not text, or if a

@@ -123,7 +123,7 @@ def randomize_weights(model: M) -> M:
 
 
 def examples(family: Family) -> dict[str, np.ndarray]:
-    """Create preprocessed inputs for three examples, with 1, 6 and the maximum number of tokens."""
+    """Create preprocessed inputs for three examples, with the maximum length, 1 and 6 tokens."""
     rng = np.random.default_rng(0)
     length = SIZES["max_sequence_length"]
     mask = np.arange(length) < np.array([[length], [1], [6]])
