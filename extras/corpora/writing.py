@@ -361,7 +361,7 @@ def _open_or_create(folder: pathlib.Path, source: CorpusSource, shard_tokens: in
             if found["complete"]
             else "The corpus cannot be continued. Delete this folder, or write to another folder."
         )
-        raise ValueError(f"The text files were changed after creating {folder}. {cure}")
+        raise ValueError(f"The text files were changed after {folder} was created. {cure}")
     return found
 
 

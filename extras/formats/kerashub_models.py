@@ -124,8 +124,8 @@ def make_keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> ker
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
         logger.warning(
-            "In KerasHub, %s always has a pooler. The backbone does not, so a pooler with random "
-            "weights is saved.",
+            "In KerasHub, %s always has a pooler. The backbone has no pooler, so a pooler with "
+            "random weights is saved.",
             names.backbone,
         )
     tables = {path: groups.pop(path) for path in list(groups) if path.endswith(_POSITIONS)}
