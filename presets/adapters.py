@@ -43,7 +43,7 @@ PLAIN_LORA = {"peft_type": "LORA", "bias": "none", "use_dora": False, "fan_in_fa
 PEFT_ALPHA = 8  # used if a file has no lora_alpha
 # Values that only affect the initialization of the low-rank matrices A and B.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
-# {option: why the outputs do not depend on it}
+# {option: why `_check_config` accepts any value}
 IRRELEVANT_PEFT_FIELDS = {
     **dict.fromkeys(("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"), "read"),
     **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), "read"),
@@ -163,14 +163,14 @@ def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
 
 
 def _shorten_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
-    """Create the peft field `target_modules`, with short names where they are unambiguous."""
+    """Create the peft field `target_modules`, with short names if they are unambiguous."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
     exact = {name for name in known if _is_named(name, ends)} == {*chosen}
     return ends if exact else sorted(chosen)
 
 
 def _is_named(name: str, ends: Iterable[str]) -> bool:
-    """Return whether a module name equals one of the names or ends with one, as in peft."""
+    """Return whether a module has one of the names, with or without a prefix, as in peft."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
@@ -216,8 +216,8 @@ def get_weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
     peft keeps the original values in addition to the values of each adapter.
 
     Returns:
-        A dict {name in an adapter file: array}. For a task without low-rank updates, these are the
-        current values.
+        A dict {name in an adapter file: array}. For a task without low-rank updates, the arrays
+        contain the current values. If peft does not support the task, the result is {}.
     """
     if task.record.peft_type is None:
         return {}
@@ -298,13 +298,13 @@ def _select_layers(
 ) -> tuple[dict[str, keras.layers.Dense], list[str]]:
     """Select the layers with low-rank updates in an adapter file.
 
-    As in peft, the list `target_modules` selects layers even if tensors are missing. If
-    `target_modules` is a regular expression, it is not evaluated, and all layers with tensors in
-    the file are selected.
+    If `target_modules` is a list, it selects layers as in peft, even if their tensors are missing.
+    A regular expression is not evaluated. Instead, all layers with tensors in the file are
+    selected.
 
     Returns:
-        A tuple (dict from names to layers, list of missing tensors). The list is only filled if no
-        layer was found.
+        A tuple (dict mapping names to layers, list of descriptions of missing tensors). The list is
+        empty if at least one layer was found.
     """
     known, targets = map_projections(task.backbone), config.get("target_modules")
     stored = {
@@ -347,7 +347,7 @@ def _get_layer_name(name: str) -> str:
 
 
 def _is_saved(name: str, config: dict) -> bool:
-    """Return whether an adapter file should contain a head or pooler tensor."""
+    """Return whether the peft options require a head or pooler tensor in the adapter file."""
     classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
     return _is_inside(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
@@ -419,7 +419,7 @@ def _make_pattern_rule(rule: Rule) -> Rule:
                 and all(map(rule.holds, v.values()))
             )
         ),
-        f"a dict from module names without regular expressions to {rule.words}",
+        f"a dict mapping module names without regular expressions to {rule.words}",
     )
 
 

@@ -60,11 +60,11 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 
     Returns:
         Optional string. The class in transformers to which the head belongs, or None if the head
-        belongs to `cls`.
+        belongs to `cls` or the checkpoint has no head.
 
     Raises:
         ValueError: If the checkpoint does not have one label per output, or if two labels are
-            equal.
+            equal, and `given` does not contain `labels` or `num_classes`.
     """
     family, suffix = checkpoint.family, cls.record.head
     head, config = cls.get_family_head(family), dict(checkpoint.config)
@@ -90,7 +90,8 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
 def _choose_owner(checkpoint: Checkpoint, cls: type[PresetTask], head: Head) -> str:
     """Choose the head to which the output layer of a checkpoint belongs.
 
-    If the checkpoint does not answer this question, the head of the task is chosen, with a warning.
+    By default, the head of the task is chosen. If the layer could also belong to another head, a
+    warning is logged.
     """
     suffix = cls.record.head
     # Heads that compute the same function as the task head.
@@ -116,7 +117,7 @@ def _choose_owner(checkpoint: Checkpoint, cls: type[PresetTask], head: Head) -> 
 
 
 def _read_class_names(config: Mapping) -> list[str] | None:
-    """Return the class names in config.json, or default names if only their number is stored."""
+    """Return the class names in config.json, or default names if it only has a class count."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
     if numbers := config.get("label2id"):
@@ -163,7 +164,7 @@ def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str
 def _infer_task(
     checkpoint: Checkpoint, suffix: str, head: Head, rivals: Mapping[str, Head]
 ) -> str | None:
-    """Return the name of the rival to which the tensors belong, or None if there is none."""
+    """Return the name of the rival head that matches the tensors better, or None."""
     family = checkpoint.family
     # Checkpoints may contain unused encoder layers, such as a pooler.
     own = {
@@ -332,7 +333,8 @@ def _keep_hidden(
 ) -> set[str]:
     """Load the hidden layers of the head if their shapes match, as transformers does.
 
-    If `fit` builds the head later, the weights are stored in `kept_weights`.
+    If the head does not exist yet, the weights are stored in `kept_weights`, and `fit` uses them to
+    build the head.
     """
     record = task.head_record
     if task.head:

@@ -69,14 +69,15 @@ def from_hugging_face(
             commit.
         verify: Boolean. Whether to verify the checksum of every file. Defaults to True.
         max_bytes: Integer. The maximum total file size. Defaults to 2**63.
-        weights: Boolean. Whether to download the weights. If False, only tokenizer files will be
-            downloaded. Defaults to True.
+        weights: Boolean. Whether to download the weights. If False, only configuration and
+            tokenizer files will be downloaded. Defaults to True.
 
     Returns:
         The path to the folder.
 
     Raises:
-        ValueError: If `address` is malformed, or if the repository is missing or has no weights.
+        ValueError: If `address` is malformed, if the repository is missing, has no weights or
+            exceeds `max_bytes`, or if the download fails.
     """
     repository, revision = parse_address(address)
     try:
@@ -140,7 +141,7 @@ def list_files(
         weights: Boolean. Whether to select files with weights. Defaults to True.
 
     Returns:
-        A tuple of a dict {name: `HubFile`} of selected files, the commit, and all file names.
+        A tuple (dict {name: `HubFile`} of the selected files, commit, list of all file names).
 
     Raises:
         ValueError: If the hub rejects the request or sends an invalid list of files, if the
@@ -272,8 +273,8 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     Args:
         address: String. The repository address for error messages.
         names: List of strings. The names of all files.
-        weights: Boolean. Whether to include the weights. If False, only tokenizer files will be
-            selected. Defaults to True.
+        weights: Boolean. Whether to include the weights. If False, only configuration and tokenizer
+            files will be selected. Defaults to True.
 
     Returns:
         A list of file names.

@@ -95,7 +95,7 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
     """Load a tokenizer from a folder. The folder does not need to contain a model.
 
     Args:
-        files: `FolderFiles`. The files in the folder.
+        files: `FolderFiles`. The files of the folder.
         family: The `Family` of the model that uses the tokenizer.
 
     Returns:
@@ -200,7 +200,7 @@ def _read_task(
     arguments: dict,
     backbone: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task from an open checkpoint. The backbone is also loaded, unless it is passed."""
+    """Load a task from an open checkpoint. If `backbone` is None, the backbone is also loaded."""
     request = divide_arguments(cls, checkpoint.family, arguments)
     other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
@@ -242,7 +242,8 @@ def read_task_tokenizer(
     """Load the tokenizer, and add the tokens from the caller and the task.
 
     Returns:
-        A `Tokenizer`, or None with a warning if the preset has no tokenizer.
+        A `Tokenizer`. If the preset has no tokenizer, the tokenizer of the preprocessor from the
+        caller is used. Without a preprocessor, the result is None, and a warning is logged.
 
     Raises:
         FileNotFoundError: If the preset has no tokenizer and the caller did not pass
@@ -267,7 +268,10 @@ def read_task_tokenizer(
 def make_preprocessor(
     cls: type[PresetTask], checkpoint: Checkpoint, request: Request, tokenizer: Tokenizer | None
 ) -> object:
-    """Return the preprocessor from the caller, or create a preprocessor from all settings."""
+    """Return the preprocessor from the caller, or create a preprocessor from the preset.
+
+    If there is no tokenizer, the result is None.
+    """
     if request.preprocessor is not CREATE_PREPROCESSOR:
         _check_same_tokens(cls, request.preprocessor, tokenizer, request.texts)
         return request.preprocessor
@@ -298,7 +302,7 @@ def restore_encoder(
     safeguards: Safeguards,
     shared: Backbone | None = None,
 ) -> RestoredBackbone:
-    """Load the backbone and the weights, unless the caller passes a shared backbone."""
+    """Load the backbone with its weights. If `shared` is a backbone, it is used instead."""
     if shared is not None:
         return RestoredBackbone(shared, set(), False)
     arguments = {"pooler": cls.get_family_head(checkpoint.family).pooled, **request.backbone}
@@ -310,7 +314,17 @@ def restore_encoder(
 def load_further_models(
     cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
 ) -> dict[str, object]:
-    """Replace the files of further models in the settings, such as a query encoder, by models."""
+    """Load the additional models of a task, such as a query encoder.
+
+    Args:
+        cls: Task class. The additional models belong to the same class.
+        settings: Dict of task arguments. A value that is a `FolderFiles` is replaced with a model.
+        request: The `Request` from the caller.
+        safeguards: The `Safeguards` to use.
+
+    Returns:
+        A copy of `settings` with the models.
+    """
     own = {"added_tokens": request.added_tokens, **request.backbone}
     models = {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
@@ -360,7 +374,7 @@ def _pop_preprocessor(cls: type, arguments: dict) -> object:
     if arguments.pop("backbone", None) is not None:
         raise TypeError(
             f"{cls.__name__}.from_preset creates the backbone and does not accept `backbone`. Pass "
-            f"arguments for it, such as dropout=0.0, or call {cls.__name__}(backbone, "
+            f"backbone arguments, such as dropout=0.0, or call {cls.__name__}(backbone, "
             "preprocessor)."
         )
     given = arguments.pop("preprocessor", CREATE_PREPROCESSOR)
@@ -373,7 +387,7 @@ def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> Non
     """Check that a preprocessor is None or belongs to the given task class.
 
     Raises:
-        TypeError: If `preprocessor` belongs to another task.
+        TypeError: If `preprocessor` is not a preprocessor for this task.
     """
     expected = cls.record.preprocessor_class
     if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
@@ -426,7 +440,7 @@ def _require_tokenizer(
 def _read_tokenizer(
     checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
 ) -> Tokenizer | None:
-    """Load the tokenizer and compare it with the model. Return None when there is no tokenizer."""
+    """Load the tokenizer and check that it matches the model. Return None without a tokenizer."""
     check_token_list(added_tokens)
     family, stored = checkpoint.family, checkpoint.read_tokenizer()
     if stored is None:
@@ -497,7 +511,10 @@ def _check_vocabulary(
 
 
 def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return the stored settings for the preprocessor and for inference, or {} for another task."""
+    """Return the stored settings for the preprocessor and for inference.
+
+    If the preset was saved by a different type of task, the result is {}.
+    """
     record = cls.record
     if settings.get("task") != record.name:
         return {}
@@ -526,7 +543,7 @@ def _split_arguments(
         if name == "dtype":
             indices = [0, 2]
         elif name != "dropout" and (2 in indices or name in cls.record.folder.settings):
-            indices = [i for i in indices if i]  # unrelated
+            indices = [i for i in indices if i]  # the backbone argument has a different meaning
         if not indices:
             known = {n for taker in takers for n in get_argument_names(taker)}
             raise TypeError(describe_unknown_argument(f"{cls.__name__}.from_preset", name, known))

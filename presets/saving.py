@@ -111,10 +111,10 @@ def save_task(
     model = _collect_stored_model(task)
     config = model.config | layout.make_config_fields(task)
     labels = tuple(config.get("id2label", {}).values())
-    if type(backbone) is not backbone.family.backbone:  # a class of the user
+    if type(backbone) is not backbone.family.backbone:  # a subclass defined by the user
         settings["backbone_class"] = type(backbone).__name__
     if task.num_classes and task.labels == checkpoint.make_default_labels(task.num_classes):
-        settings["head"] = {"labels": task.labels}  # not unnamed classes
+        settings["head"] = {"labels": task.labels}  # the user passed these names
     files = {**layout.make_files(task, DTYPES[dtype] if dtype else None), **beside}
     model = model._replace(config=config if layout.encoder_prefix is None else None)
     _save(folder, model, settings, about._replace(labels=labels), dtype, shard_bytes, files)
@@ -126,7 +126,7 @@ class StoredModel(NamedTuple):
     Attributes:
         config: Optional dict. The fields of config.json in addition to the fields for the backbone.
             If None, config.json will not be written.
-        weights: Dict with all backbone and head weights.
+        weights: Dict with all backbone and head weights. See `_collect_weights`.
         backbone: A `Backbone`.
         tokenizer: Optional `Tokenizer`.
     """

@@ -166,8 +166,8 @@ def train_unigram(
     Args:
         texts: Iterable of strings. See `train_vocabulary`.
         vocabulary_size: Positive integer. The maximum number of tokens, including special tokens.
-        character_coverage: Float between 0 and 1. The fraction of the characters in the texts to
-            cover by the vocabulary. Defaults to 0.9995.
+        character_coverage: Float between 0 and 1. Fraction of the characters in the texts that the
+            vocabulary covers. Defaults to 0.9995.
 
     Returns:
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.

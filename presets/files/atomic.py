@@ -158,7 +158,7 @@ def replace_file(
 
 
 def remove_saved_files(folder: str | os.PathLike, kind: Kind) -> None:
-    """Delete all files listed in the folder manifest, and empty folders.
+    """Delete the folder manifest, all files listed in it, and the folders that become empty.
 
     Modified files are kept with a warning. Links are kept. A folder without a manifest of this kind
     is not changed.
@@ -198,7 +198,7 @@ def write_signed(path: pathlib.Path, description: Mapping) -> None:
 
     Args:
         path: String or path. File to write.
-        description: Dictionary of plain data. The field `sha256` is added or updated.
+        description: Dict. The JSON object to write. The field `sha256` is added or updated.
     """
     description = {**description, "sha256": compute_manifest_digest(description)}
     with replace_file(path, _is_signed) as new:
@@ -260,7 +260,7 @@ def _check_no_link(path: pathlib.Path) -> None:
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Raise an error for a read-only path, even for an administrator, who could write to it."""
+    """Raise a PermissionError for a read-only path, even if an administrator could write to it."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
             errno.EACCES, f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)"
@@ -271,7 +271,7 @@ def _check_writable(path: pathlib.Path) -> None:
 
 
 def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
-    """Return all files listed in the folder manifest, and the manifest file."""
+    """Return the entry of each file in the folder manifest, and an entry for the manifest."""
     path = target / kind.manifest
     if not os.path.lexists(path):
         return {}
@@ -376,7 +376,7 @@ def _remove_leftovers(target: pathlib.Path) -> None:
 
 
 def remove_temporary(folder: pathlib.Path, names: str) -> None:
-    """Remove unused temporary folders whose target name matches a pattern."""
+    """Remove the temporary folders of all targets whose names match a pattern."""
     for path in folder.glob(f".{names}.saving-*"):
         if _is_temporary(path):
             shutil.rmtree(path)
@@ -428,7 +428,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
 
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
-    """Move files to the new folder that were added to the old folder in the meantime."""
+    """Move user files that were added to the old folder during saving to the new folder."""
     for path, name in _walk(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()
@@ -492,7 +492,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error whose message contains an error code of the system to an OSError."""
+    """Convert an error to an OSError if its message contains a system error, or return None."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
@@ -505,7 +505,7 @@ def _convert_error(error: Exception) -> OSError | None:
 
 
 def _add_target(error: OSError, target: pathlib.Path) -> OSError:
-    """Add the target to an error message. If it exists, mention that it was not changed."""
+    """Add the target to an error message. If the target exists, mention that it is unchanged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)
     before = " The previous contents are unchanged." if target.exists() else ""

@@ -248,7 +248,7 @@ class PickleInterpreter:
         if len(values) % 2:
             raise self._stream.make_error("sets a key without a value")
         for key, value in zip(values[::2], values[1::2], strict=True):
-            # With larger numbers, an attacker could choose keys that all have the same hash.
+            # With larger integers, an attacker could choose keys that all have the same hash.
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
                 raise self._refuse("has a key that is neither a string nor a small number")
             if key in target:
@@ -268,7 +268,7 @@ class PickleInterpreter:
         self._get_top(OrderedMapping, "an OrderedDict")
         if type(state) is not dict:
             raise self._refuse("gives an OrderedDict a state that is not a dictionary")
-        # This state contains layer versions, which are not needed.
+        # The state of an OrderedDict contains layer versions, which are not needed.
 
 
 def _name_instruction(code: bytes) -> str:

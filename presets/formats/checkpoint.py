@@ -43,7 +43,7 @@ class Checkpoint(ABC):
     file has changed.
 
     Attributes:
-        files: `FolderFiles`. The files in the folder.
+        files: `FolderFiles`. The files of the folder.
         family: The `Family` of the model.
         config_file: The path of the file with the configuration.
         config: Dict. The `config.json` content, or a configuration converted to this format.
@@ -423,7 +423,7 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
 
 
 def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
-    """List the unused tensors, except buffers and copies, which contain no trained values."""
+    """List the unused tensors, except buffers and copies of other tensors."""
     return [
         name
         for name in sorted(set(checkpoint.shapes) - set(used))

@@ -94,9 +94,9 @@ def check_config(
             expect(config[key] == config[other], key, f"the value of {other}, {config[other]}")
     _check_labels(config, expect)
     hidden, heads = config[keys["hidden_dim"]], config[keys["num_heads"]]
-    expect(hidden % heads == 0, keys["hidden_dim"], f"a multiple of {heads} heads")
+    expect(hidden % heads == 0, keys["hidden_dim"], f"a multiple of the number of heads, {heads}")
     padding, vocabulary = config.get("pad_token_id") or 0, config[keys["vocabulary_size"]]
-    words = f"below {keys['vocabulary_size']}, {vocabulary}"
+    words = f"a value below {keys['vocabulary_size']}, {vocabulary}"
     expect(padding < vocabulary, "pad_token_id", words)
     if "embedding_dim" not in keys:
         width = config.get("embedding_size", hidden)
@@ -113,7 +113,7 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
         return
     is_object = isinstance(numbers, Mapping)
     if names and is_object and all(re.fullmatch(r"LABEL_\d+", str(name)) for name in numbers):
-        return  # default names, which are used when only `config.id2label` is set
+        return  # transformers writes default names if only `config.id2label` was set
     # Some files store the ids as strings.
     found = {label: str(number) for label, number in numbers.items()} if is_object else {}
     if names:

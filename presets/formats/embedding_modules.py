@@ -62,7 +62,7 @@ def read_pooling(
         width: Optional integer. Encoder output dimension. If None, dimensions are not checked.
 
     Returns:
-        A tuple of the `pooling` argument of `TextEmbedder`, and a boolean whether to pool prompts.
+        A tuple (`pooling` argument of `TextEmbedder`, whether prompts are included in pooling).
 
     Raises:
         ValueError: If a field value is invalid, or if a dimension differs from `width`.
@@ -84,7 +84,7 @@ def read_pooling(
         raise invalid(
             f"{path}: pooling_mode",
             config["pooling_mode"],
-            f"one of {', '.join(known)}, or a list of these",
+            f"one of {', '.join(known)}, or a list of these names",
         )
     return modes[0] if len(modes) == 1 else modes, config.get("include_prompt", True)
 
@@ -95,7 +95,7 @@ def read_dense(
     """Read the configuration of a Dense module.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         module: Dense `Module` to read.
         width: Integer. The input vector dimension.
         embedding: String. Input tensor name, `SENTENCE` or `TOKEN_OUTPUTS`. Defaults to `SENTENCE`.
@@ -137,7 +137,7 @@ def read_dense_layers(
     """Read the configurations of all Dense modules, and check the shapes of the weights.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         modules: Sequence of `Module` objects. The output of each module is the input of the next
             module.
         width: Integer. Input dimension of the first module.
@@ -158,7 +158,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     """Read the configuration of a SpladePooling module.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         module: SpladePooling `Module` to read.
 
     Returns:
@@ -170,7 +170,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
     config, path = _read_module_config(files, module)
-    # The weights determine these sizes.
+    # These sizes are not used, because the weights determine them.
     sizes = ("embedding_dimension", "word_embedding_dimension")
     _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
     pooling = config.get("pooling_strategy", "max")
@@ -181,7 +181,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
 
 
 def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
-    """Check the configuration of a Normalize module, which can be missing.
+    """Check the configuration file of a Normalize module, if the file exists.
 
     Args:
         files: `FolderFiles`. All files in the preset folder.
@@ -189,7 +189,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
         embedding: String. See `read_dense`. Defaults to `SENTENCE`.
 
     Raises:
-        ValueError: If `module` reads or writes another tensor than `embedding`.
+        ValueError: If `module` reads or writes a different tensor from `embedding`.
     """
     if f"{module.path}/{CONFIG}" in files:
         config, path = _read_module_config(files, module)
@@ -257,7 +257,7 @@ class ModuleCheckpoint(Checkpoint):
     """Checkpoint with the weights of a module in a subfolder.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         module: The `Module` to open.
     """
 
@@ -277,7 +277,7 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
     """Check the shapes of the weights of a Dense module before the layer is created.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         module: Dense `Module` to check.
         dense: Dict. The result of `read_dense`.
         width: Integer. The input vector dimension.
@@ -303,12 +303,13 @@ def load_dense(
 
     Args:
         layer: `Projection` layer to assign the weights to.
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         module: Dense `Module` to read.
         allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
-        ValueError: If the shape of a stored weight is not the shape in `layer`.
+        ValueError: If a stored weight is missing, or has a different shape from the weight in
+            `layer`.
     """
     advice = (
         " The `pooling` argument does not match the dense layers of the preset. Remove this "
@@ -388,7 +389,7 @@ class LinearFile(Checkpoint):
     """Weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
-        files: `FolderFiles`. The files in the folder.
+        files: `FolderFiles`. The files of the folder.
         name: String. The name of a PyTorch file with the tensors "weight" and optionally "bias".
 
     Raises:

@@ -80,7 +80,7 @@ _OTHERS = {
 
 @dataclasses.dataclass(frozen=True)
 class SpanHeadRecord(Head):
-    """Describes the layers after the encoder in gliner folders.
+    """Description of the layers after the encoder in gliner folders.
 
     Attributes:
         span_mode: String. The method to compute span vectors from word vectors. Defaults to
@@ -151,7 +151,7 @@ def find_encoder_address(files: FolderFiles) -> str | None:
     Versions before 0.2.7 do not store the encoder configuration and tokenizer.
 
     Args:
-        files: `FolderFiles`. The files in the folder.
+        files: `FolderFiles`. The files of the folder.
 
     Raises:
         ValueError: If encoder files are missing, but `model_name` is not a repository.
@@ -175,7 +175,7 @@ def read_encoder(
     """Read the encoder configuration and tokenizer.
 
     Args:
-        files: `FolderFiles`. The files in a gliner folder.
+        files: `FolderFiles`. The files of a gliner folder.
         encoder: Optional `FolderFiles`. Encoder files from the hub, for incomplete folders.
 
     Returns:
@@ -194,12 +194,12 @@ def read_encoder(
 
 
 class GlinerCheckpoint(HuggingFaceCheckpoint):
-    """Checkpoint in the gliner format, with an encoder and further layers.
+    """Checkpoint in the gliner format, with an encoder and additional layers.
 
-    The tensors of further layers have the same names as in gliner.
+    The tensors of the additional layers have the same names as in gliner.
 
     Args:
-        files: `FolderFiles`. The files in the folder.
+        files: `FolderFiles`. The files of the folder.
         settings: Dict. The `encoder_zoo.json` content.
         encoder: Optional `FolderFiles`. See `read_encoder`.
 
@@ -264,7 +264,7 @@ class GlinerFolder(FolderFormat):
         config, path = read_config(preset.files), preset.files.path / GLINER
         marker, index = config["ent_token"], config.get("class_token_index", -1)
         if marker not in set(tokenizer.get_vocabulary()):
-            raise invalid(f"{path}: ent_token", marker, "a token of the tokenizer")
+            raise invalid(f"{path}: ent_token", marker, "a token in the tokenizer vocabulary")
         # The second to last token, as in gliner.
         if index == -1 and isinstance(preset, GlinerCheckpoint):
             index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2

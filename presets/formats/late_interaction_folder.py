@@ -55,7 +55,7 @@ _PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
 
 def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
-    """Find the library whose layout a preset uses."""
+    """Return the name of the layout of a preset."""
     settings = theirs.read_model_settings(preset.files.root)
     if _STANFORD in (preset.config.get("architectures") or []):
         return _STANFORD
@@ -189,7 +189,7 @@ def _read_settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str,
 
 
 def _read_similarity(files: FolderFiles, form: str) -> str:
-    """Read the similarity between token vectors."""
+    """Read the similarity function for token vectors."""
     found = theirs.read_model_settings(files).get("similarity_fn_name")
     if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
         return "meanmaxsim" if form == _BGE_M3 else "maxsim"
@@ -263,8 +263,8 @@ def make_hybrid_files(
     expected = ("token_weights", "dot"), "meanmaxsim"
     if found != expected:
         raise ValueError(
-            "The files of BGE-M3 cannot store (terms.pooling, terms.similarity_function), "
-            f"tokens.similarity_function = {found}. Expected {expected}. To keep other settings, "
+            "(terms.pooling, terms.similarity_function), tokens.similarity_function are "
+            f"{found}, but the BGE-M3 format can only store {expected}. To keep other settings, "
             "save the models separately."
         )
     files = _make_bge_m3_files(tokens, dtype)

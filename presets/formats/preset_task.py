@@ -44,7 +44,8 @@ class FolderFormat:
             given: Dict of arguments from the caller, which override values from the files.
 
         Returns:
-            A dict of task arguments. A `FolderFiles` stands for another model of the same class.
+            A dict of task arguments. If a value is a `FolderFiles`, the caller replaces it with a
+            model of the same class, which is loaded from the files.
 
         Raises:
             ValueError: If a file is invalid. The message contains the path.
@@ -214,7 +215,7 @@ class TaskRecord:
 
 
 class PresetTask(Protocol):
-    """Protocol with the task attributes to load and save presets, and to export tasks.
+    """Protocol with the task attributes that are used to load, save and export tasks.
 
     Attributes:
         record: The `TaskRecord` of the task class.
@@ -266,10 +267,10 @@ class PresetTask(Protocol):
         """Return the reason why the head in the checkpoint cannot be loaded, or None."""
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
-        """Map each label to a row of the head in the checkpoint, if only some labels are new.
+        """Map each label of the task to a row of the head in the checkpoint.
 
-        A new label is mapped to None. If the labels use all rows or no rows of the head, the result
-        is None.
+        A new label is mapped to None. If the labels are the same as in the checkpoint, or if all
+        labels are new, the result is None.
         """
 
     def train_pooler(self) -> None:

@@ -48,7 +48,7 @@ _READ = ("max_seq_length", "do_lower_case", "transformer_task", "modality_config
 _READ += ("module_output_name",)
 # Fields that are only read for late interaction. For other models they must be null.
 ROLE_FIELDS = ("query_length", "document_length", "query_expansion")
-# {field: why the outputs do not depend on it}
+# {field: why any value is accepted}
 IRRELEVANT_FIELDS = {
     "unpad_inputs": "packs texts without padding, with equal outputs",
     "backend": "choice of a library",
@@ -72,7 +72,7 @@ MODEL_FIELDS = ("prompts", "default_prompt_name", "similarity_fn_name", "truncat
 MODEL_FIELDS += ("max_active_dims", "activation_fn", "model_type", "query_prefix")
 MODEL_FIELDS += ("document_prefix", "do_query_expansion", "attend_to_expansion_tokens")
 MODEL_FIELDS += ("skiplist_words", *ROLE_FIELDS)
-# {field: why the outputs do not depend on it}
+# {field: why any value is accepted}
 IRRELEVANT_MODEL_FIELDS = {
     "__version__": "for information",
     "requirements": "versions of packages that are not used here",
@@ -101,7 +101,7 @@ class Module(NamedTuple):
 def find_encoder_files(files: FolderFiles) -> FolderFiles:
     """Find the encoder files, in the root or in a subfolder such as `0_Transformer`.
 
-    For a Router with several encoders, return the files of the document encoder.
+    For a Router, return the files of the document encoder.
 
     Args:
         files: `FolderFiles`. The files of the preset. Unsupported modules are allowed.
@@ -135,7 +135,7 @@ class Routes(NamedTuple):
     Attributes:
         query: List of `Module` objects for queries.
         document: List of `Module` objects for documents. The first module is an encoder.
-        default: String. Route for other texts, "query" or "document".
+        default: String. Route for texts without a role, "query" or "document".
     """
 
     query: Sequence[Module]
@@ -147,7 +147,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
     """Read the Router routes from `router_config.json`.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
 
     Returns:
         A `Routes` object, or None for a model without a Router.
@@ -180,7 +180,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
     ):
         raise ValueError(
             f"{path}: route_mappings is {quote(mappings)} and default_route is {quote(default)}. "
-            "Expected an object that maps to route names, and a route name."
+            "Expected an object whose values are route names, and a route name."
         )
     routes = {role: _check_route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:
@@ -195,7 +195,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
 
 
 def _get_route_name(config: Mapping, role: str, path: object) -> str:
-    """Find the route name for a role, which is "query" or "document"."""
+    """Return the name of the route for a role. The role is "query" or "document"."""
     structure, mappings = config.get("structure", {}), {}
     for key, route in (config.get("parameters", {}).get("route_mappings") or {}).items():
         try:
@@ -220,7 +220,7 @@ def _get_route_name(config: Mapping, role: str, path: object) -> str:
 
 
 def _check_route(config: Mapping, role: str, path: object) -> list[Module]:
-    """Validate and return the modules on the route for a role."""
+    """Return the modules on the route for a role, after validating them."""
     name, modules = _get_route_name(config, role, path), []
     ids = config["structure"][name]
     if not isinstance(ids, list) or not ids:
@@ -251,7 +251,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
     """Read and validate `modules.json`.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
 
     Returns:
         A list of `Module` objects.
@@ -279,13 +279,13 @@ def read_embedding_modules(files: FolderFiles) -> list[Module]:
     """Read and validate `modules.json` for a text embedding model.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
 
     Returns:
         A list of `Module` objects.
 
     Raises:
-        ValueError: If text embeddings do not support the modules or their order. See also
+        ValueError: If the modules or their order are not supported for text embeddings. See also
             `read_modules`.
     """
     modules = read_modules(files)
@@ -340,7 +340,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
 def _flatten_settings(settings: Mapping) -> Iterator[tuple[str, str, object]]:
     """Yield the name, current name and value of all fields in `sentence_bert_config.json`.
 
-    The fields inside of `..._kwargs` are yielded separately.
+    The fields of inner objects, such as `model_kwargs`, are yielded separately.
     """
     for name, value in settings.items():
         name_today = _OLD_NAMES.get(name, name)
@@ -372,7 +372,7 @@ def read_length(files: FolderFiles) -> int | None:
     Raises:
         ValueError: If `max_seq_length` is not an integer greater than 2.
 
-    Source: sentence-transformers 6.2, `base/modules/transformer.py`; before 5.4
+    Source: sentence-transformers 6.2, `base/modules/transformer.py`. In versions before 5.4,
     `models/Transformer.py`.
     """
     name, settings = read_transformer_settings(files)
@@ -422,7 +422,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     """Read the prompts in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
 
     Returns:
         A dict of the preprocessor arguments `prompts` and `default_prompt`, without empty values.
@@ -467,7 +467,7 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
     """Read the similarity in `config_sentence_transformers.json`.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         known: Sequence of strings. The supported similarities. The first similarity is the default.
 
     Raises:
@@ -483,7 +483,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
     """Read an integer from `config_sentence_transformers.json`. Return None for a missing field.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         field: String. "truncate_dim" or "max_active_dims".
 
     Raises:

@@ -46,7 +46,7 @@ logger = logging.getLogger("encoder_zoo")
 
 SPARSE_SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
-# Similarities of text vectors and token vectors, which BGE-M3 computes in addition.
+# Similarities of dense vectors and token vectors. BGE-M3 has these vectors in addition.
 DENSE_SIMILARITIES = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
 _TYPES = "sentence_transformers.sparse_encoder.models."
 _ROUTER = "sentence_transformers.models.Router"
@@ -97,8 +97,8 @@ class SparseFolder(FolderFormat):
     def _read_own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
         """Return all task arguments except `query_encoder`.
 
-        A folder without `SpladePooling` contains an encoder or a masked language model, which does
-        not need any arguments.
+        A folder without `SpladePooling` and without token weights contains an encoder or a masked
+        language model, which does not need any arguments.
         """
         files = checkpoint.files.root
         modules = _list_modules(checkpoint)
@@ -184,7 +184,10 @@ class SparseFolder(FolderFormat):
 
 
 def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
-    """Return all modules in a folder, or the modules on a Router route."""
+    """Return all modules in a folder. For a Router, return the modules on one route.
+
+    The route starts with the encoder of the checkpoint.
+    """
     files = checkpoint.files.root
     if (routes := theirs.read_routes(files)) is not None:
         same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
@@ -193,10 +196,10 @@ def _list_modules(checkpoint: Checkpoint) -> Sequence[Module]:
 
 
 class QueryTable(NamedTuple):
-    """Files with one weight for each term of a query.
+    """Files of a table with one weight for each query term.
 
     Attributes:
-        files: `FolderFiles`. The files in the table folder.
+        files: `FolderFiles`. The files of the table folder.
         module: Optional `Module`. None for the file `idf.json` without modules.
         is_trained: Boolean. Whether `fit` updates the weights.
     """
@@ -320,7 +323,7 @@ def _read_model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -
     """Read `max_terms` and the similarity from the model settings.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         of_others: Tuple of strings. Similarities of dense vectors or token vectors in the same
             folder, which are ignored. Defaults to ().
     """
@@ -345,7 +348,7 @@ def _open_token_weights(checkpoint: Checkpoint) -> embedding_modules.LinearFile:
 
 
 def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
-    """Check that the modules are a masked language model and a pooling."""
+    """Check that the modules are a masked language model, followed by a SpladePooling."""
     kinds = [module.kind for module in modules]
     if kinds not in _OF_ENCODERS:
         raise ValueError(

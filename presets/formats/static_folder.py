@@ -82,7 +82,7 @@ def find_static_module(files: FolderFiles) -> Module | None:
     """Find the module with static embeddings, or return None for other folders.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
     """
     if MODULES in files:
         if str(read_first_module(files).get("type")).split(".")[-1] != STATIC:
@@ -96,7 +96,7 @@ class StaticCheckpoint(Checkpoint):
     """Checkpoint with static embeddings.
 
     Args:
-        files: `FolderFiles`. All files in the preset folder.
+        files: `FolderFiles`. The files of the whole folder.
         settings: Dict. The `encoder_zoo.json` content.
         module: The `Module` of the table.
 
