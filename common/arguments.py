@@ -1,4 +1,4 @@
-"""Types of keyword arguments, with which editors complete argument names and check types."""
+"""Types of keyword arguments. Editors use them to complete argument names and check types."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def make_repr(thing: object, *first: str) -> str:
 
 
 def get_argument_names(cls: type) -> list[str]:
-    """Return the names of all arguments of a class, except those of the Keras base class."""
+    """Return the names of all arguments of a class, without arguments of the Keras base class."""
     return list(_collect_arguments(cls))
 
 
@@ -175,8 +175,8 @@ def _collect_arguments(cls: type) -> dict[str, inspect.Parameter]:
 def make_plain_settings(value):
     """Convert the configuration of a loss to values that JSON supports.
 
-    Functions are converted to names. This function is used instead of Keras serialization, which
-    would log a warning for lambda functions, and depends on `get_config` for custom losses.
+    Functions are converted to names. Keras serialization is not used, because it would log a
+    warning for lambda functions, and custom losses might not implement `get_config`.
 
     Example:
         >>> import operator

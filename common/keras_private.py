@@ -41,15 +41,15 @@ STATES_OF_JAX = {
 class HigherIsBetter:
     """Mixin for metrics that callbacks with `mode="auto"` should maximize.
 
-    Otherwise, callbacks such as `EarlyStopping` would raise an error at the end of the first epoch.
-    This mixin is not needed for subclasses of a Keras metric with this attribute.
+    Without `_direction`, callbacks such as `EarlyStopping` would raise an error at the end of the
+    first epoch. Subclasses of a Keras metric with this attribute do not need the mixin.
     """
 
     _direction = "up"
 
 
 def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
-    """Copy from another metric whether callbacks maximize or minimize the values."""
+    """Copy the direction of `inner`, which tells callbacks to maximize or minimize a metric."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
 
@@ -95,7 +95,7 @@ def replace_training_functions(cls: type[M]) -> type[M]:
             ours = getattr(self, attribute)
             getattr(super(cls, self), f"make_{attribute}")(True)
             keras_own = getattr(self, attribute)
-            setattr(self, attribute, ours)  # for later executions
+            setattr(self, attribute, ours)  # undo the assignment by Keras
             return keras_own
 
         if own_on_jax:
@@ -111,11 +111,11 @@ def replace_training_functions(cls: type[M]) -> type[M]:
         make_function(self, "train", force)
 
     def make_test_function(self, force: bool = False) -> None:
-        """Create the function for `evaluate`. Weights cannot be changed during each step."""
+        """Create the function for `evaluate`. Other threads cannot change weights during a step."""
         make_function(self, "test", force)
 
     def make_readers_predict_function(self, force: bool = False) -> None:
-        """Create the function for `predict`. Weights cannot be changed during each step."""
+        """Create the function for `predict`. Other threads cannot change weights during a step."""
         self.forget_stale_functions()
         if not force and self.predict_function is not None:
             return
@@ -193,7 +193,7 @@ def _open_on_jax(cls: type[keras.Model]) -> None:
 
 
 def _make_execution(model: keras.Model, make: Callable) -> Callable:
-    """Create a Keras function that runs as many batches as `_get_next_execution` returns."""
+    """Create a function that runs a variable number of batches. See `_get_next_execution`."""
     functions = {}
 
     def function(*arguments):
@@ -228,11 +228,11 @@ def get_variable_reader() -> Callable:
 
 
 class _Held:
-    """List of variables that is the state of each step, instead of a list of values.
+    """Container of variables that replaces a list of values in the training state.
 
-    This class saves time. Keras looks for layers in a list after each step, which can take longer
-    than a step on short texts on a GPU. Getting all variables from the model takes as long. The
-    boolean value is False, so that Keras does not update the variables.
+    This class saves time. After each step, Keras searches lists for layers, which can take longer
+    than a step on short texts on a GPU. Getting all variables from the model takes just as long.
+    The boolean value is False, so that Keras does not update the variables.
     """
 
     def __init__(self, variables: list[keras.Variable]):
@@ -252,7 +252,7 @@ def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held
 
 
 def _has_variables(given: tuple) -> bool:
-    """Return whether the state contains variables. For the first step, Keras passes values."""
+    """Return whether the state contains variables. In the first step, Keras passes values."""
     return isinstance(given[0], _Held)
 
 
@@ -286,7 +286,7 @@ def has_ddp_model(model: keras.Model) -> bool:
 
 
 def count_torch_processes() -> int:
-    """Return the number of `torch.distributed` processes. For other backends, this is 1.
+    """Return the number of `torch.distributed` processes, or 1 if there is no process group.
 
     Example:
         >>> count_torch_processes()
@@ -300,12 +300,12 @@ def count_torch_processes() -> int:
 
 
 def get_torch_rank() -> int:
-    """Return the rank of this process in `torch.distributed`. For a single process, this is 0."""
+    """Return the rank of this process in `torch.distributed`, or 0 for a single process."""
     return sys.modules["torch"].distributed.get_rank() if count_torch_processes() > 1 else 0
 
 
 def gather_from_processes(value: object) -> list:
-    """Gather values from `torch.distributed`. This must be called in all processes."""
+    """Return the values that all `torch.distributed` processes pass to this function."""
     found = [None] * count_torch_processes()
     sys.modules["torch"].distributed.all_gather_object(found, value)
     return found
@@ -320,7 +320,7 @@ def _predict_function_on_torch(model: keras.Model) -> Callable:
 
     def function(batches):
         joined = model.ddp_model
-        object.__setattr__(model, "ddp_model", None)  # should not be added as a module
+        object.__setattr__(model, "ddp_model", None)  # do not register the value as a module
         try:
             with torch.no_grad():
                 [batch] = batches

@@ -61,7 +61,7 @@ def list_attributes(layer: keras.layers.Layer) -> dict[str, object]:
 
 
 def get_frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
-    """Return the original kernel for LoRA. The property `kernel` also includes the updates."""
+    """Return the original kernel of a layer with LoRA. `dense.kernel` also includes the updates."""
     return next(weight for weight in list_own_weights(dense) if weight.name == "kernel")
 
 

@@ -86,7 +86,7 @@ def use_numpy() -> contextlib.AbstractContextManager[None]:
 
 
 def use_backend() -> contextlib.AbstractContextManager[None]:
-    """Context manager that uses the default of the backend again, inside `use_numpy`.
+    """Context manager that restores the default library of the backend, for example in `use_numpy`.
 
     Example:
         >>> with use_numpy(), use_backend():
@@ -112,7 +112,7 @@ def uses_tensorflow() -> bool:
     """Return whether preprocessing uses TensorFlow operations instead of NumPy.
 
     TensorFlow is used if the backend is TensorFlow, and also to trace TensorFlow graphs on JAX and
-    PyTorch. The context managers in this module can be used to change this.
+    PyTorch. The context managers in this module change the library.
     """
     engine = get_context().engine
     if engine == "tensorflow":

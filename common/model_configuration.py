@@ -18,7 +18,7 @@ from encoder_zoo.common.wording import invalid
 ModelClass = TypeVar("ModelClass", bound=keras.Model)
 
 
-# No model contains this object, so Keras does not find it in a model.
+# An object that does not belong to any model.
 _PROBE = keras.initializers.Zeros()
 MAX_COMPRESSION_RATIO = 1032  # maximum compression ratio in a zip archive
 
@@ -90,7 +90,7 @@ def _is_tracking_objects() -> bool:
 
 
 def _get_weight_bytes() -> int | None:
-    """Return how many bytes of weights the `.keras` file can contain, or None without a file.
+    """Return the maximum size of the weights in the `.keras` file, or None without a file.
 
     Keras builds the model before loading weights, and does not pass the file to the model. For this
     reason, this function looks for the file in the local variables of all callers.
@@ -204,7 +204,7 @@ def _find_frozen_layers(model: keras.Model) -> dict[str, list]:
 def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
     """Freeze layers and weights again."""
     layers, indices = list_layers(model), set(frozen.get("layers", ()))
-    for i, layer in enumerate(layers):  # outer layers first, because this also sets inner layers
+    for i, layer in enumerate(layers):  # outer layers first, because this also changes inner layers
         layer.trainable = i not in indices
     for i, j in frozen.get("weights", ()):
         weight = list_own_weights(layers[i])[j]

@@ -44,14 +44,14 @@ class TensorShape(tuple):
 
 
 def as_dtype(dtype) -> SimpleNamespace:
-    """Convert to a dtype with the same attributes as in TensorFlow."""
+    """Return the attributes `name`, `is_floating`, `is_integer` and `is_bool` of a dtype."""
     kind = np.dtype(dtype).kind
     answers = {"is_floating": kind == "f", "is_integer": kind in "iu", "is_bool": kind == "b"}
     return SimpleNamespace(name=np.dtype(dtype).name, **answers)
 
 
 def wrap_numpy(function: Callable) -> Callable:
-    """Wrap a NumPy function so that positional arguments have the same order as in TensorFlow."""
+    """Wrap a NumPy function so that positional arguments and the result become an `Array`."""
 
     def operation(*values, **options):
         return make_array(function(*map(make_array, values), **options))
@@ -180,7 +180,7 @@ def concat(values, axis: int = 0):
 
 
 def _concat_rows(parts) -> RaggedArray:
-    """Concatenate ragged and dense arrays along axis 0."""
+    """Concatenate ragged and dense arrays along axis 1."""
     parts = [p if isinstance(p, RaggedArray) else RaggedArray.from_tensor(p) for p in parts]
     rows = np.concatenate([part.value_rowids() for part in parts])
     flat = np.concatenate([part.values for part in parts])
@@ -275,7 +275,7 @@ def argmax(values, axis: int = 0, output_type=int64) -> Array:
 
 
 def unique(values) -> SimpleNamespace:
-    """Find unique values, in the order of first occurrence. Return `y` and the indices `idx`."""
+    """Find unique values `y` in the order of first occurrence, and their index `idx` in `y`."""
     found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse].astype(np.int32)
@@ -502,7 +502,7 @@ def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
 
 
 def unique_rows(x, axis) -> tuple[Array, Array]:
-    """Find unique rows, in the order of first occurrence. Return the rows and the indices."""
+    """Return the unique rows in the order of first occurrence, and the index of each row of `x`."""
     found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse.reshape(-1)]

@@ -23,7 +23,7 @@ class Progress(ABC):
         self._begun = self._printed = time.monotonic()
 
     def count(self, number: int, state: str = "") -> None:
-        """Add a number of finished items, and print a message if the last one is old enough."""
+        """Add a number of finished items. Print a message if the last message is old enough."""
         self.done += number
         if time.monotonic() - self._printed >= SECONDS_BETWEEN_MESSAGES:
             self._printed = time.monotonic()

@@ -92,14 +92,18 @@ class RaggedArray:
 
     @classmethod
     def from_value_rowids(cls, values, value_rowids, nrows: int | None = None) -> RaggedArray:
-        """Create a ragged array from the row index of each value. Indices should be sorted."""
+        """Create a ragged array from the row index of each value. Indices must be sorted."""
         rowids = np.asarray(value_rowids)
         count = (int(rowids[-1]) + 1 if len(rowids) else 0) if nrows is None else int(nrows)
         return cls.from_row_lengths(values, np.bincount(rowids, minlength=count))
 
     @classmethod
     def from_tensor(cls, tensor, lengths=None, padding=None) -> RaggedArray:
-        """Create a ragged array from an array with shape (N, L, ...), without padding."""
+        """Create a ragged array from an array with shape (N, L, ...).
+
+        If `lengths` or `padding` is passed, the values after each length, or the padding at the end
+        of each row, are removed.
+        """
         tensor = make_array(tensor)
         if lengths is None:
             lengths = np.full(len(tensor), tensor.shape[1], np.int64)
@@ -189,7 +193,7 @@ class RaggedArray:
         return make_array(self.row_splits[:-1])
 
     def row_lengths(self, axis: int = 1) -> Any:
-        """Return the length of each row on axis 1 or 2, as an int64 array."""
+        """Return the length of each row as an int64 array. For axis 2, the array is ragged."""
         if axis == 2:
             return RaggedArray(self.values.row_lengths(), self.row_splits)
         return np.diff(self.row_splits)

@@ -43,7 +43,7 @@ def make_serializable(cls: type) -> None:
 
 
 def call_after_keras(function: Callable[[], object]) -> None:
-    """Call a function as soon as Keras is imported, or immediately if it already is."""
+    """Call a function as soon as Keras is imported, or now if Keras is already imported."""
     if "keras" in sys.modules:
         function()
     elif (waiting := next((f for f in sys.meta_path if isinstance(f, AfterImport)), None)) is None:

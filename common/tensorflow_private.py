@@ -49,7 +49,7 @@ def disable_graph_rewriting(applies: bool) -> Iterator[None]:
     option is not used, because it would change the setting for all graphs in the process.
 
     Args:
-        applies: Boolean. Whether to disable graph optimization. If False, this does nothing.
+        applies: Boolean. Whether to disable graph optimization. If False, nothing is changed.
     """
     if not applies:
         yield
@@ -78,8 +78,8 @@ def separate_collectives(strategy: tf.distribute.MirroredStrategy) -> None:
 
     By default, TensorFlow uses the same keys for all strategies, and checks that the shapes for
     each key are the same. If a second strategy on the same devices has gradients with different
-    shapes, TensorFlow would raise the error "Shape mismatch in the collective instance". This is
-    also the case for Keras models.
+    shapes, TensorFlow would raise the error "Shape mismatch in the collective instance". The same
+    error occurs for other Keras models.
 
     Args:
         strategy: The strategy with which a model is built.

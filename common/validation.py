@@ -56,7 +56,7 @@ def one_of(*values: object) -> Rule:
 
 
 def min_integer(least: int) -> Rule:
-    """Create a rule that accepts integers greater than or equal to `least`.
+    """Create a rule that accepts integers from `least` to 2**31 - 1.
 
     Example:
         >>> rule = min_integer(1)
@@ -66,7 +66,7 @@ def min_integer(least: int) -> Rule:
     return Rule(lambda v: type(v) is int and least <= v < 2**31, f"an integer of {least} or more")
 
 
-SMALLEST, LARGEST = 1e-30, 1e30  # their products are valid float32 values
+SMALLEST, LARGEST = 1e-30, 1e30  # inside the range of float32
 
 
 def is_number(value: Any) -> bool:
@@ -98,8 +98,8 @@ Temperature = Annotated[
 ]
 NonNegativeFloat = Annotated[float, _make_number_rule(lambda v: v >= 0, "a number of 0 or more")]
 Fraction = Annotated[float, _make_number_rule(lambda v: 0 < v < 1, "a number between 0 and 1")]
-Rate = Annotated[float, _make_number_rule(lambda v: 0 <= v < 1, "a number from 0 up to below 1")]
-Ratio = Annotated[float, _make_number_rule(lambda v: 0 < v <= 1, "a number up to 1, above 0")]
+Rate = Annotated[float, _make_number_rule(lambda v: 0 <= v < 1, "a number in [0, 1)")]
+Ratio = Annotated[float, _make_number_rule(lambda v: 0 < v <= 1, "a number in (0, 1]")]
 Probability = Annotated[float, _make_number_rule(lambda v: 0 <= v <= 1, "a number from 0 to 1")]
 PATH = Rule(
     lambda v: isinstance(v, str | os.PathLike) and str(v) != "" and "\0" not in str(v), "a path"
@@ -114,7 +114,7 @@ SpecialToken = Annotated[
 ]
 Verbosity = Literal[0, 1, 2, "auto"]
 
-_BOUNDS = f", and 0 or a size from {SMALLEST:g} to {LARGEST:g}"
+_BOUNDS = f", and an absolute value from {SMALLEST:g} to {LARGEST:g}, or 0"
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -225,7 +225,7 @@ def get_rules(function: Callable) -> dict[str, Rule]:
 def _find_names(function: Callable) -> dict[str, object]:
     """Return the global variables of a function, except modules of other packages.
 
-    Otherwise, evaluating the annotation `tf.Tensor` would import TensorFlow.
+    With these modules, evaluating an annotation such as `tf.Tensor` would import TensorFlow.
     """
     variables = inspect.unwrap(function).__globals__.items()
     return {n: v for n, v in variables if not isinstance(v, types.ModuleType) or _is_ours(v)}

@@ -49,5 +49,5 @@ def _create_named_alike(next_creator: Callable, **kwargs) -> tf.Variable:
     if not xp.executing_eagerly():  # in a graph, the same name refers to the same variable
         return next_creator(**kwargs)
     with tf.name_scope(kwargs.get("name") or "Variable") as path:
-        name = _COUNTED.sub(r"\1", path)  # names with a slash at the end are not changed
+        name = _COUNTED.sub(r"\1", path)  # TensorFlow does not change a name that ends with a slash
     return next_creator(**{**kwargs, "name": name})

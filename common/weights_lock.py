@@ -150,12 +150,12 @@ def get_weights_lock(model: keras.Model) -> WeightsLock:
         True
 
     Raises:
-        RuntimeError: If this process was forked, because the lock could be held by a thread in the
-            parent process. See `refuse_in_fork`.
+        RuntimeError: If this process was forked from a process that had already used the backend.
+            See `refuse_in_fork`.
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))
-    # This is atomic, so the lock is only created once.
+    # `setdefault` is atomic, so all threads get the same lock.
     return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())
 
 
@@ -202,8 +202,8 @@ class WeightsLockMixin:
     """Mixin that allows several threads to use a model during training, saving and updates.
 
     All methods in `LOCKED_METHODS` and all public methods with a `batch_size` argument will hold
-    the lock. This is also the case for methods of subclasses, except for `fit`, `evaluate` and
-    `compile`.
+    the lock. Methods of subclasses also hold the lock, unless they override a method that trains,
+    evaluates, compiles or exports the model.
     """
 
     def __init_subclass__(cls, **kwargs):

@@ -50,8 +50,8 @@ def invalid(
     """Create an exception for an invalid argument or field.
 
     Args:
-        name: String. Name of the argument, or of a file and a field, such as `"config.json:
-            num_labels"`.
+        name: String. Name of the argument, or file name and field, such as
+            "config.json: num_labels".
         value: The invalid value. Long values are shortened.
         expected: String. The valid values, as the end of the sentence "Expected {expected}."
         error: Exception class to use. Defaults to `ValueError`.
@@ -69,7 +69,7 @@ def invalid(
 
 @functools.cache
 def read_other_names(kind: str) -> dict[str, str]:
-    """Read names of other libraries, and what replaces them, from other_libraries.json.
+    """Read a dict that maps names from other libraries to replacements in this package.
 
     Example:
         >>> read_other_names("arguments")["num_labels"]
@@ -128,7 +128,7 @@ def find_close_names(
 
 
 def suggest_names(names: Sequence[str]) -> str:
-    """Create a sentence that suggests similar names, or return "" if there are none.
+    """Create a sentence that suggests similar names. For an empty list, return "".
 
     Example:
         >>> suggest_names(["epochs", "epoch"])

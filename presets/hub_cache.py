@@ -1,4 +1,4 @@
-"""Download files to the cache of huggingface_hub, without paths from the server.
+"""Download files to the cache of huggingface_hub, without using paths from the server.
 
 `snapshot_download` in huggingface_hub 2.4 builds paths from response headers. With an ETag such as
 "../../../x", a server can write files outside of the cache. This module only builds paths from the
@@ -31,7 +31,7 @@ class HubFile(NamedTuple):
     Attributes:
         size: Integer. The size in bytes.
         checksum: Optional string. SHA-256 checksum for large files, or git SHA-1 checksum for other
-            files, which is also the file name in the cache. None if the hub sends no checksum.
+            files. It is also the file name in the cache. None if the hub sends no checksum.
     """
 
     size: int
@@ -92,7 +92,7 @@ def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
 def download_files(
     address: str, repository: str, commit: str, files: Mapping[str, HubFile], verify: bool
 ) -> None:
-    """Download the missing files of a commit to the cache. A lock file makes other processes wait.
+    """Download the missing files of a commit to the cache. Other processes wait for a lock file.
 
     Args:
         address: String. The address from the user for error messages.
@@ -117,7 +117,7 @@ def download_files(
                 "the preset again."
             )
         path.mkdir(parents=True, exist_ok=True)
-    with WeakFileLock(lock):  # another process may have downloaded them
+    with WeakFileLock(lock):  # another process may have downloaded the files in the meantime
         for name, file in find_missing_files(snapshot, files, verify).items():
             pointer = snapshot / name
             blob = folder / "blobs" / file.checksum if file.checksum else pointer
@@ -172,7 +172,7 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    blob.parent.mkdir(parents=True, exist_ok=True)  # any folder, for files without checksum
+    blob.parent.mkdir(parents=True, exist_ok=True)  # files without checksum can be in subfolders
     part = blob.with_name(f"{blob.name}.part")
     if part.is_symlink() or (part.exists() and not part.is_file()):
         raise ValueError(f"{part} is not a regular file. Delete it, and load the preset again.")

@@ -209,7 +209,7 @@ def _describe_results(results: Mapping[str, float]) -> str:
     rows = "\n".join(
         f"| {escape_markdown(name)} | {value:.4g} |" for name, value in results.items()
     )
-    return f"Results of its last evaluation:\n\n| metric | value |\n|---|---|\n{rows}"
+    return f"Results of the last evaluation:\n\n| metric | value |\n|---|---|\n{rows}"
 
 
 def _describe_usage(name: str, description: Description) -> str:

@@ -101,7 +101,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
     """Open and validate the checkpoint in a folder.
 
     Args:
-        files: `FolderFiles`. The files in a local or remote folder. They are closed after an error.
+        files: `FolderFiles`. The files of a local or remote folder. They are closed after an error.
         safeguards: The `Safeguards` to use.
 
     Returns:
@@ -123,7 +123,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
 
 @contextlib.contextmanager
 def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterator[TokenizerPreset]:
-    """Open the tokenizer of a preset in any format.
+    """Context manager that opens the tokenizer of a preset in any format.
 
     Args:
         source: String or path. Preset to load, as in `from_preset`. The model files can be missing.
@@ -182,7 +182,10 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
 
 @contextlib.contextmanager
 def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
-    """Download and open the encoder for an incomplete gliner folder. Otherwise, yield None."""
+    """Context manager that downloads and opens the encoder for an incomplete gliner folder.
+
+    For all other folders, None is yielded.
+    """
     if (address := find_encoder_address(files)) is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Find out from which model on the hub and with which vocabulary the weights of a backbone come."""
+"""Find the origin of backbone weights: the model on the hub and the vocabulary."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read_card(path: pathlib.Path) -> Origin:
 
 
 def _read_values(front: str, field: str) -> list[str]:
-    r"""Parse all YAML field values, which can be a single value or a list.
+    r"""Parse the values of a YAML field, which can contain a single value or a list.
 
     Example:
         >>> _read_values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
@@ -122,7 +122,7 @@ class OriginVocabulary:
 
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> OriginVocabulary:
-        """Describe the tokenizer vocabulary."""
+        """Create an object for the vocabulary of a tokenizer."""
         tokens = tokenizer.get_vocabulary()
         return cls(type(tokenizer).__name__, len(tokens), _compute_digest(tokens))
 
@@ -148,7 +148,7 @@ def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
     known = backbone.checkpoint_vocabulary
     if known is None or known.matches(tokenizer):
         return
-    size = "" if known.size is None else f" of {known.size}"
+    size = "" if known.size is None else f" with {known.size} tokens"
     raise ValueError(
         f"The tokenizer is a {type(tokenizer).__name__} with {tokenizer.vocabulary_size} tokens, "
         f"but the backbone was trained with the vocabulary of a different {known.kind}{size}. Load "

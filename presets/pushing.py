@@ -56,7 +56,7 @@ def push(
 
 
 def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
-    """Download the model card, and keep the card if it was written by a user.
+    """Download the model card to the folder, if it was written by a user.
 
     Returns:
         A list of all file names in the repository, or [] if the repository does not exist.

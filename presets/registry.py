@@ -126,7 +126,7 @@ def list_presets() -> PresetTable:
 
 @functools.cache
 def _read_entries() -> dict[str, dict]:
-    """Read all entries as a dict {name: entry}. The result is cached and must not be modified."""
+    """Read the list of presets as a dict {name: entry}. The cached result must not be modified."""
     paths = sorted(KNOWN_FOLDER.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
@@ -186,7 +186,7 @@ def fetch_preset(
         The path to the folder.
 
     Raises:
-        ValueError: If `source` does not exist.
+        ValueError: If `source` does not exist or cannot be downloaded.
     """
     from encoder_zoo.presets import hub
 

@@ -195,7 +195,7 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
 
 
 def collect_dropped_models() -> None:
-    """Collect garbage if the models since the last call exceed `MAX_WEIGHTS` weights in total.
+    """Collect garbage after loading models with more than `MAX_WEIGHTS` weights in total.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects
     garbage. Python's garbage collector counts objects, but ignores their sizes. Without

@@ -17,8 +17,8 @@ class FileBytes:
     """Read byte ranges from an open file.
 
     Args:
-        file: A binary file object with the methods `seek` and `readinto`.
-        advice: String. Last sentence of each error message, without the period. Defaults to
+        file: A binary file object with `name`, `seek` and `readinto`.
+        advice: String. Default last sentence of error messages, without the period. Defaults to
             `TORCH_SAVE`.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar
 from encoder_zoo.common.wording import decode_text, invalid
 from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_array, parse_object
 
-MAX_TEXT_BYTES = 32 * 2**20  # maximum size of a vocabulary. With 900,000 tokens it has 18 MB.
+MAX_TEXT_BYTES = 32 * 2**20  # a vocabulary with 900,000 tokens has 18 MB
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json", "idf.json")
 _LFS = b"version https://git-lfs"
 
@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 
 class FolderFiles:
-    """Base class for reading files from a folder. Subclasses implement `_open`.
+    """Base class for reading files from a folder.
+
+    Subclasses implement `_open` and `check_unchanged`.
 
     Args:
         path: Folder path for error messages.
@@ -58,14 +60,14 @@ class FolderFiles:
         self._closing.close()
 
     def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
-        """Enter a context manager that `close` exits again."""
+        """Enter a context manager. The method `close` exits it."""
         return self._closing.enter_context(resource)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def open_file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        """Open a binary file that `close` closes again.
+        """Open a binary file, or return a file that is already open. `close` closes all files.
 
         Args:
             name: String. The file name without a folder.

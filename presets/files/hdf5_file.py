@@ -21,8 +21,8 @@ _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 class Hdf5File:
     """Read arrays from a `.weights.h5` file.
 
-    HDF5 files can contain links to other files, arrays in other files, and arrays without values.
-    For safety, these files are rejected.
+    In HDF5, a file can contain links, arrays that are stored in other files, and arrays without
+    values. For safety, such links and arrays are rejected.
 
     Args:
         file: A binary file object, which must stay open until all arrays are read. Error messages

@@ -100,7 +100,10 @@ def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Return whether all values are None, numbers, strings, booleans, lists or dicts."""
+    """Return whether all values are plain data, or lists or dicts of plain data.
+
+    Plain data are None, booleans, numbers and strings.
+    """
     plain = (bool, int, float, str, type(None))
 
     def list_parts(value: object) -> list:
@@ -133,8 +136,8 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
 
 def _describe_change(path: str | pathlib.PurePath, how: str) -> str:
     return (
-        f"{path} is damaged or changed: {how}. Download it again. If you changed it on "
-        "purpose, load the preset with verify=False and save it again."
+        f"{path} is damaged or changed: {how}. Download the file again. If you changed it on "
+        "purpose, load the preset with verify=False and save the preset again."
     )
 
 

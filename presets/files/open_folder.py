@@ -32,7 +32,7 @@ class OpenFolder(FolderFiles):
         path: String or path. Folder to open.
         patterns: Iterable of strings. The patterns of the files to open immediately. Patterns can
             contain wildcards. Patterns with a slash match files in subfolders. Other files can be
-            opened later with `file`, unless the folder is deleted. Defaults to ().
+            opened later with `open_file`, unless the folder is deleted. Defaults to ().
 
     Attributes:
         path: Folder path for error messages.
@@ -40,9 +40,8 @@ class OpenFolder(FolderFiles):
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If `path` is not a folder, if a file is not a regular file, is a Git LFS pointer
-            or links to a path outside of the preset, or if other processes replace the folder too
-            often.
+        ValueError: If `path` is not a folder, if a file is not a regular file or links to a path
+            outside of the preset, or if other processes replace the folder too often.
 
     Example:
         >>> import tempfile
@@ -153,7 +152,7 @@ class OpenFolder(FolderFiles):
             try:
                 return os.open(path if self._handle is None else name, flags, dir_fd=self._handle)
             except PermissionError as error:
-                error.filename = os.fspath(path)  # in the error message, `name` is not enough
+                error.filename = os.fspath(path)  # show the full path in the error message
                 raise
 
         file = self.keep(open(path, "rb", opener=open_descriptor))  # noqa: SIM115  closed by `close`
@@ -220,7 +219,7 @@ class InputFiles:
     Replaced and overwritten files are detected, even if the size is the same.
 
     Args:
-        paths: List of strings or paths. Files to compare with the current state later.
+        paths: List of strings or paths. Files whose state is recorded, to detect changes later.
 
     Attributes:
         paths: List of paths.

@@ -23,18 +23,17 @@ _STATE_DICT = "Expected a file that was saved with torch.save(model.state_dict()
 class PyTorchFile:
     """Read tensors from a torch.save file.
 
-    The constructor only reads the pickles, which contain the shapes and offsets of all tensors. The
-    pickles are interpreted as plain data. Files with other contents are rejected.
+    The constructor only reads the pickles, which contain the shapes and offsets of all tensors.
+    Strings, numbers and plain containers in the file are ignored. Other objects are rejected.
 
     Args:
         file: A seekable binary file. Its `name` is used in error messages.
 
     Attributes:
-        shapes: Dictionary that maps tensor names to shapes. Strings, numbers and plain containers
-            in the file are ignored.
+        shapes: Dictionary that maps tensor names to shapes.
 
     Raises:
-        ValueError: If the file is truncated or damaged, or contains anything other than tensors.
+        ValueError: If the file is truncated or damaged, or contains unsupported objects.
 
     Example:
         >>> import io, pickle

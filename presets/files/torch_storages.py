@@ -125,7 +125,7 @@ class ZipStorages:
             if (order := self._source.read(start, min(size, 8))) != b"little":
                 raise self._source.make_error(
                     f"the byte order is {quote(order)}, but only b'little' is supported",
-                    "Save it again on a little-endian machine",
+                    "Save the file again on a little-endian machine",
                 )
 
     def _check_size(self, storage: Storage) -> None:
@@ -161,7 +161,7 @@ class StreamedStorages:
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise source.make_error(
                 "the file was written on a big-endian machine",
-                "Save it again on a little-endian machine",
+                "Save the file again on a little-endian machine",
             )
         pickle = TensorPickle(source)
         self.value = pickle.load(stream)

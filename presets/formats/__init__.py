@@ -1,1 +1,1 @@
-"""Reads checkpoint formats. Each reader is a `Checkpoint` that uses Hugging Face names."""
+"""Read and write checkpoint formats. Each reader is a `Checkpoint` with Hugging Face names."""

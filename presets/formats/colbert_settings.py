@@ -247,7 +247,7 @@ def _read_prompts(files: FolderFiles) -> dict[str, str]:
 
 
 def _find_marker(prompt: str, tokenizer) -> str | None:
-    """Return the token that can be used as a marker instead of a prompt, or None.
+    """Return the marker token that can replace a prompt, or None.
 
     A marker must be a single token, and must not change how the following text is tokenized.
     """

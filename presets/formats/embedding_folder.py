@@ -26,8 +26,8 @@ _TYPES = "sentence_transformers.models."
 class EmbeddingFolder(FolderFormat):
     """Folder format of `TextEmbedder`, as in SentenceTransformer of sentence-transformers.
 
-    A folder without `modules.json` only contains an encoder. For such a folder, the default pooling
-    is used with a warning.
+    A folder without `modules.json` only contains an encoder. If neither the caller nor
+    `list_presets()` defines the pooling, the default pooling is used with a warning.
     """
 
     opened_by = "SentenceTransformer"
@@ -141,10 +141,10 @@ def make_embedder_settings(task: keras.Model) -> dict[str, object]:
 
 
 def _make_pooling_config(task: keras.Model) -> dict[str, object]:
-    """Create the configuration of a Pooling module, which old versions can read if possible.
+    """Create the configuration of a Pooling module, for old versions of sentence-transformers.
 
-    Version 2.2 rejects the fields of later versions, which are only written if necessary. If
-    vectors are concatenated in an unusual order, a list is written, which versions before 5.4
+    Version 2.2 rejects the fields of later versions, so these fields are only written if necessary.
+    If vectors are concatenated in an unusual order, a list is written, which versions before 5.4
     reject.
     """
     modes, width = _wrap_in_list(task.pooling), task.backbone.hidden_dim

@@ -148,11 +148,11 @@ def _open_shards(files: FolderFiles, index: str) -> list[BinaryIO]:
 
 
 def describe_missing_weights(source: object, names: Iterable[str]) -> str:
-    """Create the error message for missing weights and for unknown formats."""
+    """Create the error message for missing weights, or weights in an unknown format."""
     others = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".h5", ".msgpack")))
     found = f", only {', '.join(others)}" if others else ""
     return (
-        f"{source}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. Expected one of these "
+        f"{source}: no {SAFETENSORS.file} and no {PYTORCH.file}{found}. Expected one of these two "
         "files, or shards with an index. To convert other files, open them with the original "
         "library, and save the model with save_pretrained(folder) of transformers."
     )

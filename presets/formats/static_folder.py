@@ -101,8 +101,8 @@ class StaticCheckpoint(Checkpoint):
         module: The `Module` of the table.
 
     Raises:
-        ValueError: If tokenizer.json is missing, if a weight name or shape is unexpected, or
-            if the mapping contains rows outside of the table.
+        ValueError: If tokenizer.json is missing, if a weight name or shape is unexpected, or if the
+            expanded table would be too large.
     """
 
     @property
@@ -152,7 +152,11 @@ class StaticCheckpoint(Checkpoint):
         self.weight_files = frozenset([SAFETENSORS.file])
 
     def read_tensor(self, name: str) -> np.ndarray:
-        """Return the table of shape (V, D) as float32, with one row per token."""
+        """Return the table of shape (V, D) as float32, with one row per token.
+
+        Raises:
+            ValueError: If the mapping contains a row outside of the table.
+        """
         if self._file.get_dtype(self._table) != np.int8:  # quantized tables of model2vec
             check_floats(self._file.get_dtype(self._table), self._file.path, self._table)
         table = np.asarray(self._file.read(self._table)).astype("float32")  # (R, D)
@@ -170,7 +174,7 @@ class StaticCheckpoint(Checkpoint):
         return table
 
     def read_tokenizer(self) -> StoredFile:
-        # model2vec skips unknown words. sentence-transformers has a vector for them.
+        # model2vec skips unknown words. sentence-transformers uses a vector for them.
         keeps = bool(self.own.get("keeps_unknown", self._table == THEIRS))
         text = self.files.read_text(TOKENIZER)
         return StoredFile({"tokenizer_json": text, "keeps_unknown": keeps})
@@ -210,7 +214,7 @@ def make_static_files(task: keras.Model, dtype: object) -> dict[str, object]:
         "keeps_unknown": tokenizer is None or tokenizer.keeps_unknown,
     }
     if not config["keeps_unknown"] and tokenizer.unknown_id is not None:
-        # sentence-transformers keeps unknown words, so the vector for them is set to 0.
+        # sentence-transformers does not skip unknown words, so their vector is set to 0.
         table = table.copy()
         table[tokenizer.unknown_id] = 0
     return {CONFIG: config, SAFETENSORS.file: save({MODEL2VEC: table.astype(dtype or "float32")})}

@@ -25,7 +25,7 @@ _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _FURTHER_TOKENS += ("model_specific_special_tokens",)
 # Classes of transformers 5 that return segment ids by default.
 _WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
-_MAX_TOKENS = 2**20  # maximum number of tokens. Tokenizers without a limit store 1e30
+_MAX_TOKENS = 2**20  # larger values mean no limit. For example, transformers stores 1e30
 
 
 class StoredTokenizer(NamedTuple):
@@ -80,9 +80,9 @@ class StoredTokenizer(NamedTuple):
     def _returns_segments(self) -> bool:
         """Return whether this tokenizer returns segment ids in transformers.
 
-        If the field `model_input_names` is missing, the result depends on the version. Tokenizers
-        of version 4, which does not write the field "backend", return segment ids. In version 5,
-        only some classes return segment ids.
+        If the field `model_input_names` is missing, the result depends on the version. In version
+        4, all tokenizers return segment ids. In version 5, which writes the field "backend", only
+        some classes return segment ids.
         """
         names = self.files.get_config_value("model_input_names")
         if names:
@@ -147,7 +147,7 @@ def _read_sides(files: TokenizerFiles) -> dict[str, str]:
 
 
 def _read_max_length(files: TokenizerFiles) -> dict[str, int]:
-    """Get the maximum length from tokenizer_config.json. Old versions use the name "max_len"."""
+    """Get the maximum length from tokenizer_config.json. In old files, the field is "max_len"."""
     config = files.contents.get("tokenizer_config.json", {})
     for name in ("model_max_length", "max_len"):
         if (length := config.get(name)) is not None:
@@ -198,7 +198,7 @@ def read_stored_tokenizer(
 def _fix_pair_template(stored: StoredTokenizer) -> StoredTokenizer:
     """Remove the second start token from the template for text pairs in gliner folders.
 
-    These models do not use text pairs, so the outputs are not affected.
+    gliner models do not use text pairs, so the outputs are not affected.
     """
     contents = stored.files.contents
     template = stored.files.get_part("post_processor")
