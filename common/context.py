@@ -30,9 +30,10 @@ class Context:
             the backend determines the library. See `common.lazy`.
         draws_weights: Boolean. Whether new weights are random. If False, they are zeros, which
             saves time before weights are loaded. Defaults to True.
-        truncated: Optional dictionary that maps (preprocessor, log line) to the numbers of
-            truncated texts and of all texts, or a function that logs these numbers for each batch
-            of a dataset. If None, they are logged immediately.
+        truncated: Optional dictionary or function to collect the counts of truncated texts. A
+            dictionary maps (preprocessor id, message) to (truncated texts, all texts). A function is
+            called with (truncated texts, all texts, message) for each batch of a traced dataset. If
+            None, the counts are logged immediately.
     """
 
     is_long: bool | None = None

@@ -150,8 +150,8 @@ def replace_training_functions(cls: type[M]) -> type[M]:
 def _build_under_strategies(cls: type[keras.Model]) -> None:
     """Build models from the batch for the first replica of a distribution strategy.
 
-    By default, Keras computes the average of the batches for all replicas. This would raise an
-    error for masks, and for batches of different sizes.
+    By default, Keras computes the average of the batches for all replicas, which raises an error
+    for masks and for batches of different sizes.
     """
     symbolic_build = cls._maybe_symbolic_build
 

@@ -72,8 +72,8 @@ def add_layer_states(cls: type[ModelClass]) -> type[ModelClass]:
 def serialize_value(value: object) -> object:
     """Serialize a layer, a model or a preprocessor. Other values are not changed.
 
-    If Keras is saving a model, the layer will be returned without serialization. This is needed to
-    save two tasks with a shared backbone.
+    If Keras is saving a model, the layer will be returned without serialization. Otherwise, two
+    tasks with a shared backbone could not be saved.
     """
     if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not _is_tracking_objects():
         return keras.saving.serialize_keras_object(value)
@@ -90,7 +90,7 @@ def _is_tracking_objects() -> bool:
 
 
 def _get_weight_bytes() -> int | None:
-    """Return the maximum size of the weights in the `.keras` file, or None without a file.
+    """Return the maximum size of the weights in the `.keras` file in bytes, or None without a file.
 
     Keras builds the model before loading weights, and does not pass the file to the model. For this
     reason, this function looks for the file in the local variables of all callers.

@@ -83,7 +83,7 @@ def regex_full_match(texts, pattern: str) -> Array:
 
 @functools.lru_cache(maxsize=32)
 def compile_re2(pattern: str) -> re.Pattern:
-    r"""Compile an RE2 pattern in Python. This converts `\pX` in sets, `\x{85}` and `\s`.
+    r"""Compile an RE2 pattern with `re`, after converting `\pX` in sets, `\x{85}` and `\s`.
 
     Example:
         >>> compile_re2(r"[\p{N}\x{85}\s]+").fullmatch("1½²\x85 ") is not None

@@ -20,8 +20,8 @@ MIN_DELETED_MODELS = 6
 def drop_unused_kernels(model: keras.Model) -> None:
     """Free the memory of TensorFlow kernels if several models have been deleted.
 
-    By default, TensorFlow keeps all kernels until the process ends. This needs about 3 MB for a
-    small model. To free the memory, all kernels are deleted. If a kernel is still in use,
+    By default, TensorFlow keeps all kernels until the process ends. The kernels of a small model
+    need about 3 MB. To free the memory, all kernels are deleted. If a kernel is still in use,
     TensorFlow will create it again.
 
     Args:

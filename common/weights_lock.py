@@ -165,10 +165,10 @@ def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
 
 
 def lock_weights(function: F) -> F:
-    """Decorator that holds the locks of all models in the arguments of a function for reading.
+    """Decorator for functions that use models. The locks of all models are held for reading.
 
-    Arguments can be models, or objects with a list of models in the attribute `_asked_models`. To
-    avoid deadlocks, locks are always acquired in the same order.
+    The arguments of the function can be models, or objects with a list of models in the attribute
+    `_asked_models`. To avoid deadlocks, locks are always acquired in the same order.
     """
 
     @functools.wraps(function)

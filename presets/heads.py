@@ -51,7 +51,7 @@ _OTHER_FILES = (
 
 
 def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
-    """Replace `architectures` and `id2label` by values that match the weights and the task.
+    """Set `architectures` and `id2label` to values that match the weights and the task.
 
     Args:
         checkpoint: The `Checkpoint` whose `config` is updated.
@@ -147,7 +147,7 @@ def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
 
 
 def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
-    """Find all other heads of the family to which the tensors of this head could belong."""
+    """Find all other heads of the family that match the output layer in the checkpoint."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
     outputs = checkpoint.shapes.get(f"{head.output}.weight", (0,))[0]
@@ -303,7 +303,7 @@ def _report_new_head(
 
 
 def _find_absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
-    """Find missing biases of layers whose weight exists. These biases are 0."""
+    """Find missing biases of layers with a weight. The model uses 0 for missing biases."""
     return [
         name
         for name, what in misfits.items()

@@ -79,7 +79,7 @@ def find_missing_files(
 
 
 def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
-    """Find all links in the commit folder that point to files named by checksum."""
+    """Find all links in the commit folder whose targets have a checksum as the file name."""
     links = (path for path in folder.rglob("*") if path.is_symlink() and path.exists())
     targets = ((path, pathlib.PurePath(os.readlink(path)).name) for path in links)
     return {

@@ -143,7 +143,7 @@ def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
     """Check that a tokenizer uses the vocabulary with which a backbone was trained.
 
     Raises:
-        ValueError: If `tokenizer` has another vocabulary.
+        ValueError: If `tokenizer` has a different vocabulary.
     """
     known = backbone.checkpoint_vocabulary
     if known is None or known.matches(tokenizer):

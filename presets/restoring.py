@@ -31,7 +31,7 @@ MAX_WEIGHTS = 2**25
 EXTENDABLE_ARGUMENTS = {"max_sequence_length", "trained_length"}
 NEW_POOLERS = {"pooler_activation", "summary_activation"}
 GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # differ by less than 0.001
-# Arguments that have another meaning in other libraries, with an explanation.
+# Arguments that have a different meaning in other libraries, with an explanation.
 ARGUMENT_MEANINGS = {
     "activation": (
         ". This is the activation function of the encoder blocks. In KerasHub, `activation` is "

@@ -250,7 +250,7 @@ def map_backbone_layers(backbone: Backbone) -> dict[str, str]:
 
 
 def map_block_indices(backbone: Backbone) -> dict[str, list[int]]:
-    """Return a dict {attribute with a list of blocks: indices of distinct blocks}.
+    """Map each attribute that contains a list of blocks to the indices of distinct blocks.
 
     For a block that occurs several times, the first index is used.
     """

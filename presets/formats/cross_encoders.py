@@ -35,8 +35,10 @@ _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_func
 
 
 def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
-    """Read the cross-encoder output activation, "sigmoid" or "linear".
+    """Read the output activation of a cross-encoder, "sigmoid" or "linear".
 
+    If no file contains an activation, the default is "sigmoid" for a single label in `config`, and
+    "linear" otherwise.
     Args:
         files: `FolderFiles`. The files of the encoder.
         config: Dict. Content of config.json.
@@ -112,7 +114,7 @@ class CrossEncoderFolder(FolderFormat):
 
 
 def _check_modules(checkpoint: Checkpoint) -> None:
-    """Check that a cross-encoder only has a Transformer module. Ignore other model types."""
+    """Check that a cross-encoder only has a Transformer module. Other models are not checked."""
     files = checkpoint.files.root
     is_other = read_model_settings(files).get("model_type", "CrossEncoder") != "CrossEncoder"
     if MODULES not in files or is_other:

@@ -148,7 +148,7 @@ def read_config(files: FolderFiles) -> dict:
 def find_encoder_address(files: FolderFiles) -> str | None:
     """Return the address from which to download missing encoder files, or None.
 
-    Versions before 0.2.7 do not store the encoder configuration and tokenizer.
+    Versions of gliner before 0.2.7 do not store the encoder configuration and tokenizer.
 
     Args:
         files: `FolderFiles`. The files of the folder.

@@ -231,7 +231,7 @@ def _normalize(name: str, family: Family) -> str:
 
 
 def _replace_prefix(name: str, other: str, ours: str) -> str:
-    """Replace the name prefix. {} stands for a number, which is kept.
+    """Replace the prefix of a tensor name. {} stands for a number, which is kept.
 
     Example:
         >>> _replace_prefix("layers.3.norm1.bias", "layers.{}.norm1.", "layers.{}.norm.")

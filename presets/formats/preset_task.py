@@ -127,7 +127,7 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """Describes a task class for other modules.
+    """Description of a task class for other modules.
 
     In a subclass, fields can be changed with `record = dataclasses.replace(Base.record, ...)`.
 
@@ -280,7 +280,7 @@ class PresetTask(Protocol):
         """Return the names of the model inputs."""
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return a dict from input names to their minimum and maximum values."""
+        """Return a dict mapping input names to tuples (minimum value, maximum value)."""
 
     def signatures(self, **options) -> dict[str, Callable]:
         """Return the functions that a SavedModel contains."""
