@@ -31,9 +31,9 @@ class Context:
         draws_weights: Boolean. Whether new weights are random. If False, they are zeros, which
             saves time before weights are loaded. Defaults to True.
         truncated: Optional dictionary or function to collect the counts of truncated texts. A
-            dictionary maps (preprocessor id, message) to (truncated texts, all texts). A function is
-            called with (truncated texts, all texts, message) for each batch of a traced dataset. If
-            None, the counts are logged immediately.
+            dictionary maps (preprocessor id, message) to (truncated texts, all texts). A function
+            is called with (truncated texts, all texts, message) for each batch of a traced dataset.
+            If None, the counts are logged immediately.
     """
 
     is_long: bool | None = None

@@ -33,7 +33,7 @@ logger = logging.getLogger("encoder_zoo")
 # Heads for texts or text pairs. With a single output, both heads compute the same function.
 _OF_TEXTS = {"ForSequenceClassification", "ForMultipleChoice"}
 _OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
-# Pretraining heads, which are replaced without a warning.
+# Pretraining heads, which are not listed as unused in the warning about a new head.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
 _MAX_SHOWN = 8  # tensor names in a log line
 # Suffixes of files that can contain a separate head.

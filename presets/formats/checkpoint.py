@@ -30,7 +30,7 @@ _WEIGHTS = {
     "bias": "bias",
 }
 MAX_CLASSES = 2**20
-# Trained weights are much smaller. Products of larger values overflow.
+# Trained weights are much smaller. Products of larger values can overflow in float16.
 _MAX_WEIGHT = 1e4
 # Buffers that do not contain trained values.
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
