@@ -166,7 +166,7 @@ def refuse_in_fork() -> None:
         name = BACKENDS.get(backend(), backend())
         raise RuntimeError(
             f"This process was forked from a process that used {name}. The {name} threads do not "
-            "exist in the forked process, so it would hang. Start new processes with "
+            "exist in the forked process, so the process would hang. Start new processes with "
             "multiprocessing.get_context('spawn') or 'forkserver', or load the model only after "
             "the fork and never in the parent process."
         )

@@ -127,7 +127,7 @@ def check_file_holds(cls: Any, config: Mapping) -> None:
     if held < needed:
         raise ValueError(
             f"The file can hold at most {held:,} bytes of weights, but this {cls.__name__} needs "
-            f"at least {needed:,}. The file is damaged or was modified. Download it again."
+            f"at least {needed:,}. The file is damaged or was modified. Download the file again."
         )
 
 

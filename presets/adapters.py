@@ -100,13 +100,13 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     updates, known = find_updates(task), map_projections(task.backbone)
     if not updates:
         raise ValueError(
-            "The model has no low-rank updates. Call `enable_lora` and `fit` before saving them."
+            "The model has no low-rank updates. Call `enable_lora` and `fit` before saving."
         )
     layers = {name: layer for name, layer in known.items() if layer in updates}
     if others := [layer.path for layer in updates if layer not in layers.values()]:
         raise ValueError(
             f"The peft format cannot store low-rank updates for {', '.join(others[:3])}, because "
-            "transformers has no linear layer for them. Use `save_to_preset` instead."
+            "transformers has no corresponding linear layer. Use `save_to_preset` instead."
         )
     # Shapes follow PyTorch conventions: A is (rank, in) and B is (out, rank).
     arrays = {

@@ -171,13 +171,13 @@ class ZipDirectory:
         _, _, _, flags, method, _, _, _, packed, size, _, _, _, disk, _, _, header = fields
         if flags & _ENCRYPTED:
             raise self._source.make_error(
-                f"the zip entry {quote(text)} is encrypted", "Save it again without encryption"
+                f"the zip entry {quote(text)} is encrypted", "Save the file without encryption"
             )
         if method != 0 or flags & ~(_SIZES_FOLLOW | _UTF8):
             raise self._source.make_error(
                 f"the zip entry {quote(text)} is compressed, but only uncompressed entries are "
                 "supported",
-                "Save it again without compression",
+                "Save the file without compression",
             )
         if not all(map(is_plain, text.split("/"))):
             raise self._make_error(f"the zip entry {quote(text)} is not a plain name in a folder")

@@ -241,7 +241,7 @@ def _check_kind(given: object, known: Sequence[str], what: str) -> str:
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
         raise ValueError(
-            f"{what} is {quote(given)}, but code in a folder is never run. Expected one of "
+            f"{what} is {quote(given)}, but custom classes are never imported. Expected one of "
             f"{', '.join(known)} in sentence_transformers."
         )
     return matched[1]

@@ -143,7 +143,7 @@ class StaticCheckpoint(Checkpoint):
         if needed > max(MAX_TABLE_BYTES, MAX_TABLE_RATIO * stored):
             raise ValueError(
                 f"{file.path}: {MAPPING} would expand a table of {stored} bytes to {needed} bytes. "
-                f"Expected at most {max(MAX_TABLE_BYTES, MAX_TABLE_RATIO * stored)}."
+                f"Expected at most {max(MAX_TABLE_BYTES, MAX_TABLE_RATIO * stored)} bytes."
             )
         sizes = {"vocab_size": count, "hidden_size": table[1]}
         ones = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
