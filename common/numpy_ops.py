@@ -275,7 +275,10 @@ def argmax(values, axis: int = 0, output_type=int64) -> Array:
 
 
 def unique(values) -> SimpleNamespace:
-    """Find unique values `y` in the order of first occurrence, and their index `idx` in `y`."""
+    """Return the unique values `y` in the order of first occurrence, and the index of each value.
+
+    The attribute `idx` contains the index in `y` for each input value.
+    """
     found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse].astype(np.int32)

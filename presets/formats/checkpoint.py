@@ -43,7 +43,7 @@ class Checkpoint(ABC):
     file has changed.
 
     Attributes:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles`. The files of the checkpoint.
         family: The `Family` of the model.
         config_file: The path of the file with the configuration.
         config: Dict. The `config.json` content, or a configuration converted to this format.

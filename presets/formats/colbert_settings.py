@@ -97,7 +97,7 @@ def read_stanford(files: FolderFiles) -> dict[str, object]:
     """Read the settings of the original ColBERT in `artifact.metadata`.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles`. The files of the preset.
 
     Raises:
         ValueError: If a field is unknown or not supported.

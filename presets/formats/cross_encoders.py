@@ -39,6 +39,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
 
     If no file contains an activation, the default is "sigmoid" for a single label in `config`, and
     "linear" otherwise.
+
     Args:
         files: `FolderFiles`. The files of the encoder.
         config: Dict. Content of config.json.

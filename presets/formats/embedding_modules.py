@@ -389,7 +389,7 @@ class LinearFile(Checkpoint):
     """Weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles`. The files of the preset.
         name: String. The name of a PyTorch file with the tensors "weight" and optionally "bias".
 
     Raises:

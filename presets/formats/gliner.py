@@ -151,7 +151,7 @@ def find_encoder_address(files: FolderFiles) -> str | None:
     Versions of gliner before 0.2.7 do not store the encoder configuration and tokenizer.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles`. The files of a gliner folder.
 
     Raises:
         ValueError: If encoder files are missing, but `model_name` is not a repository.
@@ -199,7 +199,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
     The tensors of the additional layers have the same names as in gliner.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles`. The files of a gliner folder.
         settings: Dict. The `encoder_zoo.json` content.
         encoder: Optional `FolderFiles`. See `read_encoder`.
 

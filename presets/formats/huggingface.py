@@ -54,7 +54,7 @@ class HuggingFaceCheckpoint(Checkpoint):
     The weights are in a single file or in shards.
 
     Args:
-        files: `FolderFiles`. The files of the folder.
+        files: `FolderFiles`. The files of the checkpoint.
         settings: Dict. The `encoder_zoo.json` content.
         config_name: String. Configuration file name. Defaults to "config.json".
         config: Optional dict. Encoder configuration. If None, the whole content of the file will be
