@@ -1,7 +1,7 @@
 """Escape data for Markdown, YAML, HTML, Python code and log messages.
 
 Use these functions for label names, folder names, metrics, texts and tokens, which are not trusted.
-A parser converts the escaped text back to the original string.
+A parser converts the escaped text back to the original string, except for NUL and lone surrogates.
 """
 
 from __future__ import annotations

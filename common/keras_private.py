@@ -9,9 +9,11 @@
 - `_jax_state_synced`: Overridden to run Keras loops in several threads on JAX.
 - `_value`: Used instead of `value` and `assign` to save time. For 200 variables on JAX, this takes
   0.02 ms per step instead of 0.9 ms.
+- `_trainable_variables`: Used to list the weights for which an optimizer was built. Keras has no
+  public name for this list.
 
-If a name is not available in the installed Keras version, the public Keras API is used instead. To
-find out about changes in Keras, run `tests/common/test_keras_private.py`.
+If one of the other names is not available in the installed Keras version, the public Keras API is
+used instead. To find out about changes in Keras, run `tests/common/test_keras_private.py`.
 """
 
 from __future__ import annotations

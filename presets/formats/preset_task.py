@@ -162,10 +162,10 @@ class TaskRecord:
         file_advice: String. The last sentence of the error message for a path instead of texts,
             with {!r} for the path. Defaults to a sentence about `read_annotations`.
         folder: The `FolderFormat` of presets. Defaults to the format of transformers.
-        learning_rate: Optional float. Default peak learning rate. If None, the value of the family
-            will be used.
+        learning_rate: Optional float. Default peak learning rate. If None, the learning rate of the
+            family will be used.
         warmup: Optional float. The fraction of steps in which the learning rate increases. If None,
-            the usual value will be used.
+            the default of the optimizer will be used.
         of_pairs: Optional boolean. Whether the head classifies pairs of segments. Some families use
             the same name for a head for single segments and a head for pairs.
         has_classes: Boolean. Whether the outputs are classes with `labels` and `num_classes`.
