@@ -32,9 +32,9 @@ class BertweetTokenizer(Tokenizer):
         **options: Other arguments for `Tokenizer`.
 
     Raises:
-        ValueError: If the vocabulary does not start with the four special tokens, contains a token
-            twice or a token with white space, or if a merge is not a pair of symbols separated by a
-            space.
+        ValueError: If the vocabulary does not start with the four special tokens, if a token occurs
+            twice, is empty, contains a line break, or starts or ends with white space, or if a
+            merge is not a pair of symbols separated by a space.
 
     Source: Nguyen, Vu & Nguyen, "BERTweet: A pre-trained language model for English Tweets"
         (2020), section 3; Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words
@@ -78,7 +78,7 @@ class BertweetTokenizer(Tokenizer):
         return list(dict.fromkeys(symbols))
 
     def _make_text_model(self) -> Model:
-        """Return a BPE model on symbols that maps symbols to token ids."""
+        """Return a BPE model whose vocabulary contains symbols, with a token id for each symbol."""
         symbols, special = self._list_symbols(), set(self.special_token_ids)
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
         names = [

@@ -47,8 +47,8 @@ class RobertaTokenizer(Tokenizer):
         **options: Other arguments for `Tokenizer`.
 
     Raises:
-        ValueError: If the vocabulary does not contain a special token or has too large ids, or if a
-            merge does not join two tokens to a third token.
+        ValueError: If the vocabulary does not contain a special token, if ids are too large, or if
+            a merge does not join two tokens to a third token.
 
     Source: Liu et al., "RoBERTa" (2019), section 4.4; Radford et al., "Language Models are
         Unsupervised Multitask Learners" (2019), section 2.2.
@@ -202,11 +202,11 @@ def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
 class ModernBertTokenizer(RobertaTokenizer):
     """Byte-level BPE tokenizer for ModernBERT, with NFC normalization.
 
-    Composed characters have the same span as the first part. Token spans include spaces. See
-    `RobertaTokenizer` for the arguments. In ModernBERT checkpoints, `added_tokens` are used for 2
-    to 24 consecutive spaces.
+    If several characters are composed, the span only includes the first character. Token spans
+    include spaces. See `RobertaTokenizer` for the arguments. In ModernBERT checkpoints,
+    `added_tokens` are used for 2 to 24 consecutive spaces.
 
-    Source: Warner et al. 2024, ModernBERT, section 2.1.3.
+    Source: Warner et al. 2024, ModernBERT, section 2.2.1.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet

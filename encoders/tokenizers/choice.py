@@ -37,7 +37,7 @@ def choose_tokenizer(
         files: `TokenizerFiles` with tokenizer.json and tokenizer_config.json.
         config: Dict. The content of config.json, or {} if the file does not exist.
         names: List with the names of all files in the checkpoint folder.
-        default: Optional TokenizerClass to use by default for the model family.
+        default: Optional `TokenizerClass`. The default class of the model family.
 
     Raises:
         ValueError: If `tokenizer_class` is not supported.
@@ -51,7 +51,7 @@ def choose_tokenizer(
         'BertTokenizer'
     """
     named = _get_named_class(files, config)
-    if named is kinds.BERTWEET:  # not supported in tokenizer.json
+    if named is kinds.BERTWEET:  # has no tokenizer.json
         return named
     if "tokenizer.json" in files:
         described = _rank_classes(files)
@@ -114,7 +114,7 @@ def _get_class(name: object, path: Path) -> kinds.TokenizerClass | None:
 
 
 def _rank_classes(files: TokenizerFiles) -> tuple[kinds.TokenizerClass, ...]:
-    """Return the classes that support the steps in tokenizer.json, sorted by likelihood."""
+    """Return the classes that may support the steps in tokenizer.json, the most likely first."""
     model = files.get_part("model")
     kind = get_model_type(model)
     if kind == "WordPiece":

@@ -32,12 +32,12 @@ WHITESPACE_SPLIT = {"type": "WhitespaceSplit"}
 def create_tokenizer(cls: type[Tokenizer], files: TokenizerFiles, **template) -> Tokenizer:
     """Create a tokenizer that executes all steps in tokenizer.json.
 
-    If a step is not supported by this class, a `GenericTokenizer` is returned. However, if
+    If `cls` does not support a step, a `GenericTokenizer` is returned. However, if
     tokenizer_config.json contains a class name, transformers would ignore unsupported steps. In
     this case, an error is raised.
 
     Args:
-        cls: Class that `choose_tokenizer` selected.
+        cls: Tokenizer class that `choose_tokenizer` selected.
         files: `TokenizerFiles` with a vocabulary or a tokenizer.json.
         **template: Arguments `uses_segments`, `pair_separators` and `post_processor`.
 
@@ -63,7 +63,7 @@ def create_tokenizer(cls: type[Tokenizer], files: TokenizerFiles, **template) ->
             try:
                 return any_steps.from_files(files, cls, **template)
             except ValueError as general:
-                # Steps that differ from those of this class are not why the file is refused.
+                # Differences from the steps of `cls` are not the reason for this second error.
                 error = own if tokenizer is None or has_own_steps else general
         with files.add_folder_to_errors():
             raise error from None
@@ -180,12 +180,12 @@ def compare_processors(
     Args:
         files: `TokenizerFiles` with a tokenizer.json.
         tokenizer: `Tokenizer` loaded from these files.
-        class_name: Optional string. The class whose steps the file contains. A file without special
-            tokens can name this class instead.
+        class_name: Optional string. The name of a class that executes the steps in the file. The
+            error for a file without special tokens suggests to name this class.
 
     Raises:
-        ValueError: If the file adds no special tokens, or different special tokens than the
-            tokenizer.
+        ValueError: If the file adds no special tokens and names no class, if the id of a special
+            token differs, or if the spans of tokens in the vocabulary would differ.
     """
     found, expected = files.get_steps("post_processor"), tokenizer.steps.post_processor
     template = files.get_template()

@@ -17,9 +17,9 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 class EsmTokenizer(Tokenizer):
     """Tokenizer for ESM-2, with one token per residue.
 
-    Sequences are split at white space, and then at every token of the vocabulary. Longer tokens are
-    found first. The text between two tokens is unknown, for example lower-case letters. Each
-    residue is a word, so that `TokenClassifier` has a label for each residue.
+    Sequences are split at white space, and then at every token of the vocabulary. Longer tokens
+    take precedence. Text between two tokens, for example lower-case letters, is converted to the
+    unknown token. Each residue is a word, so that `TokenClassifier` has a label for each residue.
 
     Args:
         vocabulary: List of tokens in the order of their ids.

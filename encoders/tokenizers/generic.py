@@ -84,7 +84,7 @@ class GenericTokenizer(Tokenizer):
         return {name: v for name, v in super().get_config().items() if name != "vocabulary"}
 
     def _make_vocabulary(self, roles: set[str]) -> dict[str, int]:
-        """Return {token: id} for tokens in the model, and for added tokens with a role."""
+        """Return {token: id} for tokens in the model, and for added tokens in `roles`."""
         vocabulary = self._file["model"]["vocab"]
         if isinstance(vocabulary, list):  # tokens with scores
             check_count(len(vocabulary), "model.vocab")
@@ -100,7 +100,7 @@ class GenericTokenizer(Tokenizer):
 
         Args:
             files: `TokenizerFiles` with a tokenizer.json.
-            named: Optional class to use for default special tokens.
+            named: Optional tokenizer class whose default special tokens are used.
             **template: Arguments `uses_segments` and `pair_separators`.
 
         Raises:
@@ -135,7 +135,7 @@ class GenericTokenizer(Tokenizer):
         return self._file["model"]
 
     def make_special_entries(self) -> list[dict]:
-        """Return entries for special tokens in tokenizer.json, with options."""
+        """Return entries for special tokens, with the options in tokenizer.json."""
         return [
             {**e, **self._entries.get(e["content"], {})} for e in super().make_special_entries()
         ]

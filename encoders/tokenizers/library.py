@@ -1,4 +1,4 @@
-"""Tokenizer engine based on the `tokenizers` library, for backends without TensorFlow."""
+"""Tokenizer engine based on the `tokenizers` library, which does not need TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ else:
 
 
 class LibraryTokenizer:
-    """Tokenizes texts with the `tokenizers` library. The graph returns the same ids and offsets.
+    """Tokenizes texts with the `tokenizers` library. Results are the same as in `TokenizerGraph`.
 
     Args:
         steps: `Steps` to execute.
@@ -206,7 +206,8 @@ def check_merges(model: Mapping) -> None:
     The library removes the prefix from the second token in each pair without checking it.
 
     Raises:
-        ValueError: If the second token in a pair does not start with the continuation prefix.
+        ValueError: If the second token in a pair does not start with the continuation prefix, or if
+            this prefix is not ASCII.
 
     Example:
         >>> check_merges({"continuing_subword_prefix": "##", "merges": [["a", "b"]]})
@@ -222,9 +223,12 @@ def check_merges(model: Mapping) -> None:
 
 
 def _compute_growth(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
-    """Return the maximum number of letters that a step and all later steps make of each letter.
+    """Return the maximum number of letters that each letter becomes after a step and later steps.
 
-    See `check_growth`.
+    Args:
+        step: Dict with a normalizer step.
+        lengths: Dict mapping letters to the maximum number of letters after all later steps. See
+            `check_growth`.
     """
     kind, longest = step.get("type"), max(lengths.values())
     if kind in ("Strip", "StripAccents", "Prepend"):  # "Prepend" is applied only once per text

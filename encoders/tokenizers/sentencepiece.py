@@ -240,7 +240,7 @@ class XLNetTokenizer(AlbertTokenizer):
         **options: Other arguments for `AlbertTokenizer`.
 
     Source: Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining for Language
-    Understanding, section 2.5, and its released tokenization.
+        Understanding, section 2.5, and its released tokenization.
 
     Example:
         >>> tokens = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "▁Cafe", "s"]

@@ -46,8 +46,8 @@ class SentencePieceTokenizer(Tokenizer):
     Args:
         vocabulary: List of tokens in the order of their ids, with "▁" instead of spaces.
         scores: List of log probabilities. Use None for tokens that should not be found in texts.
-            Scores are not needed for added tokens at the end. The values are not used by BPE
-            models.
+            Added tokens at the end of the vocabulary do not need a score. BPE models do not use the
+            values.
         precompiled_charsmap: Optional string. Normalizer in base64, as in tokenizer.json. If None,
             texts will not be normalized.
         byte_fallback: Boolean. Whether to encode characters without a token as the byte tokens
@@ -136,6 +136,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     prefix_is_a_setting: ClassVar[bool] = True
     template_names: ClassVar[Mapping[str, str]] = {}
+    # Tokens and scores to add before and after the pieces of a SentencePiece model, and the number
+    # of first pieces to omit.
     front: ClassVar[tuple[tuple[str, float | None], ...]] = ()
     skipped: ClassVar[int] = 0
     behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
@@ -255,7 +257,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _merge_scores(
         cls, tokens: Sequence[str], merges: Sequence[str], textless: Collection[str]
     ) -> list[float | None]:
-        """Return the score of each token in a BPE model. Special tokens have fixed scores."""
+        """Return the score of each token in a BPE model. `front` and `behind` have fixed scores."""
         own = dict((*cls.front, *cls.behind))
         scores = zip(tokens, merge_scores(tokens, merges, textless), strict=True)
         return [own.get(token, score) for token, score in scores]

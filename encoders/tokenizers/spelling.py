@@ -13,11 +13,11 @@ from encoder_zoo.encoders.tokenizers.files.reading import get_token_bytes
 from encoder_zoo.encoders.tokenizers.library import make_decoder
 from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS
 
-BEFORE = "\ue000"  # placed before a token to get its text
+BEFORE = "\ue000"  # decoded before each token, because the first token is often an exception
 
 
 class Spelling(NamedTuple):
-    """How the tokens of a vocabulary are written in texts. By default, each token is a word.
+    """Defines how the tokens of a vocabulary are written in texts. By default, a token is a word.
 
     Attributes:
         get_text: Function that returns the text of a token inside a text, as a string or bytes.

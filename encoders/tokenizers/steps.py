@@ -21,7 +21,8 @@ COMPOSING = [
     {"type": "NFC"},
     {"type": "Strip", "strip_left": False, "strip_right": True},
 ]
-# Pre-tokenizers for words that begin with "▁" and for Gemma, which leaves no spaces to split at.
+# Pre-tokenizers for words that begin with "▁", and for Gemma. In Gemma, this step has no effect,
+# because all spaces have already been replaced.
 METASPACE = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
 KEPT_WORDS = {
     "type": "Split",
@@ -86,7 +87,7 @@ class Steps(NamedTuple):
 
     @property
     def trims(self) -> list[bool]:
-        """Return whether a space is inserted before the text, for each step that trims spans."""
+        """Return the value of `add_prefix_space` for each post-processor that trims spans."""
         return [step["add_prefix_space"] for step in list_trimming_steps(self.post_processor)]
 
     @property
@@ -120,8 +121,8 @@ class Model(NamedTuple):
     Attributes:
         settings: Dict with the model in tokenizer.json. Tokens that cannot occur in texts have a
             name with a space.
-        ids: List of integers. The token id for each id in the model. By default, both ids are
-            equal.
+        ids: List of integers. The token id for each id in the model. If it is empty (the default),
+            the ids in the model are the token ids.
     """
 
     settings: dict
@@ -139,11 +140,11 @@ def list_trimming_steps(post_processor: Sequence[Mapping]) -> list[dict]:
 
 
 def hide_tokens(model: dict, ids: Collection[int]) -> dict:
-    """Rename tokens of a model, so that they cannot be found in texts without spaces.
+    """Rename tokens of a model, so that they are never found in texts.
 
     Args:
         model: Dict with the model in tokenizer.json.
-        ids: Ids of the tokens to rename. New names start with a space.
+        ids: Ids of the tokens to rename. New names start with a space, which words do not contain.
 
     Example:
         >>> model = {"type": "WordLevel", "unk_token": "<unk>", "vocab": {"<unk>": 0, "a": 1}}

@@ -125,7 +125,7 @@ def check_no_overlap(tokens: Sequence[str]) -> None:
                 )
 
 
-PROCESSOR = Rule(lambda value: isinstance(value, dict), "an object of tokenizer.json")
+PROCESSOR = Rule(lambda value: isinstance(value, dict), "a dict, as in tokenizer.json")
 
 
 class TokenizerArguments(ConfigFromSignature):
@@ -227,7 +227,7 @@ class TokenizerArguments(ConfigFromSignature):
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
                 raise invalid(
-                    name, config[name], "a list of tokens. Configurations cannot contain paths"
+                    name, config[name], "the file content. Configurations cannot contain paths"
                 )
         return cls(**config)
 
@@ -254,7 +254,7 @@ class TokenizerArguments(ConfigFromSignature):
         return len(self._all_tokens.tokens)
 
     def get_vocabulary(self) -> list[str]:
-        """Return all tokens, sorted by id."""
+        """Return all tokens, including added tokens, sorted by id."""
         return list(self._all_tokens.tokens)
 
     def token_to_id(self, token: str) -> int:
@@ -266,9 +266,9 @@ class TokenizerArguments(ConfigFromSignature):
         return self._all_tokens.get_token(int(token_id))
 
 
-# A graph is faster than the library, but tracing it takes a second. For 10,000 texts of 500
-# characters on two cores, a graph is 7.8 (WordPiece), 2.0 (BPE) and 0.9 (Unigram) times as fast as
-# the library. For 600 texts, the factors are 3.3, 1.5 and 0.9.
+# A graph is faster than the library for most models, but tracing it takes a second. For 10,000
+# texts of 500 characters on two cores, a graph is 7.8 (WordPiece), 2.0 (BPE) and 0.9 (Unigram)
+# times as fast as the library. For 600 texts, the factors are 3.3, 1.5 and 0.9.
 LIBRARY_BYTES = 2**20
 
 
@@ -276,8 +276,8 @@ class Tokenizer(TokenizerArguments):
     """Converts texts to token ids with character offsets, and token ids to texts.
 
     Texts are tokenized with a graph of TensorFlow core operations inside `tf.function`, `tf.data`
-    and SavedModels, and for large inputs on TensorFlow. In all other cases, the `tokenizers`
-    library is used. Ids and offsets are the same for both.
+    and SavedModels, and for large inputs with the TensorFlow backend. In all other cases, the
+    `tokenizers` library is used. Ids and offsets are the same for both.
 
     By default, each text is looked up in the vocabulary. Subclasses override `_make_steps` and
     `_make_model` to split texts, `spelling` to join tokens, and `_read` to load their files. They
@@ -315,7 +315,8 @@ class Tokenizer(TokenizerArguments):
     Attributes:
         kind: `TokenizerClass` that describes this class, including the default special tokens.
         spelling: `Spelling` of the tokens in texts.
-        defaults: Dict of default values for arguments in this class that differ from the signature.
+        defaults: Dict mapping argument names to default values of this class, which override the
+            default values in the signature.
         first_column: Integer. The position where the first text starts in an example. This is 0
             if the start token is added at the end, and 1 by default.
         template: `Template` with the special tokens around texts. `template_ids` has their ids.
@@ -406,7 +407,7 @@ class Tokenizer(TokenizerArguments):
 
     @functools.cached_property
     def _spelled(self) -> xp.Tensor:
-        """Text for each id, shape (V,)."""
+        """String tensor of shape (V,) with the text for each id."""
         # The tensor is cached, so it must be created outside of graphs that call `detokenize`.
         with tf.init_scope() if uses_tensorflow() else contextlib.nullcontext():
             texts = [*map(self.spelling.get_text, self._all_tokens.tokens)]
@@ -414,7 +415,9 @@ class Tokenizer(TokenizerArguments):
 
     @classmethod
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Read a tokenizer without comparing the steps in tokenizer.json. See `create_tokenizer`.
+        """Load a tokenizer from files, without checking the steps in tokenizer.json.
+
+        Use `create_tokenizer` to check that the tokenizer executes these steps.
 
         Args:
             files: `TokenizerFiles` with a vocabulary or a tokenizer.json.
@@ -432,12 +435,12 @@ class Tokenizer(TokenizerArguments):
 
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> Self:
-        """Read the vocabulary and settings. By default, only the vocabulary is read.
+        """Create a tokenizer from files. By default, only the vocabulary is read.
 
         Args:
             files: `TokenizerFiles` to read.
-            roles: Dict mapping special token arguments to tokens, which are also in the options.
-            **options: Arguments for the constructor.
+            roles: Dict mapping argument names such as "pad_token" to special tokens.
+            **options: Arguments for the constructor, including the arguments in `roles`.
         """
         return cls(read_vocabulary(files, roles), **options)
 
@@ -451,9 +454,9 @@ class Tokenizer(TokenizerArguments):
 
         Args:
             texts: String, or list, array, pandas column or tensor of strings of shape (B,).
-            first: Optional integer. The number of tokens needed from each text, on the side that is
-                kept for `truncation_side`. This can be used to speed up the tokenization of long
-                texts, because other tokens may be omitted. If None, all tokens are returned.
+            first: Optional integer. The number of tokens that are needed from each text. Other
+                tokens on the `truncation_side` may be omitted, which is faster for long texts. If
+                None, all tokens are returned.
 
         Returns:
             Integer RaggedTensor of shape (B, None), or a tensor of shape (length,) for a single
@@ -587,11 +590,11 @@ class Tokenizer(TokenizerArguments):
     ) -> Self:
         """Load a tokenizer from a preset.
 
-        The tokenizer class is selected based on the files. This can also be used with a folder that
-        only contains tokenizer files. Weights are not downloaded.
+        The tokenizer class is selected based on the files. `source` can also be a folder that only
+        contains tokenizer files. Weights are not downloaded.
 
         Args:
-            source: String or path. The name of a bundled or registered preset, folder, or URL.
+            source: String or path. The name of a bundled or registered preset, a folder, or a URL.
             **options: `added_tokens` to add to the preset, and options for
                 `presets.opening.Safeguards`.
 
@@ -632,7 +635,7 @@ class Tokenizer(TokenizerArguments):
         saving.save_tokenizer(self, directory)
 
     def to_files(self) -> dict[str, str | bytes]:
-        """Convert the tokenizer to files that transformers' AutoTokenizer can load with equal ids.
+        """Convert the tokenizer to files for AutoTokenizer in transformers, with the same ids.
 
         Returns:
             Dict mapping file names to text or bytes. This includes the vocabulary files,
@@ -666,7 +669,8 @@ class Tokenizer(TokenizerArguments):
     def _make_settings(self) -> dict:
         """Return the content for tokenizer_config.json, without special tokens.
 
-        A generic class is written if the class in transformers would join texts differently.
+        A generic class name is written if the specific class in transformers would tokenize or join
+        texts differently.
         """
         kind, defaults = self.kind, get_argument_defaults(type(self))
         is_usual = self.pair_separators == defaults["pair_separators"] and not self.post_processor
@@ -680,7 +684,7 @@ class Tokenizer(TokenizerArguments):
         if is_generic or kind.names_inputs or self.uses_segments != defaults["uses_segments"]:
             segments = ["token_type_ids"] * self.uses_segments
             found["model_input_names"] = ["input_ids", *segments, "attention_mask"]
-        if self.special_tokens_in_text:  # transformers ignores this field, and always finds them
+        if self.special_tokens_in_text:  # transformers ignores this, and always finds them
             found["special_tokens_in_text"] = True
         if self.truncation_side != "right":
             found["truncation_side"] = self.truncation_side
@@ -692,7 +696,7 @@ class Tokenizer(TokenizerArguments):
         return found
 
     def _list_added_tokens(self) -> list[dict]:
-        """Return entries for tokenizer.json with all tokens that the model does not find."""
+        """Return the entries for tokenizer.json with all hidden, added and special tokens."""
         tokens = self._all_tokens.tokens
         hidden = [make_added_token(i, tokens[i]) for i in self.hidden_ids if tokens[i]]
         entries = [*hidden, *self.added_tokens, *self.make_special_entries()]

@@ -31,7 +31,7 @@ from encoder_zoo.encoders.tokenizers.wordpiece import MAX_WORD_LENGTH, BertToken
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-# All other tokenizers execute the steps in a file.
+# Classes whose vocabulary can be trimmed. All other tokenizers execute the steps in a file.
 TRIMMABLE = (
     BertTokenizer,
     BertweetTokenizer,
@@ -49,13 +49,13 @@ def trim_tokenizer(
     Args:
         tokenizer: A tokenizer of a class in `TRIMMABLE`.
         texts: List of strings. All texts will have the same tokens as before.
-        ids: Ids of other tokens to keep.
+        ids: Iterable of integers. The ids of additional tokens to keep.
 
     Returns:
         Tuple of the new tokenizer and the previous ids of its tokens, in ascending order.
 
     Raises:
-        ValueError: If a text would have other tokens.
+        ValueError: If the tokens of a text would change.
 
     Example:
         >>> words = ["a", "##b", "##c", "ab"]
@@ -121,7 +121,7 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
     Args:
         tokenizer: A tokenizer of a class in `TRIMMABLE`.
         found: Set with the ids of the tokens in the texts.
-        unknown: List of strings. The texts with the unknown token.
+        unknown: List of strings. The texts that contain an unknown token.
     """
     # Tokens that are not found in texts have fixed positions in the files.
     ids = {*found, *tokenizer.special_token_ids, *tokenizer.hidden_ids}

@@ -107,11 +107,10 @@ class TokenizerFiles:
         """Look up a setting in tokenizer_config.json and tokenizer.json, or return None.
 
         If both files contain the setting, the precedence is the same as in transformers. For
-        specific classes, tokenizer_config.json is used, and `get_steps` will be updated to this
-        value.
-        For generic classes, tokenizer.json is used. If only tokenizer.json contains the setting,
-        its value is used, and a warning is logged if a specific class in transformers would use a
-        different default.
+        specific classes, the value in tokenizer_config.json is used, and is also set in the steps
+        returned by `get_steps`. For generic classes, tokenizer.json is used. If only tokenizer.json
+        contains the setting, its value is used, and a warning is logged if a specific class in
+        transformers would use a different default.
 
         Args:
             name: String. Name to look up in tokenizer_config.json.
@@ -129,7 +128,7 @@ class TokenizerFiles:
         if not generic and own is None and None not in (stated, default) and stated != default:
             logger.warning(
                 "%s: %s is %s in tokenizer.json, and this value is used. It is missing in "
-                "tokenizer_config.json, so transformers uses %s. Add it there.",
+                "tokenizer_config.json, so transformers uses %s. Add it to tokenizer_config.json.",
                 self.folder.name,
                 name,
                 stated,
@@ -152,7 +151,7 @@ class TokenizerFiles:
         return own
 
     def find_special_tokens(self) -> dict[str, str]:
-        """Return the special tokens in all files, as a dict from argument names to tokens."""
+        """Return the special tokens in all files, as a dict mapping argument names to tokens."""
         files = ("tokenizer_config.json", "special_tokens_map.json")
         found: dict[str, str] = {}
         for argument, names in SPECIAL_TOKENS.items():
@@ -236,8 +235,7 @@ class TokenizerFiles:
             ids: Dict mapping tokens in this file to ids.
 
         Returns:
-            Dict mapping ids to tokens in tokenizer.json, for all tokens that are missing in
-            tokenizer.json under the name used in the file.
+            Dict mapping the ids of renamed tokens to their names in tokenizer.json.
 
         Raises:
             ValueError: If tokens are missing or have different ids. See `compare_ids`.
@@ -274,7 +272,8 @@ class TokenizerFiles:
             fast: Dict mapping tokens in tokenizer.json to ids.
 
         Raises:
-            ValueError: If a token has two different ids.
+            ValueError: If a token has two different ids, or if a token that is not an added token
+                is missing in one of the files.
         """
         # Added tokens may be missing in one of the files.
         added = {"", *self.added_tokens()}
@@ -404,8 +403,8 @@ def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> 
     Args:
         vocabulary: Parsed file content to check.
         name: String. Name to use in error messages.
-        most: Integer. Upper bound for ids (exclusive). By default, only some gaps between ids are
-            allowed.
+        most: Optional integer. Upper bound for ids (exclusive). By default, ids must be less than
+            twice the number of tokens plus 1,000.
     """
     ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
     if not ids or not all(type(i) is int and i >= 0 for i in ids):
@@ -436,7 +435,7 @@ def check_count(count: int, name: str) -> None:
 
 
 def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raise an error if a merge does not combine two tokens of the vocabulary to a third token.
+    """Raise an error if a merge does not combine two tokens of the vocabulary into a third token.
 
     Args:
         merges: List of "a b" pairs.
@@ -466,7 +465,7 @@ def append_tokens(tokens: list[str], added: Mapping[str, int]) -> list[str]:
 
 
 def sort_tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
-    """Return a list of tokens, indexed by id."""
+    """Return a list of tokens, indexed by id. Unused ids have names such as "[unused id 7]"."""
     tokens = [f"[unused id {i}]" for i in range(max(vocabulary.values()) + 1)]
     for token, token_id in vocabulary.items():
         tokens[token_id] = token
@@ -497,7 +496,7 @@ def map_alphabet_to_bytes() -> dict[str, int]:
 
 
 def get_token_bytes(token: str) -> bytes:
-    """Return the bytes for a token. Special tokens are encoded as UTF-8."""
+    """Return the bytes that a byte-level token represents. Other tokens are encoded as UTF-8."""
     byte_of = map_alphabet_to_bytes()
     if all(c in byte_of for c in token):
         return bytes(byte_of[c] for c in token)
@@ -520,7 +519,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
     """Look up the merges in tokenizer.json. Each merge can be a string or a pair.
 
     Raises:
-        ValueError: If `get_model.merges` is not a list of token pairs.
+        ValueError: If `model.merges` is not a list of token pairs.
 
     Example:
         >>> model = {"merges": [["a", "b"], "ab c"]}

@@ -8,7 +8,7 @@ from encoder_zoo.encoders.tokenizers.files import reading
 
 
 def find_charsmap(files: reading.TokenizerFiles) -> str | None:
-    """Return the precompiled normalizer in tokenizer.json, or None if it does not exist."""
+    """Return the precompiled charsmap in tokenizer.json, or None if there is no charsmap."""
     for step in files.get_steps("normalizer"):
         if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
             charsmap = step["precompiled_charsmap"]
@@ -23,7 +23,11 @@ def read_unigram_model(
 ) -> tuple[list[str], list[float | None]]:
     """Return the tokens, sorted by id, and the scores of a Unigram model.
 
-    Special tokens without a score may have been added after the tokens in the model.
+    Args:
+        files: `TokenizerFiles` with a Unigram model in tokenizer.json.
+        alternative: String. The name of a file that could be used instead, for the error message.
+        roles: Collection of special tokens. Special tokens that are missing in the model are
+            appended to the tokens, without a score.
 
     Raises:
         ValueError: If `model.vocab` contains an invalid entry or a duplicate token.
@@ -122,7 +126,7 @@ def merge_scores(
     Args:
         tokens: List of tokens, sorted by id.
         merges: List of "a b" pairs. Tokens without a merge will have the lowest score.
-        textless: Collection of tokens that cannot occur in texts. The score will be None.
+        textless: Collection of tokens that cannot occur in texts. Their score is None.
 
     Example:
         >>> merge_scores(["<s>", "ab", "a", "b"], ["a b"], ["<s>"])

@@ -34,11 +34,11 @@ class SentencePieceModel(NamedTuple):
 
     Attributes:
         pieces: List of `Piece`, sorted by id.
-        model_type: Integer. UNIGRAM or BPE. The values 3 and 4 are used for words and characters.
+        model_type: Integer. UNIGRAM or BPE. The format also defines 3 (words) and 4 (characters).
         byte_fallback: Boolean. Whether to convert characters without a piece to bytes.
         treat_whitespace_as_suffix: Boolean. Whether to add "▁" at the end of words.
-        normalizer: String. Name to describe the normalizer.
-        precompiled_charsmap: Bytes. Normalizer rules, stored as a trie. b"" to disable.
+        normalizer: String. The name of the normalizer.
+        precompiled_charsmap: Bytes. Normalizer rules, stored as a trie, or b"" if there are none.
         add_dummy_prefix: Boolean. Whether to insert a space before each text.
         remove_extra_whitespaces: Boolean. Whether to merge consecutive spaces.
         escape_whitespaces: Boolean. Whether to replace spaces by "▁".
@@ -77,8 +77,9 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
         name: String. The file name to use in error messages.
 
     Raises:
-        ValueError: If the content is truncated or is not a SentencePiece model, or if a piece is
-            empty, duplicated, or has an invalid score or type.
+        ValueError: If the content is truncated or is not a SentencePiece model, if a piece is
+            empty, duplicated, or has an invalid score or type, or if there is not exactly one
+            unknown piece.
 
     Source: sentencepiece_model.proto in the SentencePiece project; Protocol Buffers, "Encoding".
 
@@ -216,7 +217,7 @@ def _parse_varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
 def write_model(model: SentencePieceModel) -> bytes:
     """Serialize a model to a file that can be opened with SentencePiece.
 
-    The ids for <s>, </s> and <pad> are set to the ids of pieces with these names.
+    The ids for <s>, </s> and <pad> are set to the ids of pieces with these names, or to -1.
 
     Example:
         >>> len(write_model(SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN)]))) < 100

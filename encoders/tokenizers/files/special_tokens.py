@@ -15,7 +15,7 @@ class Template(NamedTuple):
 
     Attributes:
         before: Tuple of tokens before the first text. If it is empty, the start token is the last
-            token, and has segment id 2.
+            token. It has segment id 2 if `uses_segments` is True, and 0 otherwise.
         between: Tuple of tokens between two texts.
         after: Tuple of tokens after the second text.
         alone: Tuple of tokens after a single text.
@@ -56,7 +56,7 @@ class Template(NamedTuple):
 
     @property
     def is_regular(self) -> bool:
-        """Return whether there is one start token, and equal tokens at all other places."""
+        """Return whether there is one start token, and the same end token at all other places."""
         starts, ends = self.roles.values()
         regular = (self.uses_segments, self.pair_separators, self.first_column)
         return len(starts) == len(ends) == 1 and self == make_template(*starts, *ends, *regular)
@@ -72,7 +72,7 @@ class Template(NamedTuple):
         )
 
     def map(self, convert: Callable[[str], int]) -> Template:
-        """Return a template with a number instead of each token."""
+        """Return a template in which each token is converted, for example to an id."""
         return self._replace(
             **{name: tuple(map(convert, getattr(self, name))) for name in self._fields[:4]}
         )
@@ -177,7 +177,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
 
 
 def collect_template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
-    """List (token, id) for the tokens that post-processors add around texts.
+    """Return a list of (token, id) for the tokens that post-processors add around texts.
 
     Example:
         >>> step = {"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}

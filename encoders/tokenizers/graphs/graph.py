@@ -63,7 +63,7 @@ class TokenizerGraph(tf.Module):
         self._splits_at_signs &= kind in ("BPE", "Unigram") and not self._is_byte_level
         independent = self._splits_at_signs or not steps.keeps_spaces
         self.words_are_independent = steps.words_are_independent and independent
-        self._without_space = None  # words that follow a space, but do not start with one
+        self._without_space = None  # pattern of words to which no space is added
         if steps.keeps_spaces and not steps.inserts_space:
             special = [re.escape(token["content"]) for token in steps.special_tokens]
             self._without_space = "".join(rf"(?:{token})\C*|" for token in special)

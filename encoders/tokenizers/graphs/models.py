@@ -62,8 +62,8 @@ def make_bpe(
 ) -> BPE:
     """Create a BPE model.
 
-    In models with a suffix for the last character in a word, this character has its own symbol.
-    This symbol follows after the symbols for all other characters.
+    If the model has a suffix for the last character in a word, each character has a second symbol
+    for this position. The second symbols are numbered after all other symbols.
 
     Args:
         model: Dict with a model from tokenizer.json.
@@ -83,7 +83,9 @@ def make_bpe(
 
 
 def decode_byte_tokens(vocabulary: Mapping[str, int]) -> dict[str, int]:
-    """Return byte-level tokens with the characters 0 to 255 for bytes, without other tokens.
+    """Convert byte-level tokens to strings with one character (0 to 255) for each byte.
+
+    All other tokens are removed.
 
     Example:
         >>> decode_byte_tokens({"Ġa": 1, "▁": 2})
@@ -105,7 +107,7 @@ def replace_unknown(
     begins: tf.Tensor,
     ends: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Replace unknown tokens with bytes. Each byte has the same span as the replaced token.
+    """Replace unknown tokens with byte tokens, which have the same span as the unknown token.
 
     Args:
         of_bytes: Integer tensor of shape (256,). The token id for each byte.
@@ -114,8 +116,8 @@ def replace_unknown(
         ids, begins, ends: Integer tensors of shape (T,). The token ids and symbol spans.
 
     Returns:
-        Tuple (ids, begins, ends, splits). `splits` has shape (T + 1,) and contains start indices to
-        locate each original token in the result.
+        Tuple (ids, begins, ends, splits). `splits` has shape (T + 1,) and contains the index of the
+        first new token for each original token, followed by the number of new tokens.
     """
     unknown = ids == unknown_id
     indices, token, _ = ragged.expand_spans(

@@ -86,7 +86,7 @@ def strip(step: Mapping) -> Normalizer:
 
 
 def normalize_bert(step: Mapping) -> Normalizer:
-    """Create a normalizer for BERT that returns code points, with spaces around Chinese."""
+    """Create a normalizer for BERT that returns code points, with spaces around Chinese letters."""
     lowercase, strips, splits_chinese, clean_text = read_bert_options([step])
     chinese = np.flatnonzero(mark_members("chinese") & splits_chinese).tolist()
     separate = CharacterMap({code: (ord(" "), code, ord(" ")) for code in chinese})

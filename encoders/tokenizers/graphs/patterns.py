@@ -76,7 +76,7 @@ def mark_runs(values: tf.Tensor) -> tf.Tensor:
 
 
 def join_words(chars: Characters, begins: tf.Tensor) -> tf.Tensor:
-    """Join characters to words, and return strings (W,).
+    """Join the characters of each word, and return strings (W,).
 
     Args:
         chars: `Characters` in all words.

@@ -1,4 +1,4 @@
-"""Words that begin with "▁", as in SentencePiece, and lookup tables for these words."""
+"""Split texts into words that begin with "▁", as in SentencePiece."""
 
 from __future__ import annotations
 

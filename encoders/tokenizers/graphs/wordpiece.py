@@ -88,7 +88,7 @@ class WordPiece(tf.Module):
 
 
 def mark_reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
-    """Return a mask (P,) for positions that can be reached by a sequence of tokens.
+    """Return a mask (P,) for positions that a sequence of tokens reaches from a start position.
 
     Args:
         begins: int32 tensor of shape (W,). The start positions.
@@ -120,8 +120,8 @@ def mark_reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor
 class BertWordPiece(tf.Module):
     """Splits texts into tokens with the normalizer, pre-tokenizer and model of BERT.
 
-    `normalizer` looks up the kind and the number of each character at once. With separate steps,
-    texts in many languages take 1.4 to 1.9 times as long.
+    `normalizer` looks up the kind and the number of each character in a single step. With separate
+    steps, texts in many languages take 1.4 to 1.9 times as long.
 
     Args:
         steps: `Steps` to execute.
@@ -161,7 +161,7 @@ def has_bert_steps(steps: Steps) -> bool:
 
 
 def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
-    """Return the options of the BERT normalizer: case, accents, Chinese and control characters."""
+    """Return `lowercase`, `strip_accents`, `handle_chinese_chars` and `clean_text` as booleans."""
     if not normalizer:
         return False, False, False, False
     [step] = normalizer

@@ -28,8 +28,9 @@ class SplitTexts(NamedTuple):
     Attributes:
         parts: `Characters` between the added tokens, with P rows.
         ids: int32 tensor of shape (K,). The ids for the added tokens.
-        starts, ends: int32 tensors of shape (K,). The spans in original characters.
-        rows: int32 tensor of shape (K,). The row index for each token.
+        starts, ends: int32 tensors of shape (K,). The span of each added token, as character
+            indices in the concatenation of all original texts.
+        rows: int32 tensor of shape (K,). The row index for each added token.
         num_rows: Integer scalar R. The number of texts.
     """
 
@@ -47,12 +48,13 @@ class AddedTokenFinder(tf.Module):
     Args:
         tokens: List of entries in tokenizer.json. See `complete_added_tokens` in
             `files.special_tokens`.
-        contents: List with code points for each token, which must be normalized to search in
-            normalized texts. If several tokens have equal contents, the first token is used.
+        contents: List with the code points of each token. To search in normalized texts, the
+            contents must be normalized, too. If several tokens have equal contents, the first token
+            is used.
         trim_offsets: Boolean. Whether to exclude leading and trailing white space from spans.
             Defaults to False.
-        keep_first_space: Boolean. Whether to keep a single space at the beginning of a text in the
-            span. Defaults to False.
+        keep_first_space: Boolean. Whether spans include a single space at the beginning of a text,
+            even if `trim_offsets` is True. Defaults to False.
 
     Source: `AddedVocabulary` in the `tokenizers` library, which uses leftmost-longest Aho-Corasick
         search.
@@ -118,7 +120,11 @@ class AddedTokenFinder(tf.Module):
         )
 
     def _find_longest_matches(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the longest match per position as starts, ends and token indices, shape (M,)."""
+        """Find the longest match at each position.
+
+        Returns:
+            Starts, ends and token indices of all matches, as int32 tensors of shape (M,).
+        """
         numbers = self._numbers(chars.codes)
         origins = tf.cast(tf.where(tf.gather(self._may_begin, numbers))[:, 0], tf.int32)
         limits = tf.gather(chars.row_splits, find_rows(chars, origins) + 1)
@@ -139,7 +145,10 @@ class AddedTokenFinder(tf.Module):
     def _is_word_character(
         self, chars: Characters, positions: tf.Tensor, borders: tf.Tensor
     ) -> tf.Tensor:
-        """Return a mask with shape (K,) for positions with a word character from the same text."""
+        """Return a mask (K,) that is True for positions with a word character.
+
+        The mask is False if a text starts or ends at the border between the position and the token.
+        """
         size = tf.size(chars.codes)
         apart = tf.gather(make_index_mask(chars.row_splits, size + 1), borders)
         codes = tf.gather(tf.concat([chars.codes, [0]], 0), tf.where(apart, size, positions))
@@ -153,7 +162,7 @@ class AddedTokenFinder(tf.Module):
         tokens: tf.Tensor,
         rows: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Extend spans with shape (K,) to include white space for tokens with lstrip or rstrip."""
+        """Include white space before tokens with lstrip, and after tokens with rstrip."""
         if "rstrip" in self._options:
             most = tf.minimum(
                 self._find_next_solid(chars, ends), tf.gather(chars.row_splits, rows + 1)
@@ -189,14 +198,14 @@ class AddedTokenFinder(tf.Module):
         return begin, tf.where(outer > inner, tf.gather(chars.ends, outer - 1), begin)
 
     def _find_next_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
-        """Return the next non-space position for each position (K,), or the end of all texts."""
+        """Return the first non-space position from each position (K,) on, or N."""
         solid = self._find_solid(chars)
         return tf.gather(
             tf.concat([solid, [tf.size(chars.codes)]], 0), tf.searchsorted(solid, positions)
         )
 
     def _find_last_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
-        """Return the position after the last non-space before each position (K,), or 0."""
+        """Return the end of the last non-space character before each position (K,), or 0."""
         solid = self._find_solid(chars)
         return tf.gather(tf.concat([[-1], solid], 0), tf.searchsorted(solid, positions)) + 1
 
@@ -251,7 +260,7 @@ def make_added_tokenizer(
 
 
 def merge_tokens(tokens: Tokens, split: SplitTexts) -> Tokens:
-    """Merge tokens for the parts (P rows) with the added tokens between them (R rows)."""
+    """Insert the added tokens between the tokens of the parts (P rows), and return R rows."""
     found = tf.range(tf.size(split.ids))
     positions = tf.gather(tokens.row_splits, split.rows + found + 1) + found
     is_found = tf.cast(
@@ -284,7 +293,7 @@ def select_leftmost_spans(starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         [0, 2, 3]
     """
     num = tf.size(starts)
-    following = tf.concat([tf.searchsorted(starts, ends), [num]], 0)  # (M + 1,); M ends
+    following = tf.concat([tf.searchsorted(starts, ends), [num]], 0)  # (M + 1,); index M stops
     reached = make_index_mask(tf.zeros([1], tf.int32), num + 1)
 
     def double(jump, reached):  # doubles the number of steps

@@ -60,11 +60,11 @@ class BPE(tf.Module):
         """Tokenize words (W,) in the symbols (S,), and write the tokens to entries (S, 2).
 
         To merge a word with N symbols, up to N steps over all symbols are needed. To avoid
-        quadratic time, long words are encoded in windows that overlap by half. This works because
-        tokens are the encoding of a word if and only if all pairs of neighbouring tokens are the
-        encoding of their text. If two windows share a token, the encoding can therefore switch from
-        the first to the second window. Words are encoded as a whole if there is an overlap without
-        a shared token.
+        quadratic time, long words are encoded in windows that overlap by half. This works because a
+        list of tokens is the encoding of a word if and only if each pair of adjacent tokens is the
+        encoding of the pair's text. If two windows share a token, the encoding can therefore switch
+        from the first to the second window. If two windows of a word share no token, the word is
+        encoded as a whole.
         """
         is_long = ends - starts > 2 * HALF_WINDOW
         any_long = tf.reduce_any(is_long)
@@ -178,7 +178,11 @@ def are_safe_in_parallel(ranks: Mapping[int, int], merged: Sequence[int]) -> np.
 
 
 def split_windows(starts: tf.Tensor, ends: tf.Tensor, offset: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return starts and ends for adjacent windows in words (W,), up to the end of each word."""
+    """Split words (W,) into adjacent windows, and return the starts and ends of the windows.
+
+    The first window starts `offset` symbols after the start of the word. Up to HALF_WINDOW symbols
+    at the end of a word are omitted, because they are part of the windows with the other offset.
+    """
     starts += offset
     num = tf.maximum(0, (ends - HALF_WINDOW - starts - 1) // (2 * HALF_WINDOW) + 1)
     within, word, _ = ragged.expand_spans(tf.zeros_like(num), num)
@@ -194,9 +198,10 @@ def join_windows(
     Window i covers the blocks i and i + 1 in a word. Each block has HALF_WINDOW symbols.
 
     Returns:
-        Positions (P,) for the symbols in words, entries (P, 2) for these symbols, and a boolean
-        tensor (W,) that is True for words with an overlap without a shared token. Entries for these
-        words are empty.
+        Tuple (positions, entries, failed). `positions` has shape (P,) and contains the indices of
+        all symbols in words. `entries` has shape (P, 2) and contains their entries. `failed` has
+        shape (W,) and is True for words with overlapping windows that share no token. The entries
+        of these words are 0.
     """
     positions, word, _ = ragged.expand_spans(starts, ends)  # (symbols of long words,)
     block = (positions - tf.gather(starts, word)) // HALF_WINDOW

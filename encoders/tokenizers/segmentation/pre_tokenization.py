@@ -30,7 +30,7 @@ def make_byte_level_kinds() -> np.ndarray:
 
 
 def find_byte_level_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
-    r"""Return the first character (W,) of each word, as found by the GPT-2 pattern.
+    r"""Find the words of texts, as defined by the GPT-2 pattern.
 
     The pattern 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ only
     depends on a few neighbouring characters. Consecutive characters with the same kind form a word.
@@ -39,6 +39,9 @@ def find_byte_level_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Ten
     Args:
         codes, kinds: int32 tensors of shape (N,). The code points and character kinds.
         row_starts: Boolean tensor of shape (N,). True for the first character in each text.
+
+    Returns:
+        int32 tensor of shape (W,). The index of the first character in each word.
 
     Source: Radford et al. (2019), with the encoder released for GPT-2.
 
@@ -72,7 +75,8 @@ def find_contractions(
         row_starts: Boolean tensor of shape (N,). True for the first character in each text.
 
     Returns:
-        Two masks (N,): apostrophes in contractions, and characters after contractions.
+        Two boolean tensors of shape (N,). The first is True for the apostrophes of contractions,
+        and the second is True for the first character after each contraction.
 
     Example:
         >>> codes = tf.constant([ord(c) for c in "I'll'x"])
@@ -100,17 +104,20 @@ def find_contractions(
 
 
 def find_llama_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
-    r"""Return the first character (W,) of each word, as found by the Llama 3 pattern `LLAMA_WORDS`.
+    r"""Find the words of texts, as defined by the Llama 3 pattern `LLAMA_WORDS`.
 
-    The pattern only depends on consecutive characters with the same kind. Letters include one
-    preceding character that is not a line break, unless this character belongs to a longer run of
-    other characters or follows a space. Other characters include a preceding space and all line
-    breaks that follow.
+    Consecutive characters with the same kind form a word, with at most three digits. A word of
+    letters includes one preceding character: white space except for line breaks, or a single
+    character of the kind OTHER that does not follow a space. A word of the kind OTHER includes a
+    preceding space and all line breaks that follow.
 
     Args:
         codes, kinds: int32 tensors of shape (N,). The code points and character kinds, see
             `make_byte_level_kinds`.
         row_starts: Boolean tensor of shape (N,). True for the first character in each text.
+
+    Returns:
+        int32 tensor of shape (W,). The index of the first character in each word.
 
     Source: Dubey et al. 2024, The Llama 3 Herd of Models, released tokenizer.
 
@@ -150,7 +157,7 @@ def _is_line_break(codes):
 
 
 def _compute_run_positions(first):
-    """Return the distance between each character and the start of the run, with shape (N,)."""
+    """Return the position of each character in its run, with shape (N,)."""
     starts = tf.cast(tf.where(first)[:, 0], tf.int32)
     positions = tf.range(tf.size(first))
     return positions - tf.gather(starts, tf.cumsum(tf.cast(first, tf.int32)) - 1)
@@ -159,9 +166,10 @@ def _compute_run_positions(first):
 def _find_space_starts(codes, kinds, first, last_kind, is_end):
     """Return a mask (N,) for words that start in a run of white space.
 
-    Line breaks at the start of a run belong to other characters before them. The remaining white
-    space is split into a word that ends with the last line break, a word with all but the last
-    character, and the last character, which starts the next word.
+    Line breaks at the start of a run belong to a word of the kind OTHER before the run. The
+    remaining white space is split into a word that ends with the last line break, a word with all
+    following characters except for the last character, and the last character, which starts a new
+    word.
     """
     is_space, breaks = kinds == SPACE, _is_line_break(codes)
     size = tf.size(codes)

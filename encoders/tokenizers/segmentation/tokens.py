@@ -21,10 +21,10 @@ class Tokens(NamedTuple):
 
     Attributes:
         ids: int32 tensor of shape (T,). The token ids.
-        starts, ends: int32 tensors of shape (T,). The spans in original characters, counted over
-            the whole batch.
-        row_splits: int32 tensor of shape (B + 1,). The start position for each text in the
-            tokens.
+        starts, ends: int32 tensors of shape (T,). The span of each token, as character indices in
+            the concatenation of all original texts.
+        row_splits: int32 tensor of shape (B + 1,). The index of the first token in each text,
+            followed by T.
     """
 
     ids: tf.Tensor
@@ -38,9 +38,10 @@ class WordTokens(NamedTuple):
 
     Attributes:
         ids: int32 tensor of shape (T,). The token ids.
-        starts: int32 tensor of shape (T,). The offset in the word for the first symbol in each
-            token.
-        splits: int32 tensor of shape (W + 1,). The start position for each word in the tokens.
+        starts: int32 tensor of shape (T,). The position in the word where each token starts, in
+            symbols.
+        splits: int32 tensor of shape (W + 1,). The index of the first token in each word,
+            followed by T.
     """
 
     ids: tf.Tensor
@@ -60,7 +61,10 @@ class WordTokens(NamedTuple):
         return self._keep(self.ids, ~(is_same & shift_right(is_same, 1, False)) | first)
 
     def replace_words(self, ids: tf.Tensor) -> WordTokens:
-        """Replace all tokens in a word by a single token if the word has an id (W,) other than -1.
+        """Replace all tokens in a word by a single token.
+
+        Args:
+            ids: int32 tensor of shape (W,). The new id for each word, or -1 to keep its tokens.
 
         Example:
             >>> tokens = [tf.constant(part) for part in ([4, 5, 6], [0, 1, 0], [0, 2, 3])]
@@ -72,7 +76,7 @@ class WordTokens(NamedTuple):
         return self._keep(tf.where(whole < 0, self.ids, whole), (whole < 0) | (self.starts == 0))
 
     def _keep(self, ids: tf.Tensor, kept: tf.Tensor) -> WordTokens:
-        """Select tokens with a boolean tensor (T,)."""
+        """Set new ids, and select tokens with a boolean tensor (T,)."""
         splits = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int32))], 0)
         ids, starts = tf.boolean_mask(ids, kept), tf.boolean_mask(self.starts, kept)
         return WordTokens(ids, starts, tf.gather(splits, self.splits))
@@ -81,13 +85,16 @@ class WordTokens(NamedTuple):
 def are_single_tokens(
     encode: Callable[..., WordTokens], words: PackedWords, ids: np.ndarray
 ) -> np.ndarray:
-    """Return whether the model splits each word into a single token, shape (W,).
+    """Check for each word whether the model returns only the expected token.
 
     Args:
-        encode: Callable to encode words. It is called in eager mode, since tracing would take
-            longer.
+        encode: Callable. Takes symbols, starts and ends, and returns `WordTokens`. It is called in
+            eager mode, since tracing would take longer.
         words: `PackedWords` without empty words.
         ids: Integer array of shape (W,). The expected id for each word.
+
+    Returns:
+        Boolean array of shape (W,).
     """
     starts = words.starts.astype(np.int32)
     ends = starts + words.lengths.astype(np.int32)

@@ -19,8 +19,8 @@ class Trie(tf.Module):
     """Maps symbol sequences to values. A single hash table maps (node, symbol) to the next node.
 
     Args:
-        roots: Integer array of shape (W,). The root node for each sequence, starting with 1. With
-            several roots, a trie can be used to store several sets of sequences.
+        roots: Integer array of shape (W,). The root node for each sequence. Root nodes are numbered
+            from 1. With several roots, a trie can store several sets of sequences.
         words: `PackedWords` with symbol sequences. Symbols must be between 1 and 2**16 - 1.
         values: Integer array of shape (W,). Non-negative values. For duplicate sequences, the
             last value is used.
@@ -55,7 +55,7 @@ class Trie(tf.Module):
         self._values = tf.constant(of_nodes)
 
     def step(self, nodes: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
-        """Return the nodes after `nodes` (int64) for `symbols`, or NOWHERE for missing edges."""
+        """Follow the edge for a symbol from each node. Return NOWHERE for missing edges."""
         shifted = tf.bitwise.left_shift(nodes, SYMBOL_BITS)
         return self._edges.lookup(shifted + tf.cast(symbols, tf.int64))
 
@@ -71,7 +71,7 @@ class Trie(tf.Module):
         Args:
             roots: int64 tensor of shape (K,). The root node for each position.
             symbol_at: Callable. Takes position indices (A,) and an offset, and returns the symbols
-                (A,) at this offset. Return 0 to stop a search.
+                (A,) at this offset. It can return 0 to stop a search.
 
         Returns:
             Values and lengths, as int32 tensors of shape (K,). Both are 0 if there is no match.
@@ -160,11 +160,11 @@ class Unigram(tf.Module):
         return WordTokens(tf.gather(ids, found), within, tf.searchsorted(found, splits))
 
     def _find_tokens_by_end(self, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the tokens that end before each position, and the longest token length after it.
+        """Find the tokens that end at each position, and the longest token that starts there.
 
         Returns:
-            arrivals: int32 tensor of shape (P, K). The token ids for tokens with K, ..., 1
-                symbols.
+            arrivals: int32 tensor of shape (P, K). The ids of the tokens with K, ..., 1 symbols
+                that end before each position. Missing tokens have the id `len(scores)`.
             reach: int32 tensor of shape (P,). The number of symbols in the longest token that
                 starts at each position.
         """
@@ -202,7 +202,7 @@ class Unigram(tf.Module):
     def _find_best_lengths(
         self, arrivals: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
-        """Return lengths (P,) for the last token in the best path to each position."""
+        """Return the length (P,) of the last token in the best path to each position."""
         num_lengths = tf.shape(arrivals)[1]
         order = tf.argsort(starts - ends, stable=True)  # longest first
         starts, lengths = tf.gather(starts, order), tf.gather(ends - starts, order)
@@ -239,7 +239,7 @@ class Unigram(tf.Module):
     def _follow_back(
         self, arrivals: tf.Tensor, lengths: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
-        """Return token ids (P,) at the start of each token in the best paths, -1 elsewhere."""
+        """Return the token id (P,) at the start of each token in the best paths, -1 elsewhere."""
         num_lengths = tf.shape(arrivals)[1]
 
         def step(i, current, first, positions, tokens):
@@ -272,12 +272,15 @@ class Unigram(tf.Module):
 def split_long_words(
     begins: tf.Tensor, ends: tf.Tensor, reach: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Split long words at positions that are not inside a token, and return starts and ends (G,).
+    """Split long words at positions that are not inside a token.
 
     Args:
         begins, ends: int32 tensors of shape (W,). The start and end for each word.
         reach: int32 tensor of shape (P,). The number of symbols in the longest token that starts
             at each position.
+
+    Returns:
+        Two int32 tensors of shape (G,) with the start and the end of each part.
 
     Example:
         >>> short = split_long_words(tf.constant([0]), tf.constant([3]), tf.constant([2, 1, 1, 0]))

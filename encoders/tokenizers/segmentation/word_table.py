@@ -21,8 +21,8 @@ MAX_SYMBOLS = SYMBOLS_PER_KEY * KEYS  # maximum number of symbols per word
 class WordTable(tf.Module):
     """Maps words with up to twelve symbols to ids.
 
-    Four 16-bit symbols are combined to an int64 key, and three keys are used per word. Longer
-    words, and words that are not in the table, are passed to a slower function.
+    Four 16-bit symbols are combined into an int64 key, and three keys are used per word. All other
+    words are passed to a slower function by `look_up_tokens`.
 
     Args:
         words: `PackedWords`. Symbols must be between 1 and `MAX_SYMBOL`.
@@ -74,7 +74,9 @@ class WordTable(tf.Module):
                 duplicates, and returns `WordTokens`.
 
         Returns:
-            Ids, starts and ends with shape (T,) for all tokens, and splits with shape (W + 1,).
+            Tuple (ids, starts, ends, splits). The first three tensors have shape (T,). Starts and
+            ends are positions in the symbols. `splits` has shape (W + 1,) and contains the index of
+            the first token in each word, followed by T.
         """
         keys = compute_word_keys(symbols, starts, ends)
         ids = self.look_up(keys)
@@ -108,9 +110,15 @@ def compare_keys(keys: list[tf.Tensor], others: list[tf.Tensor]) -> tf.Tensor:
 
 
 def compute_word_keys(symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> list[tf.Tensor]:
-    """Compute `KEYS` keys for each word, given as start and end indices (W,) in `symbols` (S,).
+    """Compute `KEYS` keys for each word.
 
-    Keys are 0 for words with more than `MAX_SYMBOLS` symbols.
+    Args:
+        symbols: Integer tensor of shape (S,).
+        starts, ends: int32 tensors of shape (W,). The start and end for each word in the symbols.
+
+    Returns:
+        List of `KEYS` int64 tensors of shape (W,). All keys are 0 for words with more than
+        `MAX_SYMBOLS` symbols.
     """
     step = SYMBOLS_PER_KEY
     narrow = tf.pad(tf.cast(symbols, tf.uint16), [[0, MAX_SYMBOLS + step]])
@@ -129,8 +137,8 @@ def remove_duplicates(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Remove duplicate words by comparing keys (W,). Words that are too long are never removed.
 
     Returns:
-        Indices of distinct words with shape (D,), and an index (W,) to map each word to a distinct
-        word.
+        Two int32 tensors. The first has shape (D,) and contains the indices of distinct words. The
+        second has shape (W,) and contains a position in the first tensor for each word.
 
     Example:
         >>> keys = [tf.constant(key, tf.int64) for key in ([7, 8, 7, 0, 0], [0] * 5, [0] * 5)]
@@ -151,15 +159,15 @@ TextSplitter = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class WordLookup(tf.Module):
-    """Maps texts to ids with a lookup table for words with a single token.
+    """Tokenizes texts with a lookup table of words that are a single token.
 
-    Parts that are found in the table are neither normalized nor split by the model. All other parts
-    are passed to a slower function.
+    Parts of a text that are found in the table are neither normalized nor split by the model. All
+    other parts are passed to a slower function.
 
     Args:
         words: Dict mapping words to ids.
-        split: Function to split texts (B,) into parts (P,) that can be tokenized separately, with
-            row splits (B + 1,). See `split_for_bert` and `split_at_white_space`.
+        split: Callable. Takes texts (B,), and returns parts (P,) that can be tokenized separately,
+            and row splits (B + 1,). See `split_for_bert` and `split_at_white_space`.
 
     Example:
         >>> words = WordLookup({"cats": 7, "!": 8}, split_for_bert(lowercase=True))
@@ -268,8 +276,8 @@ def split_at_spaces(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def make_joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
     """Create a regular expression that finds texts whose normalization depends on white space.
 
-    White space can be part of a grapheme with neighbouring characters, or it can be replaced by
-    other characters. See `PrecompiledNormalizer`.
+    White space can be part of a grapheme with adjacent characters, or it can be replaced by other
+    characters. See `PrecompiledNormalizer`.
     """
     follows, leads = mark_members("extends"), mark_members("prepends")
     behind, ahead = follows.copy(), leads.copy()

@@ -61,7 +61,8 @@ def decode_multibyte(
         sizes: int32 tensor of shape (M,). The number of bytes per character.
 
     Returns:
-        Code points with shape (M,), and whether all characters are well-formed.
+        Code points with shape (M,), and a boolean scalar that is True if all characters are
+        well-formed.
 
     Source: The Unicode Standard, section 3.9, table 3-7.
 
@@ -135,8 +136,8 @@ class Characters(NamedTuple):
 
     Attributes:
         codes: int32 tensor of shape (N,). The code points.
-        starts, ends: int32 tensors of shape (N,). The spans in original characters, counted over
-            the whole batch.
+        starts, ends: int32 tensors of shape (N,). The span of each character, as character indices
+            in the concatenation of all original texts.
         row_splits: int32 tensor of shape (B + 1,). The start position for each text in `codes`.
         original_splits: int32 tensor of shape (B + 1,). The start position for each text in the
             original characters.
@@ -224,7 +225,7 @@ class CodePointTable(tf.Module):
 
 @functools.lru_cache(maxsize=1)
 def load_unicode_data() -> dict:
-    """Load the Unicode tables, with closed code point ranges and code point mappings."""
+    """Load Unicode tables: ranges (first and last code point) and mappings of code points."""
     return json.loads(DATA_FILE.read_text(encoding="utf-8"))
 
 

@@ -71,7 +71,7 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
 
 
 def _iterate_entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
-    """Return (key, value) for keys with up to `MAX_GRAPHEME_BYTES` bytes."""
+    """Return a list of (key, value) for all keys with up to `MAX_GRAPHEME_BYTES` bytes."""
     units = np.append(units, np.zeros(256, units.dtype))  # add units without a label
     found: list[tuple[bytes, int]] = []
     waiting = [(b"", _get_offset(int(units[0])))]
@@ -93,7 +93,7 @@ def _iterate_entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
             if len(key) + 1 < MAX_GRAPHEME_BYTES:
                 waiting.append((key + bytes([label]), child))
     raise ValueError(
-        f"{name}: the trie with {len(units)} units contains too many keys. Expected rules for text."
+        f"{name}: the trie with {len(units)} units contains too many keys. Download the file again."
     )
 
 

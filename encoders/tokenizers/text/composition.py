@@ -169,7 +169,8 @@ class CompositionTables(NamedTuple):
             decomposing.
         packed_results: Array with shape (code points,). Combining order and code point, or an
             expansion index.
-        expansions: List with combining order and code point for the parts of each character.
+        expansions: List of lists. The parts of each character that is decomposed, as packed
+            combining order and code point.
         may_follow: Array with shape (code points,). 1 if a character can be composed with an
             earlier character.
         pairs: Ascending int64 array. Pairs of code points that can be composed.

@@ -64,7 +64,9 @@ def fold_text(text: str, lowercase: bool, keep_accents: bool) -> str:
 
 
 def normalize_quotation_marks(chars: Characters) -> Characters:
-    """Replace two backticks or apostrophes by a quotation mark with the span of the second one.
+    """Replace two adjacent backticks or apostrophes by a quotation mark.
+
+    The quotation mark has the span of the second character.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
@@ -94,7 +96,7 @@ FIRST_ALONE, FIRST_SPACE, FIRST_DROPPED, FIRST_MARK, FIRST_COMPLEX = (
 
 
 class Expansions(tf.Module):
-    """A numbered list of code point sequences.
+    """Replaces packed characters by sequences.
 
     Args:
         sequences: List of sequences of code points, or of packed characters.
@@ -108,7 +110,7 @@ class Expansions(tf.Module):
         self._splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
 
     def expand_codes(self, packed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Replace packed characters (N,) from `FIRST_COMPLEX` on by sequences.
+        """Replace packed characters (N,) that are not less than `FIRST_COMPLEX` by sequences.
 
         Returns:
             Tuple (codes, owners, splits). `owners` contains the index of the replaced character for
@@ -127,7 +129,7 @@ class Expansions(tf.Module):
         return codes, owners, splits
 
     def expand(self, chars: Characters) -> Characters:
-        """Replace packed characters from `FIRST_COMPLEX` on by sequences with the same span."""
+        """Replace packed characters as in `expand_codes`. The new characters keep the span."""
         codes, owners, splits = self.expand_codes(chars.codes)
         return Characters(
             codes,

@@ -13,7 +13,7 @@ from encoder_zoo.encoders.tokenizers.text.characters import NUM_CODE_POINTS
 
 
 class HashTable(tf.lookup.StaticHashTable):
-    """Maps keys to values like `tf.lookup.StaticHashTable`, but will be freed when no longer used.
+    """Works like `tf.lookup.StaticHashTable`, but is freed when it is no longer used.
 
     TensorFlow keeps named tables until the process ends, which takes 5 MB for a `BertTokenizer`
     with 30,000 tokens. Tables created here in eager mode are anonymous. In graphs, such as for a

@@ -65,9 +65,9 @@ class CharacterMap(tf.Module):
 class PrecompiledNormalizer(tf.Module):
     """Applies a SentencePiece charsmap, with the same results and spans as `tokenizers`.
 
-    SentencePiece replaces the longest key at each position. In contrast, `tokenizers` first looks
-    up graphemes with up to five bytes, and replaces the whole grapheme if a key matches (the
-    shortest key is used). It then looks up single characters.
+    SentencePiece replaces the longest key at each position. In contrast, `tokenizers` looks up
+    graphemes with up to five bytes. If a grapheme starts with a key, the whole grapheme is replaced
+    according to the shortest key. In all other cases, single characters are looked up.
 
     Args:
         rules: Dict mapping texts to replacements. See `read_charsmap`.
@@ -151,7 +151,7 @@ class PrecompiledNormalizer(tf.Module):
         )
 
     def _mark_joins(self, codes: tf.Tensor, packed: tf.Tensor, part_starts: tf.Tensor) -> tf.Tensor:
-        """Return a mask with shape (N,) for characters that belong to the previous grapheme.
+        """Return a mask (N,) for characters in the same grapheme as the previous character.
 
         Rules for graphemes with more than five bytes (e.g. Hangul) are not needed.
 
@@ -173,12 +173,13 @@ class PrecompiledNormalizer(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Find the units to normalize: graphemes that are replaced as a whole, or characters.
 
-        Return a mask (N,) of the first character in each unit, and for each character the rule for
-        a unit of two characters, or -1.
-
         Args:
             codes, packed: int32 tensors of shape (N,).
             heads: Boolean tensor of shape (N,). True for the first character in each grapheme.
+
+        Returns:
+            Two tensors of shape (N,). The first is True for the first character in each unit. The
+            second contains the index of the rule for two characters that replaces a unit, or -1.
         """
         positions = tf.cast(tf.where(heads)[:, 0], tf.int32)
         sizes = 1 + tf.cast(codes >= 0x80, tf.int32) + tf.cast(codes >= 0x800, tf.int32)

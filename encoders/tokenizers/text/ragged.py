@@ -39,7 +39,7 @@ def expand_spans(starts: xp.Tensor, ends: xp.Tensor) -> tuple[xp.Tensor, xp.Tens
 
     Returns:
         indices: int32 tensor of shape (P,). The indices in all spans.
-        span: int32 tensor of shape (P,). Span number for each index.
+        span: int32 tensor of shape (P,). The number of the span that each index belongs to.
         splits: int32 tensor of shape (W + 1,). The start position for each span in `indices`.
 
     Example:
@@ -53,9 +53,11 @@ def expand_spans(starts: xp.Tensor, ends: xp.Tensor) -> tuple[xp.Tensor, xp.Tens
 
 
 def is_in_span(starts: xp.Tensor, ends: xp.Tensor, which: xp.Tensor) -> xp.Tensor:
-    """Return a mask (N,) of the indices inside of spans.
+    """Return a mask (N,) that is True for all indices inside a span.
 
-    Only the spans from `starts` to `ends` (exclusive) that `which` selects are used.
+    Args:
+        starts, ends: int32 tensors of shape (N,). The start and end (exclusive) of each span.
+        which: Boolean tensor of shape (N,). Whether to use each span.
     """
     change = xp.where(which, 1, 0)
     num = xp.size(starts)
@@ -74,13 +76,14 @@ def replace_by_spans(
     Args:
         num: Integer scalar N.
         replaced: int32 tensor of shape (M,). The indices to replace.
-        spans: int32 tensor of shape (M,). Span number to use for each replaced value.
+        spans: int32 tensor of shape (M,). The number of the span that replaces each value.
         splits: int32 tensor of shape (S + 1,). The start position for each span in the other
             values.
 
     Returns:
-        Indices with shape (P,) into all values, the replaced value for each index with shape (P,),
-        and splits with shape (N + 1,). See `expand_spans`.
+        Tuple of three int32 tensors, as in `expand_spans`. The first has shape (P,) and contains
+        indices of values. The second has shape (P,) and contains, for each index, the original
+        index of the N values. The third has shape (N + 1,) and contains the splits.
 
     Example:
         >>> import tensorflow as tf
@@ -130,8 +133,8 @@ def map_chunks(
 ) -> tuple[xp.RaggedTensor, ...]:
     """Apply a function to chunks of rows, and concatenate the results.
 
-    Chunks are processed in parallel, so memory is only needed for a few chunks. Symbolic tensors
-    are not split.
+    Several chunks are processed in parallel. Intermediate values only need memory for these chunks.
+    Symbolic tensors are not split.
 
     Args:
         function: Callable. Takes rows (B, ...) and returns ragged tensors with the same number of
@@ -139,7 +142,7 @@ def map_chunks(
         rows: String tensor of shape (B,), or ragged tensor of shape (B, None).
 
     Returns:
-        Results for all rows.
+        Tuple of ragged tensors with the results for all rows.
 
     Example:
         >>> letters, = map_chunks(lambda rows: (xp.strings.unicode_split(rows, "UTF-8"),),
@@ -161,7 +164,7 @@ def map_chunks(
 
 
 def find_chunk_bounds(rows: xp.Tensor | xp.RaggedTensor) -> list[int]:
-    """Return start rows for chunks with about `CHUNK_BYTES`, followed by the total number of rows.
+    """Return the first row of each chunk of about `CHUNK_BYTES`, followed by the number of rows.
 
     Example:
         >>> find_chunk_bounds(xp.constant(["a" * 2**18, "b", "c"]))

@@ -32,7 +32,7 @@ def make_text_tensor(texts: Any, name: str = "texts") -> xp.Tensor:
         for `[]` is (0,).
 
     Raises:
-        ValueError: If a text is not a valid UTF-8 string.
+        ValueError: If a text is not a string, or if bytes are not valid UTF-8.
 
     Example:
         >>> make_text_tensor(["naïve", "b"]).shape
@@ -148,7 +148,7 @@ def truncate_texts(texts: xp.Tensor, num: int) -> xp.Tensor:
 def join_spelling(
     rows: xp.RaggedTensor, spelling: xp.Tensor, skipped: Sequence[int] = ()
 ) -> xp.Tensor:
-    """Join the tokens of each row to a text, and return a string tensor of shape (B,).
+    """Join the tokens of each row into a text, and return a string tensor of shape (B,).
 
     Args:
         rows: Ragged int32 tensor of shape (B, None). The token ids.
