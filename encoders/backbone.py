@@ -166,7 +166,7 @@ class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
     family: Family
     defaults: ClassVar[Mapping[str, object]] = {}  # override `__init__` defaults
     pools_logits = False  # whether classifiers compute the mean of all token logits
-    # Whether a method `predictions` predicts tokens from the previous tokens.
+    # Whether a method `compute_query_stream` predicts tokens in a given order, as in XLNet.
     predicts_in_order = False
     decoder_blocks = ()  # the decoder blocks, if the family has a decoder
     pooler_is_new = False
@@ -203,13 +203,13 @@ class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
     def attention_mask(
         self, inputs: Mapping, max_distance: int | None = None
     ) -> AttentionMask | keras.KerasTensor | None:
-        """Create the attention mask. For short texts, the mask is a matrix.
+        """Create the attention mask. It is a matrix if the backbone only supports short texts.
 
-        Tracing is faster for a matrix. If there is no padding, the mask is None, because kernels
-        are faster without a mask.
+        Tracing is faster for a matrix. If no token can be masked, None is returned instead of a
+        matrix, because kernels are faster without a mask.
 
         Args:
-            inputs: Dictionary of tensors. See `block_contexts`.
+            inputs: Dictionary of tensors, the inputs of the backbone.
             max_distance: Integer. Maximum distance for attention between two tokens. If None, there
                 is no limit.
         """

@@ -174,7 +174,7 @@ class SelfAttention(DirectCallMixin, LayerMixin, ConfigFromSignature, keras.laye
         fused_qkv: Boolean. Whether a single dense layer computes queries, keys and values. Defaults
             to False.
         output_stddev: Float. The standard deviation of the initial weights in the output layer. See
-            `layers.initializer`. Defaults to 0.02.
+            `layers.make_initializer`. Defaults to 0.02.
 
     Call arguments:
         x: Tensor of shape (B, L, D).
@@ -182,7 +182,7 @@ class SelfAttention(DirectCallMixin, LayerMixin, ConfigFromSignature, keras.laye
             L). If None, no token is masked.
         return_probabilities: Boolean. Whether to also return the attention probabilities, (B, H, L,
             L). Defaults to False.
-        rotation: Tuple of cosines and sines. See `positions.rotation`.
+        rotation: Tuple of cosines and sines. See `positions.compute_rotation`.
         **context: Other values from `Encoder.block_contexts`, which are passed to `project` and
             `scores`.
 
@@ -497,7 +497,7 @@ class Encoder(LayerMixin, ConfigFromSignature, keras.Model):
         return self.make_layer(kind, f"block_{i}", **arguments)
 
     def make_final_layer(self) -> keras.layers.Layer | None:
-        """Create the layer that is applied after the last block. By default, there is none."""
+        """Create the layer after the last block, or return None (default) if there is no layer."""
         return None
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
@@ -550,7 +550,7 @@ class Encoder(LayerMixin, ConfigFromSignature, keras.Model):
         """Create the attention mask.
 
         Args:
-            inputs: Dictionary of tensors. See `block_contexts`.
+            inputs: Dictionary of tensors. See `Backbone`.
             max_distance: Integer. Maximum distance for attention between two tokens. If None, there
                 is no limit.
         """
@@ -561,7 +561,13 @@ class Encoder(LayerMixin, ConfigFromSignature, keras.Model):
         return attention_masks.make_attention_mask(real, starts, max_distance, attended is not None)
 
     def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
-        """Apply all blocks to x, (B, L, D). Return x with the block outputs, and probabilities."""
+        """Apply blocks to x, (B, L, D), one after the other.
+
+        Returns:
+            Tuple of two lists. The first list contains x and the output of each block. The second
+            list contains the attention probabilities, and is empty if `return_probabilities` is
+            False.
+        """
         states, probabilities = [x], []
         for block, context in zip(blocks, contexts, strict=True):
             if return_probabilities:

@@ -260,8 +260,8 @@ class Family:
         config_keys: Dictionary that maps backbone arguments to keys in config.json.
         repeated_keys: Dictionary that maps keys in config.json to other keys with the same value.
         key_aliases: Dictionary that maps alternative keys in config.json to regular keys.
-        read_config: A function that converts config.json from any version of transformers to
-            `config_keys`. It is called before `rules` are checked.
+        read_config: A function that converts config.json from any version of transformers to the
+            keys in `config_keys`. It is called before `rules` are checked.
         rules: Dictionary that maps keys in config.json to rules for valid values. Only keys that
             are specific to this family are needed.
         constants: Dictionary with additional keys and values to write to config.json. They can be
@@ -320,7 +320,7 @@ class Family:
     tiny: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Mapping) -> dict:
-        """Convert config.json from any version of transformers to `config_keys`.
+        """Convert config.json from any version of transformers to the keys in `config_keys`.
 
         Args:
             config: Dictionary with the content of config.json.

@@ -41,9 +41,9 @@ TRANSFORMERS_NAMES = {
     "attention_mask": "padding_mask",
     "token_type_ids": "segment_ids",
 }
-# These inputs have the shapes (B, M), (B, K), (B,) or (B, L), (B, K), and (B, 1). All other inputs
-# have the shape of "token_ids", (B, L). The inputs of additional texts, "candidate_...", have the
-# shape of "candidate_token_ids", (B, K, L).
+# These inputs have the shape (B,), or a second axis of any length. All other inputs have the shape
+# of "token_ids", (B, L). The inputs of additional texts, "candidate_...", have the shape of
+# "candidate_token_ids", (B, K, L).
 OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights", "choice_index", "answer_start")
 OTHER_SHAPES += ("word_mask", "label_positions")
 
@@ -115,7 +115,7 @@ def check_inputs(
         inputs: Dictionary of arrays, tensors or tensor specifications.
         names: Collection of strings. The supported input names.
         taker: String. The model class name to use in error messages.
-        text_method: Optional string. Model method that accepts texts, if any.
+        text_method: Optional string. The model method that accepts texts, for error messages.
 
     Raises:
         TypeError: If `inputs` is not a dictionary.

@@ -83,7 +83,7 @@ def get_activation(name: str) -> Callable:
 
 
 def activate(name: str, x: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
-    """Apply an activation. The exact GELU uses its manual gradient in training.
+    """Apply an activation. For training on TensorFlow, the exact GELU uses a manual gradient.
 
     Args:
         name: String, one of `ACTIVATIONS`.
@@ -106,8 +106,8 @@ TENSOR_ALIGNMENT = 64  # in bytes, as required by the kernels of TensorFlow
 class UntouchedZeros(keras.initializers.Zeros):
     """Initializer of zeros whose memory is only allocated when the values are used.
 
-    The TensorFlow initializer would write zeros to memory. If the weight is replaced later, this
-    memory is not freed. The size can be as large as the largest weight.
+    The TensorFlow initializer would write zeros to memory, which is not freed when the weight is
+    replaced later. This memory can be as large as the largest weight.
 
     Example:
         >>> UntouchedZeros()((2,), "float32").numpy().tolist()
@@ -127,6 +127,8 @@ class UntouchedZeros(keras.initializers.Zeros):
 
 def make_initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
     """Create the initializer of BERT, which is a truncated normal distribution.
+
+    If `Context.draws_weights` is False, the weights will be loaded, and are initialized with zeros.
 
     Args:
         stddev: Float. The standard deviation for the normal distribution. Defaults to 0.02.

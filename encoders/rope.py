@@ -78,7 +78,7 @@ class ScaledRotation:
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
     def get_max_unscaled_length(self) -> int:
-        """The maximum number of tokens for which dynamic scaling does not change positions."""
+        """Return the maximum number of tokens for which dynamic scaling has no effect."""
         return self.max_sequence_length
 
 
@@ -97,9 +97,9 @@ def compute_scaled_rotation(
         head_dim: Even integer. The head width.
         scaling: Dictionary with "rope_type" and "factor", or None to disable scaling. With
             "linear", positions are divided by the factor. With "dynamic", the base is increased for
-            texts with more than `trained_length` tokens (NTK). This depends on the length of each
-            text, but not on other texts in the batch. With "yarn", positions are only divided for
-            slow dimensions. See `compute_yarn`.
+            texts with more than `trained_length` tokens (NTK). The base depends on the length of
+            each text, but not on other texts in the batch. With "yarn", positions are only divided
+            for slow dimensions. See `compute_yarn`.
         trained_length: Integer. The maximum number of tokens used in pretraining. Defaults to 1.
 
     Returns:

@@ -138,8 +138,8 @@ def call_block(
 def _describe_block(block: keras.layers.Layer) -> str:
     """Return a description of a block. Blocks with equal descriptions can share a trace.
 
-    All attributes are included that not every Keras layer has, because custom layers can depend on
-    them.
+    Attributes that every Keras layer has are not included. All other attributes are included,
+    because custom layers can depend on them.
     """
     layers = []
     for layer in list_layers(block):
@@ -164,7 +164,7 @@ def _list_attributes_of_keras() -> frozenset[str]:
 
 def _describe_value(value: object) -> object:
     if isinstance(value, keras.Variable | keras.layers.Layer | keras.random.SeedGenerator):
-        return type(value)  # the layers, the variables and their states are described or arguments
+        return type(value)  # these objects are described elsewhere, or are passed as arguments
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

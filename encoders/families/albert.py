@@ -89,8 +89,8 @@ class AlbertBackbone(Backbone):
 
 _LAYER = "encoder.albert_layer_groups.{}.albert_layers.0"
 
-# Lan et al. 2020, table 14: The classifier uses a dropout rate of 0.1, even if the encoder has
-# none.
+# Lan et al. 2020, table 14: The classifier uses a dropout rate of 0.1, even if the encoder does not
+# use dropout.
 _CLASSIFIER = Head("classifier", dropout="classifier_dropout_prob", default_dropout=0.1)
 _POOLED_CLASSIFIER = dataclasses.replace(_CLASSIFIER, pooled=True)
 _MASKED_LM = Head(

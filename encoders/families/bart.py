@@ -1,4 +1,4 @@
-"""BART: an encoder, and a decoder to attend to the encoder output.
+"""BART: an encoder, and a decoder that attends to the encoder output.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden.
 """

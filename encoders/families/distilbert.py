@@ -112,8 +112,8 @@ FAMILY = Family(
     },
     constants={"initializer_range": 0.02, "tie_weights_": True},
     tokenizer=WORDPIECE,
-    # The learning rate is the one of BERT. The dropout rates of the heads are from transformers,
-    # where the authors released their code.
+    # The learning rate is the same as for BERT. The dropout rates of the heads are from
+    # transformers, where the authors released their code.
     heads={
         "ForSequenceClassification": _CLASSIFIER,
         "ForMultipleChoice": _CLASSIFIER,

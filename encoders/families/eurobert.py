@@ -93,7 +93,7 @@ class RMSNorm(DirectCallMixin, ConfigFromSignature, keras.layers.Layer):
 
 
 class RMSNormMixin(LayerMixin):
-    """Mixin that creates `RMSNorm` layers. Use it together with `LayerMixin`.
+    """Mixin that creates `RMSNorm` layers instead of `LayerNorm` layers.
 
     Attributes:
         norm_class: The layer class to use. Families can override this attribute.
@@ -169,7 +169,7 @@ class GroupedQueryAttention(FastAttention):
         return query, key, value
 
     def normalize_heads(self, query, key):
-        """Normalize queries and keys before the rotation, (B, L, H or G, d)."""
+        """Normalize queries and keys (B, L, H or G, d). By default, they are not changed."""
         return query, key
 
     def join_heads(self, mixed, x):

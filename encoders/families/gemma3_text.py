@@ -79,7 +79,7 @@ class CenteredRMSNorm(RMSNorm):
 
 
 class CenteredNormMixin(RMSNormMixin):
-    """Mixin that creates `CenteredRMSNorm` layers. Use it together with `LayerMixin`."""
+    """Mixin that creates `CenteredRMSNorm` layers instead of `LayerNorm` layers."""
 
     norm_class = CenteredRMSNorm
 

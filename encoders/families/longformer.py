@@ -28,7 +28,7 @@ from encoder_zoo.encoders.positions import (
     take_positions,
 )
 
-MAX_LINEAR_GLOBAL_TOKENS = 64  # global tokens of an example up to which the cost is O(L)
+MAX_LINEAR_GLOBAL_TOKENS = 64  # maximum number of global tokens per example for a cost of O(L)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

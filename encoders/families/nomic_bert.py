@@ -81,7 +81,7 @@ class NomicBertBackbone(ScaledRotation, Backbone):
 
 # -- config.json -------------------------------------------------------------------------------
 
-# The keys of the code that was released with the paper. They are the keys of GPT-2.
+# The keys of the code that was released with the paper. Most of them are keys of GPT-2.
 _OLD_KEYS = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",

@@ -369,7 +369,7 @@ class XLNetBackbone(Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """Remove `d_head` from a configuration if the value is redundant.
+    """Remove a redundant `d_head`, and convert an empty `summary_activation` to "linear".
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -14,8 +14,8 @@ For more than `SHORT_LENGTH` tokens, the method depends on the backend:
 - Global attention on TensorFlow and on JAX with other devices uses chunks, because TensorFlow has
   no kernel and the JAX function stores all pairs.
 - A TensorFlow graph with unknown lengths contains both methods and selects one at run time. If the
-  lengths are known to be short or long, `Context.is_long` avoids the selection. XLA has no
-  gradient for it, and other runtimes do not support loops, so they compute all pairs at once.
+  lengths are known to be short or long, `Context.is_long` avoids the selection. XLA, which has no
+  gradient for the selection, and runtimes without support for loops compute all pairs at once.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, H heads, N blocks, C queries
 of a block or chunk.
