@@ -128,7 +128,7 @@ class UntouchedZeros(keras.initializers.Zeros):
 def make_initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
     """Create the initializer of BERT, which is a truncated normal distribution.
 
-    If `Context.draws_weights` is False, the weights will be loaded, and are initialized with zeros.
+    If `Context.draws_weights` is False, zeros are used, because the weights will be loaded later.
 
     Args:
         stddev: Float. The standard deviation for the normal distribution. Defaults to 0.02.

@@ -343,7 +343,7 @@ class DebertaV2Backbone(Backbone):
 
 
 def _make_attending_mask(inputs: Mapping):
-    """Return the attended tokens as a boolean mask (B, 1, L, 1)."""
+    """Return "attended_mask" as a boolean mask for queries, (B, 1, L, 1)."""
     return ops.cast(inputs["attended_mask"], "bool")[:, None, :, None]
 
 

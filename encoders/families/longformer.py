@@ -114,7 +114,7 @@ class LongformerAttention(FastAttention):
         )
 
     def _replace_global(self, mixed, x, mask, training):
-        """Replace the attention output (B, L, H, d) of global tokens."""
+        """Replace the outputs of global tokens, (B, L, H, d), with those of global attention."""
         last = ops.minimum(mask.global_positions, ops.shape(x)[1] - 1)  # (B, S)
         heads = self._project_globally(take_positions(x, last), x)
         texts = None if mask.texts is None else take_positions(mask.texts, last)

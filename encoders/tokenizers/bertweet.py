@@ -69,7 +69,7 @@ class BertweetTokenizer(Tokenizer):
         return list(self._merges)
 
     def _list_symbols(self) -> list[str]:
-        """Return all symbols in merges, and all characters with and without a word end."""
+        """Return all symbols in merges, and all characters with and without the suffix "</w>"."""
         letters = {c for token in (*self.vocabulary, *self._merges) for c in token} - {" "}
         symbols = [symbol for c in sorted(letters) for symbol in (c, c + WORD_END)]
         for merge in self._merges:

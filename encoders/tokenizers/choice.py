@@ -51,7 +51,7 @@ def choose_tokenizer(
         'BertTokenizer'
     """
     named = _get_named_class(files, config)
-    if named is kinds.BERTWEET:  # has no tokenizer.json
+    if named is kinds.BERTWEET:  # cannot be stored in tokenizer.json
         return named
     if "tokenizer.json" in files:
         described = _rank_classes(files)
@@ -114,7 +114,7 @@ def _get_class(name: object, path: Path) -> kinds.TokenizerClass | None:
 
 
 def _rank_classes(files: TokenizerFiles) -> tuple[kinds.TokenizerClass, ...]:
-    """Return the classes that may support the steps in tokenizer.json, the most likely first."""
+    """Return the classes that may support the steps in tokenizer.json, most likely class first."""
     model = files.get_part("model")
     kind = get_model_type(model)
     if kind == "WordPiece":

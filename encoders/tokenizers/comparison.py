@@ -63,7 +63,7 @@ def create_tokenizer(cls: type[Tokenizer], files: TokenizerFiles, **template) ->
             try:
                 return any_steps.from_files(files, cls, **template)
             except ValueError as general:
-                # Differences from the steps of `cls` are not the reason for this second error.
+                # If only the steps of `cls` differ, the second error says why the file is refused.
                 error = own if tokenizer is None or has_own_steps else general
         with files.add_folder_to_errors():
             raise error from None

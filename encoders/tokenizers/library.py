@@ -59,7 +59,7 @@ class LibraryTokenizer:
         return ids, ids.with_values(starts), ids.with_values(ends)
 
     def words_to_ids(self, words: xp.RaggedTensor) -> tuple[xp.RaggedTensor, xp.RaggedTensor]:
-        """Return token ids for words that each follow a space, and a word index for each token."""
+        """Return token ids and word indices for words, as if each word followed a space."""
         texts = decode_texts(words.values)
         if self._steps.keeps_spaces and not self._steps.inserts_space:
             special = tuple(token["content"] for token in self._steps.special_tokens)
@@ -79,7 +79,7 @@ class LibraryTokenizer:
 
     @functools.cached_property
     def _words(self) -> tokenizers.Tokenizer:
-        """Library tokenizer for words that each follow a space."""
+        """Library tokenizer that treats each text as a word that follows a space."""
         if "ByteLevel" not in self._steps.list_types("pre_tokenizer"):
             return self._texts  # "▁" is always inserted before words
         made = copy.deepcopy(self._texts)

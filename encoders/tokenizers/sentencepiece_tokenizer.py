@@ -257,7 +257,10 @@ class SentencePieceTokenizer(Tokenizer):
     def _merge_scores(
         cls, tokens: Sequence[str], merges: Sequence[str], textless: Collection[str]
     ) -> list[float | None]:
-        """Return the score of each token in a BPE model. `front` and `behind` have fixed scores."""
+        """Return the score of each token in a BPE model.
+
+        Tokens in `front` and `behind` have fixed scores.
+        """
         own = dict((*cls.front, *cls.behind))
         scores = zip(tokens, merge_scores(tokens, merges, textless), strict=True)
         return [own.get(token, score) for token, score in scores]
@@ -282,7 +285,7 @@ class SentencePieceTokenizer(Tokenizer):
         if files.get_config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
             raise ValueError(
                 f"{path}: add_prefix_space is False, but {cls.__name__} requires True. Save the "
-                "tokenizer with True."
+                "tokenizer with add_prefix_space=True."
             )
         for argument, name in cls.template_names.items():
             token = files.get_config_token(name) or get_argument_defaults(cls)[argument]
@@ -290,7 +293,7 @@ class SentencePieceTokenizer(Tokenizer):
                 older, expected = reading.SPECIAL_TOKENS[argument][0], roles[argument]
                 raise ValueError(
                     f"{path}: {name} is {quote(token)} and {older} is {quote(expected)}. Expected "
-                    "the same, because versions 4 and 5 of transformers read different files."
+                    "the same token, because versions 4 and 5 of transformers read different files."
                 )
 
     @classmethod

@@ -87,7 +87,7 @@ class Vocabulary:
         self.ids = {token: i for i, token in enumerate(self.tokens)}
 
     def get_id(self, token: str) -> int:
-        """Get a token id. Raises a ValueError that suggests similar tokens if it does not exist."""
+        """Get the id for a token. If the token is unknown, a ValueError suggests similar tokens."""
         if token in self.ids:
             return self.ids[token]
         near = find_close_names(str(token), self.ids, max_names=3)
@@ -129,7 +129,7 @@ PROCESSOR = Rule(lambda value: isinstance(value, dict), "a dict, as in tokenizer
 
 
 class TokenizerArguments(ConfigFromSignature):
-    """Arguments for tokenizers: vocabulary, special tokens and added tokens.
+    """Base class that stores the arguments: vocabulary, special tokens and added tokens.
 
     See `Tokenizer` for a description of arguments, attributes and errors.
     """
@@ -710,7 +710,7 @@ class Tokenizer(TokenizerArguments):
         return [make_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
 
     def _make_vocabulary_files(self) -> Mapping[str, str | bytes]:
-        """Return the files with the vocabulary, in addition to tokenizer.json."""
+        """Return the vocabulary files to write in addition to tokenizer.json."""
         return {}
 
 

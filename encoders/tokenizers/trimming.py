@@ -180,7 +180,7 @@ def _match_longest(word: str, known: Mapping[str, int]) -> list[int]:
 def _find_merged_ids(
     known: Mapping[str, int], merges: Sequence[str], ids: Iterable[int]
 ) -> set[int]:
-    """Return the ids of all tokens that BPE merges to the given tokens.
+    """Return the ids of all tokens that occur while BPE merges characters into the given tokens.
 
     The characters of a token in a text are merged in the same order as without the text, because
     merges outside of the token do not change them.
@@ -213,7 +213,7 @@ def _find_merged_symbols(token: str, ranks: Mapping[tuple[str, str], int]) -> se
 
 
 def _select_tokens(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
-    """Return a tokenizer with some of the tokens. The id of a token is its position in `kept`."""
+    """Create a tokenizer from the token ids in `kept`. The new ids are the positions in `kept`."""
     config, new = tokenizer.get_config(), {old: i for i, old in enumerate(kept)}
     given = config["vocabulary"]
     if isinstance(given, Mapping):

@@ -106,7 +106,7 @@ class TokenizerGraph(tf.Module):
             self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
 
     def _compute_ids(self, texts: tf.Tensor, as_words: bool = False) -> tf.RaggedTensor:
-        """Return ids for texts (B,), or for words that each follow a space."""
+        """Return ids for texts (B,). With `as_words`, each text is a word that follows a space."""
         with tf.device("CPU"):  # a GPU would only add copies
             if as_words and self._without_space is not None:
                 apart = tf.strings.regex_full_match(texts, self._without_space)
@@ -118,7 +118,7 @@ class TokenizerGraph(tf.Module):
             )
 
     def _encode(self, texts: tf.Tensor, as_words: bool = False) -> tuple[tf.RaggedTensor, ...]:
-        """Return ids, starts and ends for texts (B,), or for words that each follow a space."""
+        """Return ids, starts and ends for texts (B,). See `_compute_ids` for `as_words`."""
         with tf.device("CPU"):
             chars = decode_characters(texts)
             tokens = self._trim_spans(self._tokenize_with_added(chars, as_words))

@@ -86,7 +86,10 @@ def strip(step: Mapping) -> Normalizer:
 
 
 def normalize_bert(step: Mapping) -> Normalizer:
-    """Create a normalizer for BERT that returns code points, with spaces around Chinese letters."""
+    """Create a normalizer for a BertNormalizer step.
+
+    It returns code points, and adds spaces around Chinese characters.
+    """
     lowercase, strips, splits_chinese, clean_text = read_bert_options([step])
     chinese = np.flatnonzero(mark_members("chinese") & splits_chinese).tolist()
     separate = CharacterMap({code: (ord(" "), code, ord(" ")) for code in chinese})

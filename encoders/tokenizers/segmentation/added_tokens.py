@@ -198,7 +198,7 @@ class AddedTokenFinder(tf.Module):
         return begin, tf.where(outer > inner, tf.gather(chars.ends, outer - 1), begin)
 
     def _find_next_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
-        """Return the first non-space position from each position (K,) on, or N."""
+        """Return the first non-space position at or after each position (K,), or N."""
         solid = self._find_solid(chars)
         return tf.gather(
             tf.concat([solid, [tf.size(chars.codes)]], 0), tf.searchsorted(solid, positions)

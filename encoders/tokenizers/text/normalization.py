@@ -110,7 +110,7 @@ class Expansions(tf.Module):
         self._splits = tf.constant(np.cumsum([0, *lengths, 0]), tf.int32)
 
     def expand_codes(self, packed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Replace packed characters (N,) that are not less than `FIRST_COMPLEX` by sequences.
+        """Replace packed characters (N,) with the kind COMPLEX by sequences.
 
         Returns:
             Tuple (codes, owners, splits). `owners` contains the index of the replaced character for
@@ -246,7 +246,7 @@ class NormalizationTables:
                 self.packed_results[code] = self._pack_result(code)
 
     def _pack_result(self, code: int) -> int:
-        """Return the packed result for a character. Results with several parts are expansions."""
+        """Return the packed result for a character, or an expansion index (COMPLEX)."""
         parts = [p for part in self.parts.get(code, [code]) for p in self._lower_case(code, part)]
         kept = [p for p in parts if p >> KIND_SHIFT != MARK]
         if all(get_combining_order(p) for p in parts if p not in kept):  # else the order matters

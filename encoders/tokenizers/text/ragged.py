@@ -82,8 +82,8 @@ def replace_by_spans(
 
     Returns:
         Tuple of three int32 tensors, as in `expand_spans`. The first has shape (P,) and contains
-        indices of values. The second has shape (P,) and contains, for each index, the original
-        index of the N values. The third has shape (N + 1,) and contains the splits.
+        indices of values. The second has shape (P,) and contains the position of the original value
+        for each index, from 0 to N - 1. The third has shape (N + 1,) and contains the splits.
 
     Example:
         >>> import tensorflow as tf
@@ -99,13 +99,13 @@ def replace_by_spans(
 
 
 def shift_right(values: xp.Tensor, steps: int, fill: object) -> xp.Tensor:
-    """Shift values (N,) to higher indices. Free positions at the start are filled."""
+    """Shift values (N,) to higher indices, and set the first values to `fill`."""
     filling = xp.fill([steps], xp.cast(fill, values.dtype))
     return xp.concat([filling, values], 0)[: xp.size(values)]
 
 
 def shift_left(values: xp.Tensor, steps: int, fill: object) -> xp.Tensor:
-    """Shift values (N,) to lower indices. Free positions at the end are filled."""
+    """Shift values (N,) to lower indices, and set the last values to `fill`."""
     filling = xp.fill([steps], xp.cast(fill, values.dtype))
     return xp.concat([values, filling], 0)[steps : steps + xp.size(values)]
 
