@@ -102,7 +102,7 @@ def call_block(
 ) -> keras.KerasTensor:
     """Compute `block(x, training=training, **context)`, and trace identical blocks only once.
 
-    Blocks share a trace if `Context.blocks` of the graph is a dictionary.
+    Traces are only shared if `Context.blocks` is a dictionary, which stores the traced functions.
 
     Args:
         block: A layer. It can share a trace if its constructor arguments describe it (see

@@ -351,7 +351,10 @@ def _make_attending_mask(inputs: Mapping):
 
 
 def read_config(config: Mapping) -> dict:
-    """Add missing fields to a configuration, using the default values from transformers.
+    """Convert a configuration from any version of transformers to the same form.
+
+    Missing fields are set to the default values in transformers. `pos_att_type` becomes a list, and
+    widths that only repeat another field are removed.
 
     Args:
         config: Dictionary with the contents of config.json.

@@ -181,10 +181,11 @@ AttentionWindow = Annotated[
 class LongformerBackbone(roberta.RobertaBackbone):
     """Longformer encoder. See `RobertaBackbone` for other arguments and outputs.
 
-    Each token attends to the tokens in a window. In addition, tokens with the value 1 in the input
-    "global_mask", (B, L), attend to all tokens, and all tokens attend to them. If this input is
-    missing, a classifier or reranker uses the first token, `SpanQA` uses the question, and
-    `MultipleChoice` uses the choice, as in transformers. All other models only use the window.
+    Each token attends to the tokens in a window. In addition, global tokens, which have the value 1
+    in the input "global_mask", (B, L), attend to all tokens, and all tokens attend to them. If this
+    input is missing, the global tokens are the first token for classifiers and rerankers, the
+    question for `SpanQA`, and the choice for `MultipleChoice`, as in transformers. All other models
+    have no global tokens by default.
 
     The cost is O(L) for up to 64 global tokens, and O(L²) for more. The memory is O(L).
 

@@ -88,7 +88,10 @@ class BPE(tf.Module):
     def _join_long_words(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
-        """Join the windows of long words. Even windows are in entries[:S], odd in entries[S:]."""
+        """Join the windows of long words.
+
+        Even windows are stored in entries[:S], and odd windows in entries[S:].
+        """
         num = tf.size(symbols)
         even, odd = entries[:num], entries[num:] - [0, num]
         positions, joined, failed = join_windows(even, odd, starts, ends)
@@ -152,7 +155,8 @@ class BPE(tf.Module):
 def collect_tokens(entries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return ids, starts and ends with shape (T,) for the tokens in entries (N, 2).
 
-    Each entry is stored at the start of a token, and contains id + 1 and the end.
+    The entry at the start of a token contains id + 1 and the end of the token. The first value of
+    all other entries is 0.
     """
     starts = tf.cast(tf.where(entries[:, 0] > 0)[:, 0], tf.int32)
     ids, ends = tf.unstack(tf.gather(entries, starts), num=2, axis=1)
