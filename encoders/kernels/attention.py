@@ -22,8 +22,8 @@ from encoder_zoo.encoders.kernels import long_attention
 class FastAttention(SelfAttention):
     """Faster implementation of `SelfAttention`, with the same arguments.
 
-    If a subclass overrides `scores`, the probabilities of all pairs are computed at once with
-    manual gradients, because kernels only support the scores QKᵀ/√d.
+    If a subclass overrides `scores` or `attend`, the probabilities of all pairs are computed at
+    once, because kernels only support the scores QKᵀ/√d.
 
     Example:
         >>> attention = FastAttention(hidden_dim=8, num_heads=2)

@@ -31,7 +31,8 @@ def choose_tokenizer(
     """Select the tokenizer class for a checkpoint based on its files.
 
     The order of precedence is tokenizer.json, the class in tokenizer_config.json, the class in
-    config.json, the vocabulary files, and the default class.
+    config.json, the vocabulary files, and the default class. However, a BertweetTokenizer is always
+    used if it is named, because tokenizer.json cannot store it.
 
     Args:
         files: `TokenizerFiles` with tokenizer.json and tokenizer_config.json.

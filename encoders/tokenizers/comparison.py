@@ -115,7 +115,7 @@ def _normalize_bert_step(step: Mapping) -> Mapping | None:
 
 
 def joins_words(normalizer: Sequence[Mapping]) -> bool:
-    """Return whether a charsmap converts all white space to spaces, except for U+0085."""
+    """Return whether a charsmap removes white space or converts it to spaces, except for U+0085."""
     charsmaps = [s["precompiled_charsmap"] for s in normalizer if s.get("type") == "Precompiled"]
     rules = parse_charsmap_rules(charsmaps[0] if charsmaps else None)
     spaces = {*WHITE_SPACE} - {" ", "\x85"}  # U+0085 is not included in NMT charsmaps

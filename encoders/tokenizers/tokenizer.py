@@ -221,8 +221,8 @@ class TokenizerArguments(ConfigFromSignature):
         """Create a tokenizer from the arguments returned by `get_config`.
 
         Raises:
-            ValueError: If the vocabulary is a path, since files cannot be opened from a
-                configuration.
+            ValueError: If the vocabulary or the merges are a path, since files cannot be opened
+                from a configuration.
         """
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
