@@ -33,7 +33,7 @@ def find_byte_level_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Ten
     r"""Find the words of texts, as defined by the GPT-2 pattern.
 
     The pattern 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ only
-    depends on a few neighbouring characters. Consecutive characters with the same kind form a word.
+    depends on a few adjacent characters. Consecutive characters with the same kind form a word.
     A single space before these characters is included. Any remaining spaces form another word.
 
     Args:
