@@ -61,7 +61,7 @@ WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
 
 def get_wrapped_function(wrapper):
-    """Return the function that a Keras loss or metric wraps, or None if there is none.
+    """Return the function that a Keras loss or metric wraps, or None for other objects.
 
     Args:
         wrapper: Loss, metric or any other object.
@@ -115,7 +115,7 @@ def get_keras_function(loss):
 
 
 def get_argument(loss, name: str):
-    """Return an argument that a loss passes to its function, or None if it is not set.
+    """Return an argument that a loss passes to its function, or None for a missing argument.
 
     Example:
         >>> get_argument(functools.partial(losses.categorical_crossentropy, from_logits=True),
@@ -184,7 +184,7 @@ def prepare_function_inputs(
 
 
 def find_counted(loss, y_true):
-    """Return a mask of the labels that are not `ignore_class`, or None if it is not set.
+    """Return a mask of the labels that are not `ignore_class`, or None without `ignore_class`.
 
     Example:
         >>> find_counted(losses.SparseCategoricalCrossentropy(ignore_class=0), [0, 2]).numpy()
@@ -213,7 +213,8 @@ def add_output_axis(y_true, y_pred):
 def is_computed_by_row(loss) -> bool:
     """Return whether the value of each row does not depend on the other rows.
 
-    This is the case for Keras losses and for losses with the attribute `ignores_padding_rows`.
+    This is the case for losses with the attribute `ignores_padding_rows`, and for all Keras losses
+    except `Dice`, `Tversky`, `CTC` and `Circle`.
     """
     if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
         return getattr(type(loss).call, "ignores_padding_rows", False)
@@ -231,8 +232,8 @@ class BatchLoss:
         activation: Optional string, "softmax" or "sigmoid". It converts the outputs to
             probabilities for Keras losses that expect probabilities. If None, the outputs are
             passed unchanged.
-        of_tokens: Boolean. If True, the `reduction` of the loss is ignored, and the mean over the
-            tokens is computed, weighted by the sample weights. Defaults to False.
+        of_tokens: Boolean. If True, the mean over the tokens is computed, weighted by the sample
+            weights, unless the `reduction` of the loss is "sum". Defaults to False.
         of_examples: Boolean. Whether the loss must return one value per example. Values for parts
             of an example would include padding. Defaults to False.
 
@@ -245,14 +246,14 @@ class BatchLoss:
 
     Returns:
         Tuple of the loss and the size. The loss is the sum of the values, divided by the size. The
-        size is the number of values or the sum of their weights, in the whole batch. If the loss
-        is not divided, the size is None. In a replica, the loss is the replica's part of the loss
-        of the whole batch, so that the sum of the gradients over all replicas is the gradient of
-        the whole batch.
+        size is the number of values or the sum of their weights, in the whole batch. If the
+        `reduction` is "sum", the loss is not divided and the size is None. In a replica, the
+        gradient only contains the replica's part of the loss, so that the sum of the gradients over
+        all replicas is the gradient of the whole batch.
 
     Raises:
-        ValueError: If `loss` returns fewer values than there are weights, or a single value that
-            cannot be weighted.
+        ValueError: If `loss` returns fewer values than there are weights, a single value that
+            cannot be weighted or, with `of_examples`, several values per example.
 
     Example:
         >>> tokens = BatchLoss(keras.losses.MeanSquaredError(), of_tokens=True)
@@ -372,7 +373,11 @@ class BatchLoss:
         )
 
     def check_single_value(self, is_weighted: bool) -> None:
-        """Raise a ValueError if there are weights or replicas, which a single value cannot use."""
+        """Raise a ValueError if the loss is a single value, but there are weights or replicas.
+
+        Args:
+            is_weighted: Boolean. Whether there are sample weights or padding.
+        """
         if is_weighted or get_replica_context():
             reason = "weights and padding" if is_weighted else "the division into replicas"
             raise ValueError(

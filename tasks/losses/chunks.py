@@ -22,14 +22,15 @@ def recompute_in_chunks(
     The loss and the gradients are the same as for the whole batch. Intermediate values of `call`
     are not stored, so only one chunk needs memory at a time. Each chunk has its own dropout mask,
     which is the same in both passes. On TensorFlow without XLA, a chunk contains rows of similar
-    length, and padding that all rows share is removed. On other backends, this would require
-    several compilations.
+    length, and padding that all rows share is removed. With a compiler, the shorter chunks would
+    require several compilations.
 
     Args:
         model: Model whose weights and dropout layers are used in `call`.
         call: Function `call(inputs, training)`. It computes a float32 vector for each row,
             independently of the other rows.
-        inputs: Dictionary of tensors of shape (B, ...). "padding_mask", (B, L), is optional.
+        inputs: Dict of tensors of shape (B, ...). The input "padding_mask", with shape (B, L), is
+            optional.
         chunk_size: Integer. Maximum number of rows per chunk.
 
     Returns:
@@ -92,7 +93,7 @@ def _trim_padding(part: Mapping) -> dict:
 
 
 def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
-    """Divide inputs into P chunks of S rows, (P, S, ...). To fill a chunk, repeat the last row.
+    """Divide inputs into P chunks of S rows, shape (P, S, ...). Repeat rows to fill all chunks.
 
     If `order` is given, each chunk contains consecutive rows in this order. Otherwise, each chunk
     contains every P-th row, so that `keras.distribution` can split each chunk across devices.
@@ -120,7 +121,11 @@ def _list_random_states(model: keras.Model) -> list[keras.Variable]:
 
 
 def _scan_chunks(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Compute the vectors of all chunks, (P, S, ...), and the last states, on JAX or PyTorch."""
+    """Compute the vectors of all chunks on JAX or PyTorch.
+
+    Returns:
+        Tuple of the vectors, shape (P, S, ...), and the final states of the random generators.
+    """
     again = keras.remat(run)
 
     def step(states, part):
@@ -137,7 +142,7 @@ SEQUENTIAL_LOOP = {"parallel_iterations": 1}
 
 
 def _loop_over_chunks(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Compute the vectors of all chunks, (P, S, ...), and the last states, on TensorFlow."""
+    """Compute the vectors of all chunks on TensorFlow. See `_scan_chunks` for the results."""
     number = _number(parts)
 
     @tf.custom_gradient
@@ -162,11 +167,13 @@ def _loop_over_chunks(run: Callable, parts: dict, states: list, learning: list) 
 
 
 def _compute_gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
-    """Compute the gradients of the weights, summed over all chunks. Unused weights have None.
+    """Compute the gradients of the weights, summed over all chunks.
+
+    The gradient of an unused weight is None.
 
     Args:
         run: Function. See `recompute_in_chunks`.
-        parts: Dictionary of tensors of shape (P, S, ...).
+        parts: Dict of tensors of shape (P, S, ...).
         states: List of the states of the random generators before the first chunk.
         learning: List of the values of the trainable weights.
         upstream: Tensor of shape (P, S, ...). Gradient of the loss with respect to the vectors.

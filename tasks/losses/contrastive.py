@@ -71,11 +71,12 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 class OnlineContrastive(Contrastive):
     """Contrastive loss that only uses the hard pairs in a batch.
 
-    The `Contrastive` losses of all hard pairs are multiplied by 2 and summed. Hard positive pairs
-    have a larger distance than the closest negative pair. Hard negative pairs have a smaller
-    distance than the farthest positive pair. If the batch has fewer than two pairs of one kind, the
-    mean distance for the other kind is used as the limit. With `tf.distribute`, the pairs on all
-    replicas are compared. The arguments are the same as for `Contrastive`.
+    The `Contrastive` losses of all hard pairs are multiplied by 2 and summed. A positive pair is
+    hard if its distance is larger than the smallest distance of a negative pair. A negative pair is
+    hard if its distance is smaller than the largest distance of a positive pair. If a batch has
+    fewer than two negative pairs, the mean distance of the positive pairs replaces the smallest
+    negative distance, and vice versa. With `tf.distribute`, the pairs on all replicas are compared.
+    The arguments are the same as for `Contrastive`.
 
     Returns:
         Tensor of shape (B,) with the same value for each row.

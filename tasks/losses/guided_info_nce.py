@@ -76,7 +76,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def _compute_scores(x, all_x, first):
-    """Compute the scores of all candidates, and mark the texts of the same row.
+    """Compute the scores of all candidates, and mark the query and the positive of the same row.
 
     Args:
         x: Tensor of shape (B, 1 + K, D).
@@ -84,8 +84,9 @@ def _compute_scores(x, all_x, first):
         first: Integer. Index of the first row on this replica among all N rows.
 
     Returns:
-        Tensor of shape (B, K * N + 2 * N), and a boolean tensor of the same shape. The positive is
-        at index `first + row`.
+        Tuple of the scores, shape (B, K * N + 2 * N), and a boolean mask of the same shape. In the
+        scores, the positive of a row is at index `first + row`. The mask is True if a query or
+        positive would be compared with itself.
     """
     candidates = (info_nce.concatenate_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
     texts = (x[:, 0], x[:, 0], x[:, 1])

@@ -30,7 +30,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
             to 20.0.
         similarity: String, "cosine" or "dot". Defaults to "cosine".
         symmetric: Boolean. If True, the loss is the mean of this loss and the reverse loss, which
-            chooses each positive's query. Defaults to False.
+            chooses each positive's query from all queries. Defaults to False.
         margin: Optional non-negative float. Negatives are excluded if their similarity is higher
             than the positive's similarity minus this margin, because they could be relevant. If
             None, this filter is disabled.
@@ -137,8 +137,8 @@ def compute_negative_log_likelihood(logits, own, excluded, rows=None) -> keras.K
     """Compute the negative log-likelihood of each row's positive, shape (B,).
 
     Args:
-        logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas. All
-            rows of a column are adjacent.
+        logits: Tensor of shape (B, M). M is a multiple of N, the number of rows on all replicas.
+            Candidate `i` is a text from row `i % N`.
         own: Boolean tensor of shape (B, M). True for each row's positive.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore. The positive is always used.
         rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored. If

@@ -2,7 +2,7 @@
 
 Comments use these letters for shapes: B (batch size), N (rows on all replicas), K (documents in a
 row), M (documents in all rows), L (tokens in a text), Q (tokens in a query), D (embedding
-dimension).
+dimension), P (parts of the queries), S (queries in a part).
 """
 
 from __future__ import annotations
@@ -100,13 +100,28 @@ def _limit_to_one(number):
 
 
 def _penalize_absent(vectors):
-    """Return a very low value for each zero vector in (..., D). It is added to the products."""
+    """Return values to add to the products: very low for zero vectors, and 0 for other vectors.
+
+    Args:
+        vectors: Tensor of shape (..., D).
+
+    Returns:
+        Tensor of shape (...).
+    """
     present = ops.any(vectors != 0, axis=-1)
     return ops.where(present, 0.0, MASKED_LOGIT)
 
 
 def _sum_best(products, queries):
-    """Sum the maximum products over the query tokens: from (B, Q, M, L) to (B, M)."""
+    """Sum the maximum products over the query tokens, except for zero vectors.
+
+    Args:
+        products: Tensor of shape (B, Q, M, L).
+        queries: Tensor of shape (B, Q, D).
+
+    Returns:
+        Tensor of shape (B, M).
+    """
     best = ops.max(products, axis=-1)  # (B, Q, M)
     present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
     return ops.sum(best * present, axis=1)
@@ -119,7 +134,7 @@ def _score_in_loops(scores: Callable, parts, flat, count: int | None):
     the products of every iteration.
 
     Args:
-        scores: Function that computes the scores of a part (S, Q, D) and `flat`.
+        scores: Function of a part, (S, Q, D), and `flat`. It returns the scores of the part.
         parts: Tensor of shape (P, S, Q, D).
         flat: Tensor of shape (M L, D).
         count: Optional integer. Number of documents M, if it is known.
@@ -180,7 +195,16 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         self.mean = mean
 
     def _check_arguments(self, y_true, y_pred, least: int) -> tuple:
-        """Check the arguments, and return the queries (B, Q, D) and the documents (B, K, L, D)."""
+        """Check the arguments, and return the queries (B, Q, D) and the documents (B, K, L, D).
+
+        Args:
+            y_true: Tensor. Labels.
+            y_pred: Tensor. Token vectors of the texts.
+            least: Integer. Minimum number of texts in a row.
+
+        Raises:
+            ValueError: If the shape of `y_true` or `y_pred` is not the expected shape.
+        """
         texts, labels = y_pred.shape[1], self._count_labels(y_pred)
         if len(y_pred.shape) != 4 or (texts or least) < least:
             raise ValueError(

@@ -76,8 +76,8 @@ class ListNet(RankingLoss):
 class PListMLE(RankingLoss):
     """Negative log-likelihood of the order of the scores. The first ranks have higher weights.
 
-    The weight of rank i in a list of n texts is 2 ** (n - i) - 1. Texts with equal scores keep
-    their order.
+    The weight of rank i in a list of n texts is proportional to 2 ** (n - i) - 1. Texts with equal
+    scores keep their order.
 
     Call arguments:
         y_true, y_pred: See `RankingLoss`.
@@ -110,7 +110,10 @@ class PListMLE(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MultipleNegatives(RankingLoss):
-    """Cross-entropy of choosing a text with a positive score from all texts (InfoNCE).
+    """Cross-entropy of choosing a relevant text instead of the other texts of a query (InfoNCE).
+
+    Texts with a score above 0 are relevant. Each relevant text is compared with all texts that are
+    not relevant. The loss is the mean over the relevant texts.
 
     Args:
         scale: Positive float. Factor for the similarities, which are the sigmoid of the logits.
@@ -146,8 +149,8 @@ class MultipleNegatives(RankingLoss):
 class ListMarginMSE(RankingLoss):
     """Squared error of the margins between the best text and each other text.
 
-    The margins of the logits are compared with the margins of the scores, which are the scores of a
-    teacher.
+    The margins of the logits are compared with the margins of the scores, which should be the
+    scores of a teacher.
 
     Call arguments:
         y_true, y_pred: See `RankingLoss`.

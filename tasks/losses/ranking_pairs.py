@@ -46,7 +46,7 @@ class RankNet(RankingLoss):
 
         Args:
             scores, logits: Tensors of shape (B, K).
-            counts: Tensor of shape (B, K, K). 1 if the first text of the pair is better, else 0.
+            counts: Tensor of shape (B, K, K). 1 if text `i` is better than text `j`, else 0.
             weights: Tensor of shape (B, K, K), or a float. Pair weights. Defaults to 1.0.
         """
         bits = ops.softplus(logits[:, None] - logits[:, :, None]) / math.log(2)

@@ -17,7 +17,7 @@ from encoder_zoo.common.lazy import tf, xp
 
 
 def compute_loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None):
-    """Call a loss. Pass `rows` and `tokens` if the loss has these arguments.
+    """Compute the values of a loss. Pass `rows` and `tokens` if its `call` has these arguments.
 
     Args:
         loss: Keras loss. Its `call` can have the optional arguments `rows` and `tokens`.
@@ -64,7 +64,7 @@ def ignores_padding_rows(method: Callable) -> Callable:
 
 
 def gather_replicas(*values: keras.KerasTensor) -> tuple:
-    """Gather tensors from all replicas, and return the index of the first row of this replica.
+    """Gather tensors from all replicas, and find the first row of this replica in them.
 
     The gradients of all replicas are propagated to the rows of each replica. A loss that is summed
     over the replicas therefore has the same gradients as on a single device. The number of rows can
@@ -74,7 +74,8 @@ def gather_replicas(*values: keras.KerasTensor) -> tuple:
         *values: Tensors of shape (B, ...).
 
     Returns:
-        Tensors of shape (N, ...), in the order of the replicas, followed by the index.
+        Tuple of the gathered tensors with shape (N, ...), followed by the index of the first row of
+        this replica. The rows are in the order of the replicas.
 
     Example:
         >>> gather_replicas(keras.ops.ones((2,)))[1]

@@ -22,14 +22,13 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     A margin is the score of a positive minus the score of a negative.
 
     Args:
-        similarity: String, "dot" or "cosine". The student's score. Defaults
-            to "dot".
+        similarity: String, "dot" or "cosine". Similarity to use as the student's score. Defaults to
+            "dot".
         **kwargs: Keyword arguments for `keras.losses.Loss`.
 
     Call arguments:
         y_true: Tensor of shape (B, K). Teacher scores of the positive and the negatives. With a
-            single negative, a tensor of shape (B,) with the teacher's margins is also
-            supported.
+            single negative, a tensor of shape (B,) with the teacher's margins is also supported.
         y_pred: Tensor of shape (B, 1 + K, D) with the vectors of a query, its positive and its
             negatives.
 
@@ -76,8 +75,8 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     Args:
         temperature: Float. Both scores are divided by this value, and the divergence is multiplied
             by its square. Defaults to 1.0.
-        similarity: String, "dot" or "cosine". The student's score. Defaults
-            to "dot".
+        similarity: String, "dot" or "cosine". Similarity to use as the student's score. Defaults to
+            "dot".
         min_max: Boolean. Whether to scale the scores in each row to the range from 0 to 1, for the
             student and for the teacher. `MaxSimDistillation` does this by default, as in
             JaColBERTv2.5. Defaults to False, as in Hinton et al.
@@ -145,7 +144,14 @@ def compute_divergence(
 
 
 def compute_kl_divergence(true: keras.KerasTensor, found: keras.KerasTensor) -> keras.KerasTensor:
-    """Compute the Kullback-Leibler divergence (...) from log-probabilities (..., K)."""
+    """Compute the Kullback-Leibler divergence between two distributions.
+
+    Args:
+        true, found: Tensors of shape (..., K). Log-probabilities.
+
+    Returns:
+        Tensor of shape (...).
+    """
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 

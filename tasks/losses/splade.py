@@ -25,7 +25,8 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
 
     For each term, the mean weight in the batch is squared. The FLOPS penalty is the sum of these
     squares. It is a smooth estimate of the number of products needed to score a query and a
-    document. The penalty keeps vectors sparse, and prevents terms that occur in all texts.
+    document. The penalty makes vectors sparse, and lowers the weights of terms that occur in many
+    texts.
     `SparseEncoder.fit` increases `query_weight` and `document_weight` quadratically from 0 to the
     given values during the first third of all steps. With `tf.distribute`, the mean includes all
     replicas.

@@ -13,7 +13,7 @@ from keras import ops
 
 LossSimilarity = Literal["cosine", "dot"]
 Distance = Literal["cosine", "euclidean"]
-MIN_SQUARE = 1e-12  # below this squared length, the gradient is not finite
+MIN_SQUARE = 1e-12  # minimum squared length, which keeps the gradients of zero vectors finite
 
 
 def normalize_vectors(x: keras.KerasTensor) -> keras.KerasTensor:

@@ -68,7 +68,8 @@ class StopAtDivergence(keras.callbacks.Callback):
     """Raise an error if the loss becomes NaN or infinite.
 
     `fit` adds this callback before all other callbacks, so that no callback saves the weights after
-    the failed step. After every step, the callback checks the mean loss of the epoch in the logs.
+    the failed step. It is not added if the callbacks include `keras.callbacks.TerminateOnNaN`.
+    After every step, the callback checks the mean loss of the epoch in the logs.
 
     Raises:
         FloatingPointError: If the loss is not finite. The message contains the epoch and the step.
@@ -168,7 +169,7 @@ class Backup:
 
     Args:
         path: Path of the backup folder.
-        manifest: Dict. Contents of the manifest. Its checksums must be verified already.
+        manifest: Dict. Contents of the manifest. The caller must have verified the checksums.
     """
 
     def __init__(self, path: pathlib.Path, manifest: dict):
@@ -181,7 +182,11 @@ class Backup:
 
     @contextlib.contextmanager
     def open_arrays(self) -> Iterator[SafetensorsFile]:
-        """Open the file with the arrays. Raise a ValueError if another run has replaced it."""
+        """Open the file with the arrays, as a context manager.
+
+        Raises:
+            ValueError: If another run has replaced the backup.
+        """
         with OpenFolder(self.path, [MANIFEST, STATE]) as files:
             if read_manifest(files, verify=False) != self._manifest:
                 raise ValueError(
@@ -191,7 +196,7 @@ class Backup:
             yield SafetensorsFile(files.open_file(STATE))
 
     def read_shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Return a dict from names to shapes for a group of variables, such as "optimizer"."""
+        """Return a dict mapping names to shapes for a group of variables, such as "optimizer"."""
         with self.open_arrays() as file:
             shapes = file.shapes
         return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
@@ -206,7 +211,7 @@ class Backup:
         """Assign the stored values to a group of variables.
 
         Raises:
-            ValueError: If the stored variables, shapes or dtypes do not match.
+            ValueError: If the number of variables, a shape or a dtype differs from the backup.
         """
         now = {f"{group}.{i}": variable for i, variable in enumerate(variables)}
         shapes = {name: tuple(variable.shape) for name, variable in now.items()}
@@ -228,7 +233,7 @@ class Backup:
                 variable.assign(file.read(name))
 
     def check_same_run(self, run: dict) -> None:
-        """Raise a ValueError if the backup belongs to another run. The error lists differences."""
+        """Raise a ValueError if the settings of the backup differ from the settings of this run."""
         stored, run = (
             {name: _remove_module_name(name, value) for name, value in settings.items()}
             for settings in (self.run, run)
@@ -260,14 +265,14 @@ class BackupFolder:
     """Folder that contains the backups of a run.
 
     Args:
-        path: Path of the folder, which does not have to exist.
+        path: Path of the folder. The folder does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
 
     def check(self) -> None:
-        """Raise a ValueError if the folder contains other files, such as a preset."""
+        """Raise a ValueError if the path is a file, or if the folder contains a preset."""
         if self.path.exists() and not self.path.is_dir():
             raise invalid("backup_dir", str(self.path), "a folder, not a file")
         atomic.check_folder(self.path)
@@ -282,7 +287,7 @@ class BackupFolder:
         """Return the newest complete backup, or None if the folder is empty or missing.
 
         Raises:
-            ValueError: If all backups in the folder are incomplete.
+            ValueError: If the folder contains backups, but all of them are incomplete.
         """
         folders = self._list_folders()
         for folder in reversed(folders):
@@ -373,7 +378,7 @@ def flatten_settings(settings: dict, prefix: str = "") -> dict:
 
 
 def _remove_module_name(name: str, value: object) -> object:
-    """Remove the module of this package from a setting, because it can change between versions.
+    """Remove module names of this package from a setting, because they can change between versions.
 
     Example:
         >>> _remove_module_name("loss.class", "encoder_zoo.tasks.losses.cosent.CoSENT")
@@ -442,14 +447,14 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def resume_position(
         self, task: keras.Model, run: dict, start: Position, window_sizes: list
     ) -> Position:
-        """Return the position to resume from, or `start` if there is no complete backup.
+        """Return the position to resume from, or `start` if the folder contains no backup.
 
         Args:
             task: Task to train.
             run: Dict. Settings that identify this run.
             start: `Position` to start from if there is no backup.
-            window_sizes: List. The data's `window_sizes`. Its contents are replaced by the
-                values in the backup.
+            window_sizes: List of integers. The `window_sizes` of the training data. If there is a
+                backup, they are replaced by the values in the backup.
         """
         self._folder.check()
         self._run, self._model, self._window_sizes = flatten_settings(run), task, window_sizes
@@ -530,8 +535,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._at_first_step:
-            # The state is restored after Keras has started to read data, because this uses torch's
-            # random generator.
+            # The state is restored after Keras has started to read data, because reading changes
+            # the state of torch's random generator.
             self._at_first_step = False
             _set_random_state(self._continued.read("random"))
         if self.save_freq != "epoch" and batch - self._saved_step >= self.save_freq:
@@ -574,7 +579,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._kept = new
 
     def _check_finite(self, arrays: dict[str, np.ndarray], epoch: int, step: int) -> None:
-        """Raise an error if the weights are not finite, or the loss in the middle of an epoch."""
+        """Raise an error if a weight is not finite. Within an epoch, also check the loss."""
         weights = (array for name, array in arrays.items() if name.startswith("model."))
         finite = all(np.isfinite(array).all() for array in weights)
         if step and finite:
@@ -588,7 +593,10 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
 
 def _get_random_state() -> list:
-    """Return the states of torch's random generators. Other backends store them in the layers."""
+    """Return the states of torch's random generators, or an empty list on other backends.
+
+    On other backends, the random state is stored in the variables of the layers.
+    """
     if keras.config.backend() != "torch":
         return []
     import torch
@@ -628,7 +636,7 @@ class ResumedCallbackList(keras.callbacks.CallbackList):
         callbacks: List of callbacks passed by the user.
         backup: The `BackupAndRestore` callback.
         batches: Dataset of training batches.
-        done: Integer. Number of completed steps in the first epoch.
+        done: Integer. Number of completed steps in the resumed epoch.
         **params: Keyword arguments for `keras.callbacks.CallbackList`.
     """
 
@@ -677,7 +685,8 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
         verbose: Verbosity, as in Keras.
 
     Returns:
-        Tuple of the arguments as a dict, and the number of completed steps in the first epoch.
+        Tuple of a dict with the arguments, and the number of steps of the first epoch that were
+        completed before.
     """
     epochs, steps = data.plan.epochs, data.steps_per_epoch
     callbacks = keras.tree.flatten(callbacks or [])

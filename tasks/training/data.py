@@ -82,10 +82,10 @@ class GraphCache:
     """Cache for the traced graphs and the batch shapes of a task.
 
     Attributes:
-        lengths: Optional tuple of integers. If every shape is compiled, batches are padded to these
-            lengths.
-        packings: Dict of batch sizes to lists of tuples (length, possible numbers of packed
-            sequences).
+        lengths: Optional tuple of integers. If every shape is compiled, each batch is padded to one
+            of these lengths.
+        packings: Dict mapping batch sizes to lists of tuples. A tuple contains the length of the
+            packed sequences, and the possible numbers of sequences per batch.
         reported: Set of strings. Messages that have already been logged.
     """
 
@@ -116,7 +116,8 @@ class BatchMaker:
         encode: Function of `(x, y, sample_weight)` that encodes examples in memory.
         separate: Function of `(x, y)` that separates the inputs from the labels.
         check_not_missing: Function of `(y, x)` that raises an error if labels are missing.
-        check: Function that checks preprocessed inputs. It returns all inputs.
+        check: Function of an `InputData` that checks the inputs and returns them. See
+            `sources.check_all_inputs`.
         graphs: `GraphCache` of the task, with the lengths of previous batches.
         labels_tokens: Boolean. Whether every word in a text has a label.
         compiles: Boolean. Whether a program is compiled for every batch shape.
@@ -160,15 +161,15 @@ class BatchMaker:
 
     @property
     def multiple(self) -> int | None:
-        """Return the integer of which the number of rows is a multiple, or None without padding."""
+        """Return the number of devices if batches are padded to a multiple of it, else None."""
         return count_data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
         """Return the preprocessor's `collate` as a function of `(examples, seed=None)`.
 
         Args:
-            lengths: Optional tuple of integers. If every shape is compiled, batches are padded to
-                these lengths. Defaults to the lengths of previous batches.
+            lengths: Optional tuple of integers. If every shape is compiled, each batch is padded to
+                one of these lengths. Defaults to the lengths of previous batches.
         """
         # If every shape is compiled, more padding is cheaper than more shapes.
         bucketed = self.compiles and (lengths or self.graphs.lengths or True)
@@ -196,7 +197,7 @@ class BatchMaker:
         )
 
     def report_compiling(self, examples: dict, batch_size: int) -> None:
-        """Log that the first step of each shape is compiled. Known shapes are not logged again."""
+        """Log that the training step is compiled for each shape. Log the same shapes only once."""
         if not self.compiles or not self.lengths_vary:
             return
         if packing := self._find_packing(examples, batch_size):
@@ -264,9 +265,9 @@ def _format_alternatives(numbers: tuple[int, ...]) -> str:
 
 @contextlib.contextmanager
 def raise_own_errors(*sources: Source | None) -> Iterator[None]:
-    """Context that raises the original error if reading a source fails.
+    """Context manager that raises the original error if reading a source fails.
 
-    TensorFlow reads streams in a thread, and replaces their errors by its own errors.
+    TensorFlow reads streams in a thread, and replaces the original error by a TensorFlow error.
     """
     try:
         yield
@@ -287,11 +288,12 @@ class Source:
     Attributes:
         steps: Integer. Number of batches in one pass over the data, or per epoch if the size of the
             data is unknown.
-        window_sizes: List of integers. Number of examples in each shuffle window of a corpus that
-            has been read. Backups store these sizes, so that resuming can skip whole windows.
+        window_sizes: List of integers. If the data is a corpus, the number of examples in each
+            shuffle window that has been read. Backups store these sizes, so that a resumed training
+            can skip whole windows.
         class_weights: Optional list with one weight per class.
         error: Optional exception that was raised while reading the data. TensorFlow replaces this
-            exception by its own error.
+            exception by a TensorFlow error.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker):
@@ -318,7 +320,10 @@ class Source:
         return self.steps * self.plan.batch_size
 
     def check(self) -> None:
-        """Raise an error if `fit` does not support this data. Log if programs are compiled."""
+        """Raise an error if `fit` does not support this data.
+
+        For data in memory, also log the batch shapes that will be compiled.
+        """
         if self.maker.preprocessor is not None and self.maker.preprocessor.packed_length:
             raise ValueError(
                 "`pack_texts` requires that all texts are in memory. Pass lists instead of a "
@@ -345,7 +350,7 @@ class Source:
         """Return the batches of one pass over the data. They are used to count the labels.
 
         With `steps_per_epoch`, the size of the data can be unknown. In this case, return the
-        batches of all epochs, because those of a single epoch can be a small part of the data.
+        batches of all epochs, because a single epoch can be a small part of the data.
         """
         count = self.total_steps if self.plan.steps_per_epoch else self.steps
         return self.make_batches(0).take(count).map(batch_shapes.drop_padding_rows)
@@ -364,11 +369,14 @@ class Source:
         Args:
             share: Float between 0 and 1. Fraction of the examples for validation.
             batch_size: Integer. Number of examples per validation batch.
+
+        Raises:
+            ValueError: If the data is not in memory, or if `share` is invalid.
         """
         check_no_separate_labels(validation_split=share)
 
     def change_weights(self, weigh: Callable, weights: np.ndarray) -> Source:
-        """Return the same data with different sample weights.
+        """Return a copy of this source with different sample weights.
 
         Args:
             weigh: Function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument `weights`,

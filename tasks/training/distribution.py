@@ -2,8 +2,8 @@
 
 If a model is built in a strategy's scope, its training gives the same results as on one device.
 Every replica computes a part of the batch, and the loss and the gradients are computed for the
-whole batch. Keras 3.15 behaves differently in seven cases. The code that corrects a case has a
-comment that describes the difference.
+whole batch. In several cases, Keras 3.15 behaves differently. The code that corrects such a case
+describes the difference in a comment or docstring.
 
 With `keras.distribution` on JAX, a batch is one array that is distributed over all devices. Each
 process provides a part of this array.
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def get_process_shard() -> tuple[int, int]:
-    """Return the index of this JAX process, and the number of parts that a batch is divided into.
+    """Return the index of the batch part that this JAX process computes, and the number of parts.
 
     Example:
         >>> get_process_shard()
@@ -95,7 +95,7 @@ def compute_whole_batches():
 
 
 def select_batch_part(batch, number, count: int):
-    """Select the rows of one replica. The parts of the replicas differ by at most one row.
+    """Select the rows of one replica. The sizes of the parts differ by at most one row.
 
     Example:
         >>> import numpy as np
@@ -111,7 +111,7 @@ def select_batch_part(batch, number, count: int):
 
 
 def skip_overflow(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Skip a step on all replicas if the gradients on one replica are not finite.
+    """Make an optimizer skip a step on all replicas if a gradient on any replica is not finite.
 
     Keras only checks the first replica, before gradients are summed (loss_scale_optimizer.py).
     """
@@ -195,8 +195,8 @@ class Distribution:
     def running(self):
         """Context manager in which Keras does not divide batches again.
 
-        Errors about lost workers, or about batches that cannot be divided, are replaced by errors
-        that say what to do.
+        Errors about lost workers, unused weights, or batches that cannot be divided are replaced by
+        errors that say what to do.
         """
         try:
             with disable_sharding():
@@ -232,7 +232,11 @@ class Distribution:
         return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
 
     def fix_compiled(self, model: keras.Model) -> None:
-        """Adapt the optimizer of a compiled model to several replicas."""
+        """Adapt the optimizer of a compiled model to several replicas.
+
+        Raises:
+            ValueError: If a Keras optimizer accumulates gradients under `tf.distribute`.
+        """
         if keras.config.backend() != "tensorflow":
             return
         optimizer = model.optimizer
@@ -299,7 +303,7 @@ class Distribution:
             model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
-        """Log a warning whether the `torch.distributed` processes train one model together."""
+        """Log a warning that says whether several `torch.distributed` processes train one model."""
         count = count_torch_processes()
         if count > 1 and has_ddp_model(model):
             logger.warning(
@@ -324,7 +328,8 @@ class Distribution:
 
         Args:
             dataset: Dataset of batches. Any other object is returned unchanged.
-            steps: Optional integer. Number of batches. If None, the batches are counted.
+            steps: Optional integer. Number of batches. If None, the batches are counted if the
+                model has a strategy.
         """
         if self.strategy is None:
             return select_process_part(dataset), steps
@@ -335,7 +340,7 @@ class Distribution:
         return self.strategy.distribute_datasets_from_function(parts), steps
 
     def divide_arguments(self, arguments: dict) -> dict:
-        """Divide the datasets in the arguments of `keras.Model.fit`."""
+        """Divide the batches of the datasets in the arguments of `keras.Model.fit`."""
         pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
         for data, steps in pairs:
             divided = self.divide_dataset(arguments.get(data), arguments.get(steps))
@@ -395,7 +400,7 @@ class Distribution:
 def gather_from_workers(
     strategy: tf.distribute.Strategy | None, numbers: list[int]
 ) -> list[list[int]]:
-    """Gather integers from all workers, in order. TensorFlow adds one row per replica."""
+    """Gather the integers of all workers, in order. On TensorFlow, each replica adds one row."""
     if get_process_shard()[1] > 1:
         from jax.experimental import multihost_utils
 
@@ -434,7 +439,7 @@ def supports_distribution() -> bool:
 
 
 def get_strategy() -> tf.distribute.Strategy | None:
-    """Return the current strategy, or None.
+    """Return the current `tf.distribute` strategy, or None.
 
     Example:
         >>> get_strategy() is None
@@ -492,9 +497,9 @@ def get_worker(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
 
 
 def count_data_parallel_devices() -> int:
-    """Return the number of data-parallel devices in this process.
+    """Return the number of devices over which `keras.distribution` splits a batch on JAX.
 
-    On PyTorch, each process has one device.
+    On other backends, return 1. On PyTorch, each process has one device.
     """
     distribution = keras.distribution.distribution()
     if distribution is None or keras.config.backend() != "jax":
@@ -514,7 +519,7 @@ def round_up(count: int, multiple: int) -> int:
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:
-    """Return the indices 0 to `count - 1`. The last is repeated up to a multiple of `multiple`.
+    """Return the indices 0 to `count - 1`, padded with the last index to a multiple of `multiple`.
 
     Example:
         >>> pad_indices(3, 2).tolist()
@@ -546,7 +551,7 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
         source: String. Description of the data for the error message.
 
     Raises:
-        ValueError: If `source` has not ended after 20 seconds.
+        ValueError: If the iterable has not ended after 20 seconds.
 
     Example:
         >>> count_to_end([64, 64, 3], "The dataset")
@@ -565,7 +570,7 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
 
 
 def split_batches(dataset: tf.data.Dataset, context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """Divide every batch into one part for each replica of a worker.
+    """Divide every batch into one part per replica, and return the parts of one worker.
 
     By default, `tf.distribute` would rebatch the dataset to equal sizes, and mix batches that are
     padded to different lengths. Every worker reads the whole dataset, so all workers must read it

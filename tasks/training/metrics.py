@@ -237,7 +237,7 @@ class MeanOfLoss(metrics.Mean):
 
 
 def get_class_indices(y_true, scores):
-    """Convert labels to class indices. Probabilities become the most probable class."""
+    """Convert labels to class indices. For probabilities, this is the most probable class."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if has_indices(y_true, scores) else ops.argmax(y_true, -1)
 
@@ -335,8 +335,9 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         y_pred: Float tensor of shape (B, C). Logits or probabilities.
         sample_weight: Optional float tensor of shape (B,). Weights.
 
-    Source: Matthews 1975. For several classes: Gorodkin 2004, Comparing two K-category assignments
-    by a K-category correlation coefficient.
+    Source: Matthews 1975, Comparison of the predicted and observed secondary structure of T4 phage
+    lysozyme. For several classes: Gorodkin 2004, Comparing two K-category assignments by a
+    K-category correlation coefficient.
 
     Example:
         >>> metric = Matthews()
@@ -424,7 +425,11 @@ def divide(part, whole):
 
 
 def compute_f1_scores(correct, predicted, true) -> dict:
-    """Compute precision, recall and F1 from counts of any shape.
+    """Compute precision, recall and F1 from counts.
+
+    Args:
+        correct, predicted, true: Tensors of the same shape. Numbers of correct answers, of all
+            predicted answers and of all true answers.
 
     Returns:
         A dict with the keys "precision", "recall" and "f1".
@@ -442,8 +447,8 @@ def compute_f1_scores(correct, predicted, true) -> dict:
 class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     """Base class for metrics that store the labels and outputs of all examples.
 
-    `fit` and `evaluate` set the capacity to the number of examples. If there are more examples, the
-    result is NaN.
+    `fit` and `evaluate` increase the capacity to the number of examples. In other uses, the result
+    is NaN if there are more examples than the capacity.
 
     With `tf.distribute` or `torch.distributed`, every replica or process only writes to its own
     part of the variables. The sum of the variables therefore contains all examples.
@@ -484,11 +489,26 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         return had
 
     def make_columns(self, y_true, y_pred) -> tuple:
-        """Return the labels (B, 1) or (B, C) and the outputs (B, C) that are stored."""
+        """Convert the labels and outputs of a batch to the values that are stored.
+
+        Args:
+            y_true: Tensor with B rows. Labels.
+            y_pred: Tensor with B rows. Outputs.
+
+        Returns:
+            Tuple of a tensor with labels, shape (B,), (B, 1) or (B, C), and a tensor with outputs,
+            shape (B, C).
+        """
         return y_true, y_pred
 
     def score(self, y_true, y_pred, weight):
-        """Compute the metric for N stored examples. Examples with weight 0 are ignored."""
+        """Compute the metric for the stored examples. Examples with weight 0 are ignored.
+
+        Args:
+            y_true: Float tensor of shape (N, 1) or (N, C). Labels.
+            y_pred: Float tensor of shape (N, C). Outputs.
+            weight: Float tensor of shape (N,). Weights.
+        """
         raise NotImplementedError
 
     @ignores_padding_rows
@@ -507,7 +527,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         kept, number = self.variables
         replica, before = _get_replica(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
-        # Ignored examples are written to the last row of each part.
+        # The last row of each part stays 0. Ignored examples are written to this row as zeros.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
         rows = ops.concatenate([y_true, y_pred, weight[:, None]], axis=1)
         rows = ops.where((at < self.capacity)[:, None], rows, 0.0)
@@ -676,8 +696,8 @@ class AveragePrecision(ClassRanking):
 class Pearson(ExactMetric):
     """Compute the Pearson correlation over all examples, averaged over the columns.
 
-    The result is NaN for constant labels or outputs, as in SciPy. In contrast, the Keras metric is
-    the mean of the correlations in each batch.
+    The result is NaN for constant labels or outputs, as in SciPy. In contrast, the Keras metric
+    computes one correlation per batch and averages them.
 
     Call arguments:
         y_true: Float tensor of shape (B, C). Labels.
@@ -734,9 +754,14 @@ class Spearman(ExactMetric):
 
 
 def compute_correlation(a, b, weight):
-    """Compute the weighted correlations (C,) of the columns of `a` and `b`, both (N, C).
+    """Compute the weighted correlation of each column of `a` with the same column of `b`.
 
-    The correlation of a constant column is NaN.
+    Args:
+        a, b: Float tensors of shape (N, C).
+        weight: Float tensor of shape (N, 1). Weights of the rows.
+
+    Returns:
+        Float tensor of shape (C,). The correlation of a constant column is NaN.
     """
     total, infinite = ops.maximum(ops.sum(weight), 1e-30), float("inf")
     varies = True
@@ -755,7 +780,11 @@ def compute_correlation(a, b, weight):
 
 
 def sum_weights_below(values, weight) -> tuple:
-    """Sum, for each value (N,), the weights of all smaller values.
+    """Compute, for each value, the sum of the weights of all smaller values.
+
+    Args:
+        values: Float tensor of shape (N,).
+        weight: Float tensor of shape (N,). Weights of the values.
 
     Returns:
         Tuple of two tensors of shape (N,). The first sums the weights of smaller values, the second
@@ -804,7 +833,10 @@ def log_odds(logits):
 
 
 def _sum_exponentials(logits):
-    """Sum exp(logits) over the classes, (B, 1). The order of the classes has no effect."""
+    """Return the sum of exp(logits) over the classes, shape (B, 1).
+
+    The logits are sorted, so that their order does not change rounding errors.
+    """
     return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
 
 

@@ -107,18 +107,20 @@ class Objective:
             outputs to losses and metrics unchanged.
         num_classes: Integer. Number of classes, for metrics that need it.
         labels: Optional list of class names.
-        own_metrics: Mapping of names to functions that create metrics of the task.
+        own_metrics: Mapping from names to functions. A function creates a metric that only this
+            task supports.
         of_tokens: Boolean. Whether every token has a label. Losses are then averaged over the
-            tokens with a weight. See `BatchLoss`.
+            tokens, weighted by the sample weights. See `BatchLoss`.
         of_examples: Boolean. Whether a loss must return one value per example. See `BatchLoss`.
         pads_classes: Boolean. Whether the number of classes depends on the longest example in the
             batch, for example if the classes are token positions.
-        fills_batches: Boolean. Whether Keras losses can ignore rows that only pad a batch.
+        fills_batches: Boolean. Whether batches can be padded with rows that losses and metrics
+            ignore.
         names_outputs: Boolean. Whether the outputs are a dict. In this case, metrics are also a
             dict and are used unchanged.
         inputs_of_metrics: Function that converts inputs, labels, outputs and weights to the labels,
             outputs and weights for the metrics.
-        learning_rate_shares: Mapping of weight ids to multipliers of the learning rate. Defaults
+        learning_rate_shares: Mapping from weight ids to multipliers of the learning rate. Defaults
             to {}.
         class_weighting: Optional function of `(objective, data, class_weight, loss)` that returns
             the data with class weights. None for a task without classes.
@@ -153,11 +155,13 @@ class Objective:
         """Convert the argument `loss` of `compile` to the loss that is computed.
 
         Args:
-            loss: String, function, loss class or loss instance, or a list or dict with one of them.
+            loss: String, function, loss class or loss instance. A list or dict that contains a
+                single loss is also supported.
 
         Returns:
-            A `keras.losses.Loss`, or a function of labels and outputs. A cross-entropy after the
-            task's activation is replaced by a cross-entropy on logits.
+            A `keras.losses.Loss`, or a function of labels and outputs. A cross-entropy on
+            probabilities that matches the task's activation is replaced by the same cross-entropy
+            with `from_logits=True`.
 
         Raises:
             ValueError: If `loss` is unknown, does not match this task, or is not reduced to a
@@ -245,8 +249,8 @@ class Objective:
 
         Args:
             data: `Source` with the training data.
-            class_weight: Mapping of classes to weights, or "balanced".
-            loss: Loss that is computed.
+            class_weight: Mapping from classes to weights, or "balanced".
+            loss: Loss from `resolve_loss`.
 
         Raises:
             ValueError: If the task has no classes, or if `loss` does not support class weights.
@@ -273,7 +277,7 @@ class Objective:
         """Convert the task's metrics to arguments of `keras.Model.compile`.
 
         Args:
-            loss: Loss that is computed.
+            loss: Loss from `resolve_loss`.
             given: Argument `metrics` of `compile`.
             weighted: Argument `weighted_metrics` of `compile`.
         """
@@ -435,7 +439,7 @@ def find_loss(loss):
 
 
 def _get_only_loss(loss):
-    """Return the loss in a list or dict with a single loss."""
+    """Return the loss in a list or dict with a single loss. Other values are returned unchanged."""
     if not isinstance(loss, list | tuple | dict):
         return loss
     values = list(loss.values() if isinstance(loss, dict) else loss)

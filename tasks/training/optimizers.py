@@ -24,7 +24,7 @@ NO_HELD_RATE = -1.0  # stored instead of a held learning rate if the rate follow
 # rate.
 LATE = 1e9
 # This value is the default of PyTorch and of most fine-tuning code. Gradients of single weights are
-# small, and Keras does not correct epsilon in the first steps as in the paper. With 1e-6, short
+# small, and Keras does not correct epsilon in the first steps as the paper does. With 1e-6, short
 # trainings have slightly worse results.
 EPSILON = 1e-8
 
@@ -76,7 +76,10 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.numbers.assign([*ops.convert_to_numpy(self.numbers)[:3], rate])
 
     def hold_peak(self) -> None:
-        """Use the peak learning rate when the number of steps is unknown and no rate is held."""
+        """Use the peak learning rate until `restart` is called, unless another rate is held.
+
+        This method is for training steps outside `fit`, when the number of steps is unknown.
+        """
         if ops.convert_to_numpy(self.numbers)[3] == NO_HELD_RATE:
             self.hold(self.peak)
 
@@ -100,7 +103,7 @@ class WeightState(NamedTuple):
         decays: Boolean. Whether to apply weight decay.
         first: Variable. Running mean of gradients.
         second: Variable. Running mean of squared gradients.
-        sum: Optional variable. Summed gradients since the last accumulated step.
+        sum: Optional variable. Sum of the gradients in the current accumulated step.
     """
 
     share: float
@@ -134,7 +137,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         schedule: Learning rate or schedule that was passed. `learning_rate` is the value for the
             current step.
         batches: Variable. Number of batches. `iterations` is the number of accumulated steps.
-        states: Dict from weight ids to `WeightState`.
+        states: Dict mapping weight ids to `WeightState`.
 
     Example:
         >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))
@@ -176,9 +179,9 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
     @learning_rate.setter
     def learning_rate(self, rate) -> None:
-        """Use this learning rate instead of the schedule.
+        """Use a constant learning rate instead of the schedule, until `restart` is called.
 
-        To continue the schedule, a callback can assign the current value again.
+        If the value is equal to the current learning rate, the schedule continues.
         """
         if not isinstance(self.schedule, LinearWarmupDecay):
             keras.optimizers.Optimizer.learning_rate.fset(self, rate)
@@ -188,7 +191,13 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             self.schedule.hold(rate)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Exclude weights from weight decay, by variable or by parts of weight names."""
+        """Exclude variables, and weights with matching names, from weight decay.
+
+        Args:
+            var_list: Optional list of variables.
+            var_names: Optional list of regular expressions. Weights are excluded if a part of their
+                name matches.
+        """
         super().exclude_from_weight_decay(var_list, var_names)
         names = re.compile("|".join(var_names)) if var_names else None
         self._undecayed = types.SimpleNamespace(ids={*map(id, var_list or ())}, names=names)
@@ -255,7 +264,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self._finite = finite
 
     def mean_gradients(self, gradients: list, variables: list) -> list:
-        """Add gradients to the current step, and return its mean gradients so far."""
+        """Add gradients to the sums of the current step, and return the mean gradients so far."""
         sums = [self.states[id(variable)].sum for variable in variables]
         factor, size = (ops.cast(number, "float32") for number in (self._factor, self._size))
         gradients = [g * ops.cast(factor, g.dtype) for g in gradients]
@@ -271,7 +280,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         return [total.value / ops.cast(divisor, total.dtype) for total in sums]
 
     def is_step_complete(self):
-        """Return whether the current batch completes a step with at least one finite gradient."""
+        """Return whether the current batch completes a step to which any gradients were added."""
         added = self.batches.value % self.gradient_accumulation_steps
         added = added + ops.cast(self._finite, added.dtype)
         return ops.logical_and(self._is_step_end(), added > 0)
@@ -283,7 +292,11 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         return ops.logical_or(whole, number == self._last_batch.value)
 
     def end_batch(self, completed) -> None:
-        """Update the counters after a batch, except that `apply` adds 1 to `batches`."""
+        """Update the counters after a batch. `apply` adds 1 to `batches` after this call.
+
+        Args:
+            completed: Boolean. Whether the batch completed a step.
+        """
         self.assign(self._divisor, ops.where(completed, 0.0, self._divisor.value))
         batches, done, ends = self.batches.value, self._done.value, self._is_step_end()
         counted = batches - 1 + ops.cast(self._finite, batches.dtype)
@@ -315,7 +328,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self.batches, self.batches.value + 1)
 
     def update_all(self, gradients: list, variables: list) -> None:
-        """Clip and accumulate the gradients. Then decay and update the weights."""
+        """Accumulate and clip the gradients. Then decay and update the weights."""
         if not self.gradient_accumulation_steps:
             self._step(gradients, variables)
             return
@@ -394,9 +407,9 @@ class FusedAdamW(ScheduledAdamW):
     """AdamW with TensorFlow's fused kernel, which reads and writes each weight once.
 
     This class can only be used on the TensorFlow backend. It takes the same arguments as
-    `ScheduledAdamW`, except that `amsgrad` and `use_ema` are not supported. With `tf.distribute`,
-    the gradient of the whole batch is clipped. JAX does not need this class, because the compiler
-    fuses the operations.
+    `ScheduledAdamW`, except that `global_clipnorm` is required, and `amsgrad` and `use_ema` are not
+    supported. With `tf.distribute`, the gradient of the whole batch is clipped. JAX does not need
+    this class, because the compiler fuses the operations.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
 
@@ -420,7 +433,7 @@ class FusedAdamW(ScheduledAdamW):
         if replicas.num_replicas_in_sync > 1:
             own = self._factor, self._size, self._finite
             gradients = replicas.all_reduce("SUM", gradients)
-            self._factor, self._size, self._finite = own  # another replica has replaced them
+            self._factor, self._size, self._finite = own  # replaced by other replicas meanwhile
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
             gradients = self.mean_gradients(gradients, variables)
@@ -477,7 +490,8 @@ class TorchAdamW(ScheduledAdamW):
     """AdamW with PyTorch's fused kernel, which reads and writes each weight once.
 
     This class can only be used on the PyTorch backend. It takes the same arguments as
-    `ScheduledAdamW`, except that `amsgrad` and `use_ema` are not supported.
+    `ScheduledAdamW`, except that `global_clipnorm` is required, and `amsgrad` and `use_ema` are not
+    supported.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
@@ -557,12 +571,12 @@ def make_fine_tuning_optimizer(
     warmup: float = WARMUP,
     undecayed_weights: Sequence[keras.Variable] = (),
 ) -> keras.optimizers.Optimizer:
-    """Create AdamW with a linear warmup and decay, and with gradients clipped to norm 1.
+    """Create an AdamW optimizer with linear warmup and decay, and with gradient clipping to norm 1.
 
     Args:
         total_batches: Integer. Number of batches to train on. The learning rate will be 0
             afterwards.
-        learning_rate: Float. Peak learning rate.
+        learning_rate: Float. Peak learning rate. Defaults to 5e-5.
         weight_decay: Float. Weight decay. Defaults to 0.01.
         gradient_accumulation_steps: Optional integer. Number of batches per step. If None, every
             batch is a step.
@@ -570,7 +584,7 @@ def make_fine_tuning_optimizer(
             for example for layer-wise decay.
         warmup: Float between 0 and 1. Fraction of all steps to use for the warmup. Defaults to 0.1.
         undecayed_weights: List of weights that are excluded from weight decay. See
-            `training.list_undecayed`. Defaults to an empty tuple.
+            `training.list_undecayed`. By default, no weights are excluded.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
@@ -617,7 +631,7 @@ def restart_optimizer(
 def check_trainable(
     optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]
 ) -> None:
-    """Raise a ValueError if an optimizer was built for other weights.
+    """Raise a ValueError if an optimizer was not built for the given weights.
 
     On JAX, a Keras optimizer can only train all weights for which it was built.
     """

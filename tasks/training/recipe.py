@@ -44,7 +44,7 @@ class TaskSettings(NamedTuple):
         weight_decay: Float. Default weight decay.
         layer_decay: Float. Default layer-wise learning rate decay.
         warmup: Float. Default fraction of all steps to use for the warmup.
-        learning_rate_shares: Dict of weight ids to multipliers of the learning rate.
+        learning_rate_shares: Mapping from weight ids to multipliers of the learning rate.
         undecayed_weights: List of weights that are excluded from weight decay.
         scales_loss: Boolean. Whether to scale the loss, because gradients are computed in float16.
     """
@@ -63,9 +63,10 @@ class Recipe:
     """Stores the `compile` arguments, and creates the "auto" optimizer from them.
 
     Args:
-        arguments: Mapping from the arguments that `TextModel.compile` adds to Keras, except for the
-            learning rate, to the values in the last call that set them.
-        options: Mapping from the arguments of `keras.Model.compile` to their last values.
+        arguments: Mapping from names of `compile` arguments to their values, except for the
+            learning rate and the arguments in `options`.
+        options: Mapping from names to values for the `compile` arguments that work as in Keras,
+            such as `run_eagerly`. Arguments that were never passed are missing.
 
     Example:
         >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
@@ -88,7 +89,7 @@ class Recipe:
         return _get_single_weight(self.options.get("loss_weights"))
 
     def update(self, arguments: Mapping, options: Mapping) -> Recipe:
-        """Create the recipe for another call to `compile`. None keeps the value of an argument.
+        """Create the recipe for another call to `compile`. Arguments that are None do not change.
 
         Raises:
             ValueError: If a setting of the "auto" optimizer is passed together with another
@@ -173,7 +174,7 @@ class Recipe:
         return optimizers.AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
     def warn_default_rate(self, optimizer, default_rate: float) -> None:
-        """Log a warning if an optimizer given as a string has the Keras default learning rate."""
+        """Log a warning if the optimizer is a string, because Keras sets its learning rate."""
         name, optimizer = self.arguments["optimizer"], optimizers.get_inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return
@@ -227,7 +228,7 @@ class Recipe:
     def warn_if_weights_unchanged(
         self, optimizer, weights: Sequence[keras.Variable], total_batches: int
     ) -> None:
-        """Log a warning if the weights are the same as before `fit`.
+        """Log a warning if `fit` with the "auto" optimizer did not change the weights.
 
         The weights do not change if all gradients are 0, or if all gradients overflow in float16.
 
@@ -264,9 +265,10 @@ class Recipe:
             optimizers.get_inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
-        """Set the weight of a batch in an accumulated step, as a part of a large batch.
+        """Set the weight of a batch in an accumulated step.
 
-        If several losses are summed, the last call for a batch sets the weight.
+        With this weight, the gradient of the step is equal to the gradient of one large batch. If
+        this method is called for each of several losses, the last call sets the weight.
 
         Args:
             optimizer: The model's optimizer.
@@ -403,7 +405,7 @@ class FrozenLayers:
                     part.trainable = False
 
     def get_state(self, backbone: Backbone) -> list:
-        """Return the state that is stored with the backbone (see `restore`).
+        """Return the frozen layers as plain data, which is stored in the compile config.
 
         Returns:
             List with `[layer index, part indices]` for each layer that was frozen by `freeze`. The
@@ -446,7 +448,7 @@ def warn_random_weights(learning_rate: float) -> None:
 
 
 def train_new_pooler(backbone: Backbone) -> None:
-    """Mark a new pooler as trained. If it is frozen, log a warning."""
+    """Mark a new pooler as trained. If the pooler is frozen, log a warning instead."""
     if not backbone.pooler_is_new:
         return
     backbone.pooler_is_new = not any(v.trainable for v in backbone.pooler_dense.variables)
@@ -458,9 +460,9 @@ def train_new_pooler(backbone: Backbone) -> None:
 
 
 def warn_trained_kernels(backbone: Backbone) -> None:
-    """Log a warning if weights with low-rank updates are trained, too.
+    """Log a warning if layers with low-rank updates also train their original weights.
 
-    This is the case if `trainable` was set to True after `enable_lora`.
+    This happens if `trainable` was set to True after `enable_lora`.
     """
     kernels = [get_frozen_kernel(layer) for layer in find_updates(backbone)]
     trained = sum(kernel.trainable for kernel in kernels)
@@ -517,7 +519,7 @@ class CompiledMetrics:
     Args:
         metrics: Argument `metrics` of `keras.Model.compile`.
         weighted_metrics: Argument `weighted_metrics` of `keras.Model.compile`.
-        of_keras: `keras.Model.metrics` of the compiled task.
+        of_keras: List of metrics. The attribute `metrics` of the compiled task.
 
     Attributes:
         given: List of all metrics that were passed, as objects or names.
@@ -589,7 +591,7 @@ def _mask_padding(real, y_pred, sample_weight):
 
 
 def compute_learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """Compute the learning rate of any step. `optimizer.learning_rate` is for the current step.
+    """Compute the learning rate at a given step.
 
     Example:
         >>> schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.0)
@@ -603,11 +605,12 @@ def compute_learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> f
 
 
 def build_metrics(task, dataset: tf.data.Dataset) -> None:
-    """Create the loss variables and the metrics before the first trace.
+    """Create the variables of the loss and the metrics before the first trace on TensorFlow.
 
     Args:
         task: Compiled `TextModel`.
-        dataset: Dataset of preprocessed batches. Arrays are ignored.
+        dataset: Dataset of preprocessed batches. If it is not a `tf.data.Dataset`, nothing is
+            created.
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
         return  # Keras creates these variables
@@ -630,8 +633,8 @@ def build_metrics(task, dataset: tf.data.Dataset) -> None:
 def _make_smallest(spec) -> xp.Tensor | None:
     """Create a tensor of zeros for a spec.
 
-    Unknown sizes and the number of examples are replaced by 2. Keras drops axes of size 1, and the
-    labels may have a fixed number of examples while the outputs do not.
+    Unknown sizes are replaced by 2, because Keras drops axes of size 1. The number of examples is
+    also replaced by 2, because it may be fixed for the labels but not for the outputs.
     """
     if spec is None:
         return None

@@ -157,7 +157,7 @@ class Examples(Source):
     def read_in_order(self) -> tf.data.Dataset:
         examples, plan = self.examples, self.plan
         if plan.steps_per_epoch:
-            # The longest examples come first, so the first batches must be selected before.
+            # The batches will be sorted by length, so the first examples are selected before.
             examples = take_first(examples, plan.steps_per_epoch * plan.batch_size)
         return self._make_batcher(True).make_ordered_batches(examples, plan.batch_size).dataset
 
@@ -172,7 +172,7 @@ class Examples(Source):
 
 
 class DatasetBatches(Source):
-    """Source for a `tf.data.Dataset` of raw inputs, of their batches, or of preprocessed batches.
+    """Source for a `tf.data.Dataset` of single raw inputs, raw batches or preprocessed batches.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
@@ -201,9 +201,10 @@ class DatasetBatches(Source):
         return self.plan.steps_per_epoch or count_batches(self._batched)
 
     def count_examples(self) -> int:
-        """Return the number of examples in one pass or in `steps_per_epoch` batches.
+        """Return the number of examples in one pass, or an upper bound for `steps_per_epoch`.
 
-        If the sizes of the batches are unknown, the batches that `fit` uses are read.
+        To find the sizes of the batches, the dataset is read, unless it contains single examples
+        and `steps_per_epoch` is set.
         """
         steps, batched = self.plan.steps_per_epoch, self._batched
         if steps and self._is_single:
@@ -269,8 +270,8 @@ class DatasetBatches(Source):
 class StreamBatches(Source):
     """Source for a stream of raw inputs or preprocessed batches.
 
-    Raw inputs are encoded while the stream is read. Single rows are shuffled in a buffer of 50
-    batches, and grouped by length. Batches are used unchanged.
+    Raw inputs are encoded while the stream is read. Single rows are shuffled and grouped by length
+    within windows of 50 batches. If the stream contains batches, they are used unchanged.
 
     Args:
         plan: `Plan` with the batch size, epochs and steps.
@@ -389,8 +390,9 @@ class StreamBatches(Source):
     def _read_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
         """Yield chunks of a stream, and store their encoded examples in the cache files.
 
-        One chunk is read ahead to recognize the last chunk. When it is stored, the cache is marked
-        as complete. If reading a chunk fails, the error is raised after the previous chunk.
+        One chunk is read ahead to recognize the last chunk. When the last chunk is stored, the
+        cache is marked as complete. If reading a chunk fails, the error is raised after the
+        previous chunk.
         """
         sizes, chunk, error = [], next(chunks, None), None
         while chunk is not None:
@@ -431,7 +433,7 @@ class StreamBatches(Source):
         try:
             examples = examples()
         except ValueError as error:
-            where = f"Batch {number} of the stream" + " and those after it" * shuffles
+            where = f"Batch {number} of the stream" + " and the batches after it" * shuffles
             raise ValueError(f"{where}: {error}") from error
         if self._is_prepared:
             yield examples
@@ -467,7 +469,7 @@ class StreamBatches(Source):
     def _make_dataset(
         self, batches: Iterable, again: Callable[[], Iterator] | None = None
     ) -> tf.data.Dataset:
-        """Convert batches of any sizes to a dataset. If the stream fails, the error is stored.
+        """Convert batches of any sizes to a dataset. Errors of the stream are stored in `error`.
 
         Args:
             batches: Iterable of batches. The first batch defines the structure.
@@ -557,7 +559,7 @@ def make_source(given: InputData, sample_weight=None, *, plan: Plan, maker: Batc
 
 
 def check_all_inputs(task, given: InputData):
-    """Check the inputs that are preprocessed, and return all inputs.
+    """Check the inputs if they are preprocessed, and return them.
 
     Raises:
         ValueError: If preprocessed inputs are invalid, or if raw inputs are passed to a task
@@ -573,7 +575,7 @@ def check_all_inputs(task, given: InputData):
 
 
 def read(task, x, y) -> InputData:
-    """Check the inputs and labels of `fit` or `evaluate`, and convert them to a `InputData`."""
+    """Check the inputs and labels of `fit` or `evaluate`, and convert them to an `InputData`."""
     maker = task.batch_maker
     x, y = wrap_if_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
@@ -603,7 +605,7 @@ def make_validation_data(task, data, y) -> tuple | None:
     Args:
         task: `TextModel`.
         data: Optional dataset, or tuple or list `(x, y)` or `(x, y, sample_weight)`.
-        y: Labels of `fit`. If None, a list in `data` is a list of texts, without labels.
+        y: Labels of `fit`. If None, a list is read as a list of texts instead of `[x, y]`.
 
     Raises:
         ValueError: If labels are missing, or if the data can only be read once.
@@ -689,7 +691,7 @@ def check_not_empty(x) -> None:
 
 
 def split(examples: dict, share: float) -> tuple[dict, dict]:
-    """Split examples into training examples and, at the end, a fraction of held-out examples.
+    """Split examples into training examples and held-out examples, which are taken from the end.
 
     Raises:
         ValueError: If `share` is invalid. See `count_training_examples`.
@@ -730,7 +732,7 @@ def count_training_examples(count: int, share: float) -> int:
 
 
 def compute_examples_checksum(examples: dict) -> dict:
-    """Compute a checksum of encoded examples. Return it with the number of examples."""
+    """Return a dict with the number of encoded examples and their SHA-256 checksum."""
     digest = hashlib.sha256()
     for name in sorted(examples):
         for part in _list_arrays(examples[name]):

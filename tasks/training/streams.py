@@ -1,4 +1,4 @@
-"""Read streams: data that is read sequentially, except for TensorFlow datasets.
+"""Read streams, which are iterable data sources other than TensorFlow datasets.
 
 Supported sources are `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` from
 the library `datasets`, and generators. They yield batches or single rows, and do not have to fit
@@ -47,18 +47,18 @@ class TokenCache:
         classifier.fit(cache, epochs=3)
 
     Pass the cache to `fit` or `evaluate` instead of the stream. The batches are the same. The first
-    pass writes a file for each batch, or for every 50 batches of single rows, with about four bytes
-    per token. If the pass is interrupted, the next run only writes the missing files. Later passes
-    and later processes only read the first element of the stream. Each `batch_size` has its own
-    files.
+    pass writes a file for each batch, or for every 50 batches if single rows are shuffled, with
+    about four bytes per token. If the pass is interrupted, the next run only writes the missing
+    files. Later passes and later processes only read the first element of the stream. If the stream
+    contains single rows, each `batch_size` has its own files.
 
     Args:
         source: Any stream that `fit` supports. It must return the same elements in every pass.
         folder: String or path. Folder for the files. It is created if it does not exist.
 
     Raises:
-        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens of
-            another task, tokenizer or stream, or if a file is damaged.
+        ValueError: In `fit` or `evaluate`, if the source can only be read once, if the folder
+            contains tokens of another task, tokenizer or stream, or if a file is damaged.
 
     Example:
         >>> import tempfile
@@ -128,7 +128,7 @@ class Stream:
 
     @functools.cached_property
     def checksum(self) -> str:
-        """Return the SHA-256 of the first element, which differs if the order is random."""
+        """Return the SHA-256 of the first element. If the order is random, it differs per run."""
         first = [np.asarray(part).tolist() for part in keras.tree.flatten(self.first)]
         plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
         return hashlib.sha256(repr(plain).encode()).hexdigest()
@@ -137,8 +137,8 @@ class Stream:
         """Separate the inputs and the labels of a batch. Return `(x, y, sample_weight)`.
 
         Raises:
-            ValueError: If `batch` is empty, or if `batch` has labels or sample weights and the
-                first batch has none, or the other way round.
+            ValueError: If `batch` is empty, or if only one of `batch` and the first batch has
+                labels or sample weights.
         """
         x, y, weight = batch
         if not count_rows(x):
@@ -193,7 +193,7 @@ class Stream:
             self.source.on_epoch_end()
 
     def chunks(self, rows: int) -> Iterator[tuple]:
-        """Yield the batches in one pass. Single rows are combined to batches of `rows` rows."""
+        """Yield the batches in one pass. Single rows are combined into batches of `rows` rows."""
         elements = self.read_one_pass()
         if not self.is_single:
             yield from elements
@@ -202,7 +202,7 @@ class Stream:
             yield _combine_rows(chunk)
 
     def count(self, batch_size: int) -> int:
-        """Return the number of batches in one pass. If it is not known, count the batches."""
+        """Return the number of batches in one pass. If the length is unknown, read one pass."""
         if self.is_read_once:
             raise ValueError(
                 f"`x` is {self}, which can only be read once. Pass steps_per_epoch=..., or a "
@@ -264,7 +264,7 @@ def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
 
 @contextlib.contextmanager
 def suppress_end_warning(x: object) -> Iterator[None]:
-    """Context that suppresses the Keras warning about a generator that has ended."""
+    """Context manager that suppresses the Keras warning about a generator that has ended."""
     with warnings.catch_warnings():
         if isinstance(x, Iterator):
             warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -291,7 +291,7 @@ def _split_element(element, labels_tokens: bool) -> tuple:
 
 
 def _describe_form(x) -> str:
-    """Describe the structure of inputs. It must be the same for all elements of a stream."""
+    """Describe the structure of inputs, which must be the same for all elements of a stream."""
     if isinstance(x, Mapping):
         return "the columns " + ", ".join(sorted(map(str, x)))
     if isinstance(x, tuple):
@@ -302,7 +302,7 @@ def _describe_form(x) -> str:
 
 
 def _convert_to_tuples(row, labels_tokens: bool):
-    """Convert lists in a row to tuples. PyTorch has converted the tuples to lists by default."""
+    """Convert a row and its inputs to tuples, because PyTorch has converted tuples to lists."""
     if not isinstance(row, list):
         return row
     x, *labels = row

@@ -1,4 +1,4 @@
-"""`compile`, `fit` and `evaluate` for the tasks, on raw inputs."""
+"""Base class of the tasks, with `compile`, `fit` and `evaluate` for raw inputs."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                 `sequence_length` is set. On other backends, this argument works as in Keras. With
                 True on PyTorch, predictions use a single exported function. Defaults to "auto".
             learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
-                the value in the preset or, if it is missing, the family's value.
+                the value of the preset, the task or the family, in this order.
             gradient_accumulation_steps: Positive integer. Number of batches per step for the "auto"
                 optimizer. A step's gradient is equal to the gradient for one large batch, also
                 with sample weights or labelled tokens. The remaining batches at the end of `fit`
@@ -474,17 +474,18 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             validation_split: Float between 0 and 1. Fraction of the examples to use for validation,
                 taken from the end. Defaults to 0.0.
             validation_data: Optional tuple `(x, y)` or `(x, y, sample_weight)`, or dataset.
-            shuffle: Boolean. Whether to shuffle texts in memory and the single examples in a
-                dataset. Defaults to True.
+            shuffle: Boolean. Whether to shuffle texts in memory, and single examples in a dataset
+                or stream. Defaults to True.
             sample_weight: Optional array with one weight per example.
-            class_weight: Optional dict of class names or indices to weights, or "balanced", for
-                tasks with classes or tags. Missing classes have the weight 1. With "balanced", rare
-                classes have larger weights. In multi-label tasks, the weight of a label applies to
-                examples with this label.
+            class_weight: Optional dict mapping class names or indices to weights, or "balanced",
+                for tasks with classes or tags. Missing classes have the weight 1. With "balanced",
+                rare classes have larger weights. In multi-label tasks, the weight of a label
+                applies to examples with this label.
             initial_epoch: Integer. Epoch to start from. Defaults to 0.
             steps_per_epoch: Optional positive integer. Number of batches per epoch. If None, an
                 epoch is one pass over the data.
-            validation_batch_size: Positive integer. Defaults to `batch_size`.
+            validation_batch_size: Positive integer. Number of examples per validation batch.
+                Defaults to `batch_size`.
             validation_steps: Optional positive integer. Number of batches for validation. If None,
                 all validation data is used.
             validation_freq: Integer or list of epochs, as in Keras. Defaults to 1.
@@ -547,7 +548,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         return given
 
     def _log_columns(self, x, y) -> None:
-        """Log a table's columns that are used as inputs and labels."""
+        """Log which columns of a table are used as inputs and labels."""
         columns = list(x) if isinstance(x, Mapping) else list_table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
@@ -681,8 +682,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             **of_keras: Internal arguments that Keras passes for the validation in `fit`.
 
         Returns:
-            List with the loss and the metrics, or a dict from names to values. Without metrics,
-            only the loss is returned, as a float.
+            List with the loss and the metrics, or the loss as a float if there are no metrics. If
+            `return_dict` is True, a dict mapping names to values.
         """
         options = {
             "return_dict": return_dict,
@@ -757,7 +758,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def train_step(self, *args):
         """Run a Keras training step.
 
-        The graph of this model stores the gradients of the step (see `hold_gradients`).
+        On TensorFlow, the gradient functions of the step are stored in its graph, so that their
+        memory can be freed with the graph. See `hold_gradients`.
         """
         outputs = super().train_step(*args)
         gradients.hold_gradients()
@@ -859,7 +861,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
 
     @contextlib.contextmanager
     def _count_batches(self, steps: int | None, done: int = 0):
-        """Context that counts the batches, so that an execution ends at the end of an epoch.
+        """Context manager that counts the batches, so that an execution ends with the epoch.
 
         Only TensorFlow combines several steps into one execution. On other backends, Keras would
         read the batches ahead, so steps are executed one by one.
