@@ -26,7 +26,7 @@ def prepares_in_numpy(method: Callable[P, R]) -> Callable[P, R]:
     """Decorator that makes a method of `Answers` preprocess texts in NumPy instead of TensorFlow.
 
     Outside a graph, a TensorFlow operation takes longer than the same NumPy operation. TensorFlow
-    is still used for tensors and by the runner.
+    is still used if an argument is a tensor, and when the runner computes the outputs.
     """
 
     @functools.wraps(method)
@@ -48,7 +48,7 @@ def _has_tensors(values: object) -> bool:
 def answered_by(method: F, answers: str = "_answers") -> F:
     """Create a task method that calls the same method of the task's `Answers`.
 
-    The task method has the same arguments, rules and docstring.
+    The task method has the same signature, argument checks and docstring.
 
     Args:
         method: Method of a subclass of `Answers`.
@@ -95,8 +95,8 @@ class Answers:
             Defaults to False.
         instead_of_predict: Optional string. If `predict` only supports preprocessed inputs, the
             method to use for texts.
-        opened_class: Optional class of opened exports with these answers. If None, this is
-            `OpenedExport`.
+        opened_class: Optional class of opened exports with these answers. If None, `OpenedExport`
+            is used.
         preprocessor: The task's preprocessor.
         runner: `Runner` that computes the outputs.
     """
@@ -110,7 +110,7 @@ class Answers:
     runner: Runner
 
     def copy_with_model(self) -> Answers:
-        """Return answers for an export, which are computed with the exported model."""
+        """Return the `Answers` to export. They must compute all outputs with the exported model."""
         return self
 
     def predict_texts(self, x: Any, batch_size: int | None = None) -> Any:
@@ -129,13 +129,16 @@ class Answers:
     def compute_unpadded_outputs(
         self, examples: dict, batch_size: int | None = None, axis: int | None = 0
     ) -> list[np.ndarray]:
-        """Compute the outputs for every example, and remove the outputs at padding.
+        """Compute the outputs for every example, and remove the outputs for padding tokens.
 
         Args:
             examples: Dict. Encoded examples.
             batch_size: Positive integer. Number of examples per batch. Defaults to 32.
             axis: Optional integer. Token axis of the output for a single example, or None for
                 outputs without a token axis. Defaults to 0.
+
+        Returns:
+            List with one array per example.
         """
         lengths = examples["token_ids"].row_lengths().numpy()
         outputs = {}

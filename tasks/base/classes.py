@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_labels(config: dict) -> list[str]:
-    """Return the class names in config.json. By default, these are LABEL_0, LABEL_1, ...
+    """Return the class names in config.json. Without names, return LABEL_0 and LABEL_1.
 
     Example:
         >>> read_labels({"id2label": {"1": "up", "0": "down"}}), read_labels({})
@@ -39,7 +39,8 @@ def has_default_labels(names: list[str]) -> bool:
 def find_label_rows(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
     """Find the index of each label in `names`. The index of a missing label is None.
 
-    Capitalization and whitespace are ignored, unless two names would then be equal.
+    A label that is not in `names` is compared again without case and surrounding whitespace. Such a
+    match must be unique.
 
     Example:
         >>> find_label_rows(["positive", "mixed", "negative"], ["NEGATIVE", "POSITIVE"])
@@ -201,9 +202,9 @@ def compute_class_weights(
     """Convert the argument `class_weight` to one weight per class.
 
     Args:
-        given: Dict from class names or indices to weights, or "balanced". Classes that are missing
-            in the dict have the weight 1. With "balanced", the weights are the inverse class
-            frequencies, scaled to a mean of 1 over the examples.
+        given: Dict mapping class names or indices to weights, or "balanced". Classes that are
+            missing in the dict have the weight 1. With "balanced", the weights are the inverse
+            class frequencies, scaled to a mean of 1 over the examples.
         labels: Optional list of strings. Class names.
         num_classes: Positive integer. Number of classes C.
         data: Dataset of training batches `(x, y)` or `(x, y, sample_weight)`. It is iterated once
@@ -213,8 +214,8 @@ def compute_class_weights(
         Float32 array of shape (C,).
 
     Raises:
-        ValueError: If `given` is neither "balanced" nor a dict from known classes to finite weights
-            that are not negative.
+        ValueError: If `given` is neither "balanced" nor a dict, if a class is unknown or given
+            twice, or if a weight is negative or not finite.
 
     Source: King and Zeng 2001, Logistic Regression in Rare Events Data, section 4, for "balanced".
 
@@ -287,7 +288,7 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
 
     Args:
         x: Inputs. They are returned unchanged.
-        y: Class indices, or probabilities (..., C).
+        y: Integer tensor with class indices, or float tensor of shape (..., C) with probabilities.
         sample_weight: Optional tensor. Sample weights before the multiplication.
         weights: Float array of shape (C,). See `compute_class_weights`.
 
@@ -312,8 +313,8 @@ def compute_label_weights(
     """Convert the argument `class_weight` of a multi-label task to two weights per label.
 
     Args:
-        given: Dict from label names or indices to weights, or "balanced". A weight in the dict is
-            used for examples that have the label. With "balanced", both weights of a label are
+        given: Dict mapping label names or indices to weights, or "balanced". A weight in the dict
+            is used for examples that have the label. With "balanced", both weights of a label are
             inverse frequencies, scaled to a mean of 1 over the examples.
         labels, num_classes, data: See `compute_class_weights`. In `data`, `y` has shape (B, C).
 
@@ -351,7 +352,7 @@ def apply_label_weights(x, y, sample_weight=None, *, weights: np.ndarray):
 
     Args:
         x: Inputs. They are returned unchanged.
-        y: Tensor of shape (B, C). 0, 1 or a probability.
+        y: Tensor of shape (B, C). Labels, from 0 to 1.
         sample_weight: Optional tensor of shape (B,).
         weights: Float array of shape (2, C). See `compute_label_weights`.
 

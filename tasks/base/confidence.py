@@ -149,7 +149,10 @@ def _compute_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
 
 
 def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
-    """Find the best temperature by bisection, because the loss is convex in its inverse."""
+    """Find the temperature with the lowest cross-entropy by bisection.
+
+    Bisection is possible, because the cross-entropy is convex in the inverse temperature.
+    """
 
     def compute_slope(inverse: float) -> float:
         probabilities = _compute_probabilities(logits * inverse, activation)
@@ -289,7 +292,7 @@ def expand_thresholds(
     """Create a float32 array of shape (C,) with one threshold per label.
 
     Args:
-        given: Optional float for all labels, or dict from labels to floats.
+        given: Optional float for all labels, or dict mapping labels to floats.
         names: Label names.
         default: Float. Threshold of labels that are missing in `given`.
 
@@ -312,7 +315,7 @@ def expand_thresholds(
 
 
 def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
-    """Select the labels in the answer to each text, in the given order.
+    """Select the label indices in the answer to each text, in the given order.
 
     Args:
         order: Integer array of shape (N, C). Label indices for each text, in the order of the

@@ -8,7 +8,10 @@ Method = Literal["integrated_gradients", "gradient_x_input"]
 
 
 class WordAttribution(TypedDict):
-    """A word and its contribution to a logit. `start` and `end` are offsets in text `part`."""
+    """A word and its contribution to a logit.
+
+    `part` is the index of the text in a pair, or 0. `start` and `end` are offsets in this text.
+    """
 
     part: int
     text: str

@@ -46,7 +46,7 @@ class KerasRunner:
         self._options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
 
     def predict(self, x: Any, batch_size: int | None = None) -> Any:
-        """Compute the outputs for raw or preprocessed inputs, one row per example, in their order.
+        """Compute the outputs for raw or preprocessed inputs, in the input order.
 
         Args:
             x: Inputs. See `Task.predict`.
@@ -63,7 +63,7 @@ class KerasRunner:
             return self._predict_texts(given.x, size)
 
     def read(self, x: Any) -> sources.InputData:
-        """Return the inputs for `predict`, and their kind."""
+        """Convert the inputs of `predict` to an `InputData`."""
         return sources.InputData.create(wrap_if_stream(x, self._maker))
 
     def read_batches(self, given: sources.InputData, batch_size: int | None = None) -> Iterator:
@@ -94,7 +94,7 @@ class KerasRunner:
         return given == {"verbose": 0} and 0 < count <= batch_size
 
     def _predict_source(self, given: sources.InputData, batch_size: int):
-        """Compute the outputs for a dataset. Each batch is padded to fill all devices."""
+        """Compute the outputs for a dataset or stream. Each batch is padded to fill all devices."""
         plan = Plan(batch_size, steps_per_epoch=self._options["steps"])
         source = sources.make_source(given, plan=plan, maker=self._maker)
         with raise_own_errors(source):
@@ -138,7 +138,7 @@ class KerasRunner:
         with use_numpy():  # TensorFlow would convert the texts to tensors
             texts = tuple(task.preprocessor.read_texts(x))
         if steps := self._options["steps"]:
-            # The longest texts come first, so the first batches must be selected before.
+            # The batches will be sorted by length, so the first texts are selected before.
             texts = tuple(column[: steps * batch_size] for column in texts)
         if self._is_single_batch(len(texts[0]), batch_size):
             return self._predict_few(texts, task.preprocessor.encode)
@@ -202,7 +202,13 @@ class KerasRunner:
                 yield indices, self._compute_outputs(make((examples, indices)))
 
     def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
-        """Compute the outputs for columns of texts (N,), N >= 1, that `encode` converts."""
+        """Compute the outputs for columns of texts, which `encode` converts to examples.
+
+        Args:
+            texts: Tuple of columns with at least one text each.
+            batch_size: Integer. Number of examples per batch.
+            encode: Function that converts texts to examples.
+        """
         if texts[0].shape[0] <= batch_size:
             return self._predict_few(texts, encode)
         return batch_shapes.join_batches(self.run_examples(encode(texts), batch_size))

@@ -157,7 +157,7 @@ class LabelledTask(Task):
         """Log a warning that the metrics in `evaluate` do not use the thresholds.
 
         Args:
-            method: String. Name of the method that uses them.
+            method: String. Name of the method that uses the thresholds.
         """
         if self.thresholds is not None:
             logger.warning(
@@ -229,9 +229,9 @@ class LabelledTask(Task):
                 used.
 
         Returns:
-            Dict from labels to thresholds. It contains all labels of a multi-label classifier, the
-            second label of a binary classifier, or the entity types of a tagger. A label without
-            examples keeps its default, which is logged.
+            Dict mapping labels to thresholds. It contains all labels of a multi-label classifier,
+            the second label of a binary classifier, or the entity types of a tagger. A label
+            without examples gets the default threshold 0.5, with a warning.
 
         Raises:
             ValueError: If the task is not a binary classifier, a multi-label classifier or a
@@ -311,9 +311,9 @@ class LabelledTask(Task):
         """Compare the given classes with the outputs of a checkpoint.
 
         Returns:
-            "all" if classes and outputs correspond one to one, "some" if only some classes are
-            outputs, or None. If no label is in the checkpoint and the numbers are equal, the labels
-            are new names of the outputs ("all").
+            "all" if all outputs are kept in their order, because the classes are equal or are only
+            new names for the same number of outputs. "some" if the labels differ, but at least one
+            label is in the checkpoint. None if no output can be kept.
         """
         names, labels = (
             classes.read_labels(config),

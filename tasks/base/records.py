@@ -9,11 +9,12 @@ def pad_columns(columns: dict[str, xp.RaggedTensor]) -> dict[str, xp.Tensor]:
     """Pad columns of answers to tensors, and add the number of answers per text.
 
     Args:
-        columns: Dict from names to ragged tensors of shape (N, None, ...).
+        columns: Dict mapping names to ragged tensors of shape (N, None, ...), for N texts.
 
     Returns:
-        Dict of the padded columns, with shape (N, max answers, ...), and "count", an int32 tensor
-        of shape (N,). The padding is "" in string columns and 0 in numeric columns.
+        Dict with the padded columns and "count". A padded column has the shape (N, M, ...), where M
+        is the largest number of answers. The padding is "" in string columns and 0 in numeric
+        columns. "count" is an int32 tensor of shape (N,).
     """
     count = next(iter(columns.values())).row_lengths()
     padded = {name: values.to_tensor() for name, values in columns.items()}
@@ -24,7 +25,8 @@ def make_records(columns: dict[str, xp.Tensor | xp.RaggedTensor]) -> list[list[d
     """Convert columns of answers to a list of dicts for each text.
 
     Args:
-        columns: Dict from names to tensors of shape (N, n), or ragged tensors of shape (N, None).
+        columns: Dict mapping names to tensors with one row of answers per text. Ragged tensors are
+            also supported.
 
     Example:
         >>> import tensorflow as tf

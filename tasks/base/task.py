@@ -97,10 +97,10 @@ class Task(TextModel, metaclass=SharedVariableNames):
         record: `TaskRecord` with the task's properties that other modules need.
         new_head: Optional tuple. Initial weights of a head that is missing in the checkpoint. It is
             set to None after the first prediction.
-        kept_weights: Dict from tensor names to arrays. Checkpoint weights of a head that `fit` will
-            build.
-        weights_before_adapters: Dict from tensor names in adapter files to arrays. Weights of the
-            head and the pooler before `enable_lora` or `load_adapters`.
+        kept_weights: Dict mapping tensor names to arrays. Checkpoint weights of a head that `fit`
+            will build.
+        weights_before_adapters: Dict mapping tensor names in adapter files to arrays. Weights of
+            the head and the pooler before `enable_lora` or `load_adapters`.
         problem_type: Optional string. The `problem_type` in config.json, for tasks that support
             several problem types.
     """
@@ -268,14 +268,14 @@ class Task(TextModel, metaclass=SharedVariableNames):
         return {**stored, **given}
 
     def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Explain why the head of a checkpoint must not be loaded. Return None if it can be."""
+        """Explain why the head of a checkpoint must not be loaded, or return None."""
         return None
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:
-        """Find the output of each label in the head of a checkpoint that has other labels.
+        """Find the index of each label in the outputs of a checkpoint with different labels.
 
-        The index of a new label is None. The result is None if the checkpoint contains all labels
-        or none of them.
+        The index of a new label is None. The result is None if the checkpoint has the same labels
+        in the same order, or none of the labels.
         """
         return None
 
@@ -349,7 +349,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
             return [row for batch in batches for row in answers.predict_texts(batch, batch_size)]
 
     def _get_answers(self, x, answers: str = "_answers") -> Any:
-        """Return the `Answers` for raw inputs. Raise a ValueError without a preprocessor."""
+        """Return the `Answers` for raw inputs. If there is no preprocessor, raise a ValueError."""
         check_preprocessor(self, x)
         return getattr(self, answers)
 
@@ -562,10 +562,10 @@ class Task(TextModel, metaclass=SharedVariableNames):
         return compare_vocabulary(self, trimmed, texts)
 
     def _check_answers_only(self, changes: bool | None) -> None:
-        """Raise a ValueError if a copy made by `for_cpu` is trained or exported.
+        """Raise a ValueError if a copy made by `for_cpu` is trained, exported or converted again.
 
         Args:
-            changes: Boolean or None. True if the copy is trained or exported.
+            changes: Optional boolean. Whether the error is raised.
         """
         if changes:
             raise ValueError(
@@ -583,14 +583,14 @@ class Task(TextModel, metaclass=SharedVariableNames):
                 The export uses these values for all texts.
 
         Returns:
-            Dict from signature names to functions. Each function takes string tensors of shape (N,)
-            and can be run in `tf.function`. The results have the same names and values as the
+            Dict mapping signature names to functions. Each function takes string tensors of shape
+            (N,) and can be run in `tf.function`. The results have the same names and values as the
             results of `record.text_method`, and are padded to tensors.
         """
         raise NotImplementedError
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return a dict from input names to their minimum and maximum values.
+        """Return a dict mapping input names to their minimum and maximum values.
 
         Override this method in a task whose preprocessor returns inputs that the backbone does not
         read.
@@ -748,7 +748,9 @@ class Task(TextModel, metaclass=SharedVariableNames):
         layers: Sequence[str] | None = None,
         alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freeze the backbone. Train low-rank updates of its layers, the head and the pooler.
+        """Freeze the backbone, and train low-rank updates of its layers.
+
+        The head is also trained, and the pooler if the head uses its output.
 
         Args:
             rank, layers, alpha: See `Backbone.enable_lora`.

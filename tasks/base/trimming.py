@@ -200,7 +200,7 @@ def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
 
 
 def _select_rows(weight: keras.Variable, smaller: keras.Variable, kept: list[int]) -> np.ndarray:
-    """Select the rows of the tokens in `kept` from a weight, along the axis that is smaller now."""
+    """Select the values for the tokens in `kept` from a weight, along the vocabulary axis."""
     values = gather_array(weight)
     for axis, (before, after) in enumerate(zip(weight.shape, smaller.shape, strict=True)):
         if before != after:
