@@ -233,7 +233,7 @@ def compute_class_weights(
         return np.where(counts > 0, weights, 1.0).astype("float32")
     if not isinstance(given, Mapping):
         raise invalid(
-            "class_weight", given, "a dict from class names or indices to weights, or 'balanced'"
+            "class_weight", given, "a dict mapping class names or indices to weights, or 'balanced'"
         )
     weights, keys = np.ones(num_classes, "float32"), {}
     for key, weight in given.items():
@@ -245,7 +245,7 @@ def compute_class_weights(
             )
         weights[index], keys[index] = weight, key
         if not (np.isfinite(weight) and weight >= 0):
-            raise invalid(f"class_weight[{key!r}]", weight, "a number of 0 or more")
+            raise invalid(f"class_weight[{key!r}]", weight, "a finite, non-negative number")
     return weights
 
 

@@ -30,7 +30,7 @@ def _are_thresholds(value: object) -> bool:
 
 
 Thresholds = Annotated[
-    Mapping[str, float], Rule(_are_thresholds, "a dict of labels to numbers between 0 and 1")
+    Mapping[str, float], Rule(_are_thresholds, "a dict mapping labels to numbers between 0 and 1")
 ]
 
 
@@ -279,7 +279,7 @@ def tune_thresholds(answers: ScoredLabels) -> dict[str, float]:
     absent = [label for label, count in zip(labels, answers.counts, strict=True) if not count]
     if absent:
         logger.warning(
-            "No held-out example has the label %s. The threshold remains %g.",
+            "There are no held-out examples with the labels %s. Their thresholds are set to %g.",
             ", ".join(map(repr, absent)),
             DEFAULT_THRESHOLD,
         )

@@ -414,7 +414,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
                 folder contains the tokenizer.json of another export.
             ImportError: If a package for the format is not installed.
 
-        Source: The files are described in `tasks/serving/export.py`.
+        The files are described in `tasks/serving/export.py`.
         """
         from encoder_zoo.tasks.serving.export import export_task
 

@@ -31,7 +31,7 @@ from encoder_zoo.tasks.training.distribution import count_data_parallel_devices
 
 logger = logging.getLogger("encoder_zoo")
 
-# Programs that compile faster than this are not stored.
+# Programs that compile in fewer seconds are not stored.
 MIN_SECONDS = 0.1
 
 
@@ -393,8 +393,8 @@ def hide_num_batches(batches):
     """Hide the number of batches from Keras.
 
     If the number of batches is known and several steps are executed together, Keras always executes
-    the full number of steps. At the end of an epoch, it would continue with the first batch of the
-    next epoch.
+    the full number of steps. The last execution of an epoch would then include the first batches of
+    the next epoch.
 
     Args:
         batches: `tf.data.Dataset` or `ArrayBatches`. Any other object is returned unchanged.

@@ -142,7 +142,8 @@ def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
         count = tf.distribute.get_replica_context().num_replicas_in_sync
         if count > 1:
             whole = tf.distribute.get_replica_context().all_reduce("SUM", list(given))
-            given = [grad / count for grad in _clip_gradients(whole, *limits)]  # Keras adds them up
+            # Keras sums the gradients over the replicas.
+            given = [grad / count for grad in _clip_gradients(whole, *limits)]
         found = dict(zip(numbers, given, strict=True))
         return apply([found.get(i) for i in range(len(grads))], trainable_variables)
 

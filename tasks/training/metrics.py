@@ -595,7 +595,7 @@ class ClassRanking(ExactMetric):
             return y_true, y_pred
         if len(y_true.shape) == len(y_pred.shape) and y_pred.shape[-1] > 1:
             y_true = ops.argmax(y_true, -1)
-        if y_pred.shape[-1] == 2:  # this difference is exact for equal outputs
+        if y_pred.shape[-1] == 2:  # equal logits have a difference of exactly 0
             return y_true, y_pred[:, 1:] - y_pred[:, :1]
         return y_true, log_odds(y_pred)
 
@@ -669,7 +669,8 @@ class AveragePrecision(ClassRanking):
     """Compute the average precision, like `average_precision_score` in scikit-learn.
 
     For every example of the class, the precision is computed over all examples with the same or a
-    higher output. The score is the mean of these precisions. The result is 0 if no class occurs.
+    higher output. The score is the mean of these precisions. If there are no positive examples, the
+    result is 0.
 
     Example:
         >>> metric = AveragePrecision()

@@ -128,7 +128,10 @@ class Stream:
 
     @functools.cached_property
     def checksum(self) -> str:
-        """Return the SHA-256 of the first element. If the order is random, it differs per run."""
+        """Return the SHA-256 of the first element.
+
+        If the order of the stream is random, the checksum differs between runs.
+        """
         first = [np.asarray(part).tolist() for part in keras.tree.flatten(self.first)]
         plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
         return hashlib.sha256(repr(plain).encode()).hexdigest()
