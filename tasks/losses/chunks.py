@@ -22,8 +22,8 @@ def recompute_in_chunks(
     The loss and the gradients are the same as for the whole batch. Intermediate values of `call`
     are not stored, so only one chunk needs memory at a time. Each chunk has its own dropout mask,
     which is the same in both passes. On TensorFlow without XLA, a chunk contains rows of similar
-    length, and padding that all rows share is removed. With a compiler, the shorter chunks would
-    require several compilations.
+    length, and padding that all rows share is removed. With XLA and on other backends, chunks of
+    different lengths would require several compilations.
 
     Args:
         model: Model whose weights and dropout layers are used in `call`.

@@ -26,10 +26,9 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
     For each term, the mean weight in the batch is squared. The FLOPS penalty is the sum of these
     squares. It is a smooth estimate of the number of products needed to score a query and a
     document. The penalty makes vectors sparse, and lowers the weights of terms that occur in many
-    texts.
-    `SparseEncoder.fit` increases `query_weight` and `document_weight` quadratically from 0 to the
-    given values during the first third of all steps. With `tf.distribute`, the mean includes all
-    replicas.
+    texts. `SparseEncoder.fit` increases `query_weight` and `document_weight` quadratically from 0
+    to the given values during the first third of all steps. With `tf.distribute`, the mean includes
+    all replicas.
 
     Args:
         loss: Optional loss from `encoder_zoo.losses` that compares the texts in a batch. If None,
@@ -92,7 +91,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         return values + self._share * (of_queries + of_documents)
 
     def scale_weights(self, share) -> SPLADE:
-        """Return a copy of the loss whose weights are multiplied by `share`."""
+        """Return a copy of the loss with both penalty weights multiplied by `share`."""
         loss = copy.copy(self)
         loss._share = share
         return loss

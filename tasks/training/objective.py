@@ -107,8 +107,7 @@ class Objective:
             outputs to losses and metrics unchanged.
         num_classes: Integer. Number of classes, for metrics that need it.
         labels: Optional list of class names.
-        own_metrics: Mapping from names to functions. A function creates a metric that only this
-            task supports.
+        own_metrics: Mapping from names to functions that create task-specific metrics.
         of_tokens: Boolean. Whether every token has a label. Losses are then averaged over the
             tokens, weighted by the sample weights. See `BatchLoss`.
         of_examples: Boolean. Whether a loss must return one value per example. See `BatchLoss`.
@@ -274,7 +273,7 @@ class Objective:
         return self.default_metrics()
 
     def metrics(self, loss, given, weighted) -> dict:
-        """Convert the task's metrics to arguments of `keras.Model.compile`.
+        """Convert the metric arguments of `TextModel.compile` to arguments for `keras.Model`.
 
         Args:
             loss: Loss from `resolve_loss`.

@@ -201,7 +201,7 @@ class DatasetBatches(Source):
         return self.plan.steps_per_epoch or count_batches(self._batched)
 
     def count_examples(self) -> int:
-        """Return the number of examples in one pass, or an upper bound for `steps_per_epoch`.
+        """Return the number of examples in one pass, or a maximum for `steps_per_epoch` batches.
 
         To find the sizes of the batches, the dataset is read, unless it contains single examples
         and `steps_per_epoch` is set.

@@ -368,7 +368,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         return self.compiled and self._traced_with == self._get_traced_state()
 
     def _compile_if_changed(self) -> None:
-        """Compile again if the graphs are not valid any more, for example for other weights.
+        """Compile again if the graphs are no longer valid, for example if `trainable` has changed.
 
         Keras would train the weights that were trainable when the graphs were traced.
         """
