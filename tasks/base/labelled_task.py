@@ -189,8 +189,8 @@ class LabelledTask(Task):
         Returns:
             Dict with the keys "temperature", "loss_before", "loss", "error_before" and "error". The
             losses are mean cross-entropies, and the errors are expected calibration errors (see
-            `compute_calibration_error`). For taggers, they are measured on words or labelled
-            tokens.
+            `compute_calibration_error`). For taggers, losses and errors are measured on words or
+            labelled tokens.
 
         Raises:
             ValueError: If the task is a regression, or if there are no labels.
@@ -275,7 +275,7 @@ class LabelledTask(Task):
     def _compute_held_out_logits(
         self, x, y, batch_size: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute the logits and targets of labelled texts or tokens, both with shape (M, C)."""
+        """Compute the logits and targets of M labelled texts or tokens, both with shape (M, C)."""
         raise NotImplementedError
 
     def _score_examples(self, x, y, batch_size: int | None) -> confidence.ScoredLabels:

@@ -25,7 +25,7 @@ Missing = Annotated[str, one_of("error", "none")]
 def skips_missing(
     *columns: str, one_for_all: bool = False, beside: str | None = None
 ) -> Callable[[F], F]:
-    """Decorator for methods that return None for rows without text if `missing="none"`.
+    """Decorator that makes a method return None for rows without text if `missing="none"`.
 
     The decorated method is only called with the rows that have text.
 
@@ -114,7 +114,7 @@ def _get_text_columns(values, task):
 
 
 def _is_single_input(value) -> bool:
-    """Return whether a value is a single text or pair instead of a column. It can be missing."""
+    """Return whether a value is a single text or pair, or a missing value, instead of a column."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_single_input, value))
     return value is None or isinstance(value, str | bytes) or is_missing(value)

@@ -262,7 +262,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
 
     @classmethod
     def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return the constructor arguments: values from config.json, and the given arguments."""
+        """Return the constructor arguments from config.json, overridden by the given arguments."""
         field = cls.get_family_head(checkpoint.family).dropout
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}

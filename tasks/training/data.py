@@ -230,9 +230,9 @@ class BatchMaker:
     def _find_packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
         """Return the length and the possible numbers of packed sequences, or None without packing.
 
-        The packing only depends on the examples, so that a resumed training uses the same batches.
-        If several packings are about equally good, a previous packing is used, because its program
-        is already compiled.
+        If a previous packing is about as good, it is used again, because its program is already
+        compiled. Otherwise, the packing only depends on the examples, so that a resumed training
+        uses the same batches.
         """
         on_one_device = keras.distribution.distribution() is None
         on_one_device = on_one_device and keras.config.backend() == "jax"

@@ -354,7 +354,7 @@ class StreamBatches(Source):
 
     @property
     def _rows(self) -> int:
-        """Return the number of single rows in a chunk, which `fit` reads and encodes together."""
+        """Return the number of single rows that `fit` reads and encodes together, as a chunk."""
         size = self.plan.batch_size
         return get_megabatch_size(size) if self._shuffles else size
 
@@ -637,7 +637,7 @@ def check_preprocessor(task, x) -> None:
 
 
 def check_inputs(task, x, y) -> None:
-    """Raise a ValueError if `x` is a path or a dict of splits, or if `y` is a column name."""
+    """Raise a ValueError if `x` is a string, path or dict of splits, or if `y` is a string."""
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
             f"`x` is {str(x)!r:.60}. Expected several texts, not a single text or a file name. "
