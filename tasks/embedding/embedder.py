@@ -50,7 +50,7 @@ logger = logging.getLogger("encoder_zoo")
 NO_NEGATIVES = """gradient_accumulation_steps does not add negatives, because texts are only \
 compared within a batch. For more negatives, use a larger batch_size with \
 compile(chunk_size=...)."""
-# The forms of training data. None is the form before `fit`.
+# The forms of training data. `PAIRS` is also the form before `fit`.
 PAIRS, SCORES, VECTORS = None, "scores", "vectors"
 
 
@@ -250,9 +250,9 @@ class Embedder(Task, Searchable[IndexKind]):
 
         Returns:
             `Documents` with one entry per chunk, for `index` or `Index.add`. A chunk has the fields
-            of its document, and three more: "document" is the id or index of the document, and
-            "start" and "end" are character offsets in its text. If the documents have ids, the
-            chunks have ids such as "a17#0" and "a17#1".
+            of its document, and three additional fields: "document" is the id or index of the
+            document, and "start" and "end" are character offsets in its text. If the documents have
+            ids, the chunks have ids such as "a17#0" and "a17#1".
 
         Raises:
             ValueError: If `length` is too long for the model, if `overlap` is not smaller than
@@ -525,7 +525,7 @@ def check_pooled_by_mean(embedder: Any) -> None:
 
 
 def prepare_vectors(embedder: Any, vectors: Any) -> Any:
-    """Check vectors, and normalize them if the similarity is the cosine.
+    """Check vectors, and normalize them to unit length for the cosine similarity.
 
     Raises:
         ValueError: If a value in `vectors` is NaN, infinite or too large.

@@ -50,12 +50,13 @@ class LateInteractionPreprocessor(SeparateTexts):
             markers.
         expand_queries: Boolean. Whether to pad queries with [MASK] tokens, which will also have
             vectors. Defaults to True.
-        expansion_length: Integer. Query length to pad to with [MASK] tokens. If None,
-            `query_length` will be used.
-        attend_to_expansion: Boolean. Whether to attend to these [MASK] tokens. Defaults to False.
+        expansion_length: Integer. Length to which queries are padded with [MASK] tokens, at most
+            `query_length`. If None, `query_length` will be used.
+        attend_to_expansion: Boolean. Whether the [MASK] tokens of expanded queries are visible to
+            the attention. Defaults to False.
         skiplist: Sequence of words to skip in documents. No vectors will be returned for these
-            words. Words are ignored if they are not a single token in the vocabulary. Defaults to
-            ASCII punctuation.
+            words. A word has no effect if it is not a token of the vocabulary. Defaults to ASCII
+            punctuation.
         score_first: Boolean. Whether to include a vector for the first token, [CLS]. Set this to
             False for BGE-M3. Defaults to True.
 
@@ -295,7 +296,7 @@ class LateInteractionPreprocessor(SeparateTexts):
 
 
 def get_role(prompt: str | None) -> str:
-    """Return the role for a prompt: "query" or "document". By default, this is "document".
+    """Return the role for a prompt: "query" or "document". None is converted to "document".
 
     Raises:
         ValueError: If `prompt` is not None and not a valid prompt name.

@@ -39,14 +39,14 @@ def read_only_column(texts) -> xp.Tensor:
     return TEXT_COLUMNS.convert(texts.texts if isinstance(texts, Documents) else texts)[0]
 
 
-TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
+TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal values for equal texts
 
 
 class SeparateTexts(Preprocessor):
     """Base class for preprocessors that pass each text to the model as a separate input.
 
     Attributes:
-        values_per_text: Tuple with the names of additional values to include per text, besides
+        values_per_text: Tuple of strings. Names of the values that each text has in addition to
             "token_ids".
     """
 

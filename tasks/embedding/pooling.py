@@ -137,7 +137,7 @@ def normalize(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def compute_principal_components(x: np.ndarray, count: int) -> np.ndarray:
-    """Compute the first principal components (N, count) for vectors (N, D).
+    """Project vectors (N, D) onto their first principal components, (N, count).
 
     Example:
         >>> x = np.array([[0.0, 0.0], [4.0, 0.1], [8.0, 0.0]])

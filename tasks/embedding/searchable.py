@@ -179,7 +179,8 @@ class EmbeddingAnswers(Answers):
             x: Texts, or vectors as returned by `embed`.
             name: String. Name of the argument for error messages.
 
-        Returns: None for texts.
+        Returns:
+            Tuple of the vectors and a boolean, or None if `x` contains texts.
         """
         if hasattr(x, "tocsr"):
             return x, False

@@ -289,7 +289,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def _sparse_gradients(self) -> bool:
-        """Return whether training only computes the gradients of the terms that are needed."""
+        """Return whether training computes the gradients of max pooling with sparse matrices."""
         in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
         return in_graphs and self.compute_dtype == "float32"
 

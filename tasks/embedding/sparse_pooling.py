@@ -61,8 +61,8 @@ def compute_term_weights(
         sparse_gradients: Boolean. Whether to compute gradients with `find_largest_logits`, on
             TensorFlow without XLA.
 
-    Source: Formal et al. 2021, SPLADE v2, equations 1 and 3; `log1p_relu` Shen et al. 2025,
-    Exploring l0 Sparsification for Inference-free Sparse Retrievers, section 3.
+    Source: Formal et al. 2021, SPLADE v2, equations 1 and 3. Shen et al. 2025, Exploring l0
+    Sparsification for Inference-free Sparse Retrievers, section 3, for "log1p_relu".
     """
     function = TERM_ACTIVATIONS[activation]
     mask = ops.cast(mask, "float32")
@@ -182,7 +182,7 @@ def find_largest_logits(x: xp.Tensor, table: xp.Tensor, positions: int) -> xp.Te
         found, index = _find_largest(x, table, positions)
         return found, lambda dy: _compute_gradients(x, table, index, dy)
 
-    return operation(x, xp.convert_to_tensor(table))  # gradients reach tensors
+    return operation(x, xp.convert_to_tensor(table))  # custom gradients require tensors
 
 
 def _find_largest(x, table, positions: int) -> tuple:

@@ -13,10 +13,10 @@ from encoder_zoo.common.ragged_array import make_array
 
 
 class ArrayBatches(keras.utils.PyDataset):
-    """Dataset of NumPy batches that are created on demand. Its methods are named as in `tf.data`.
+    """Dataset of NumPy batches that are created on demand, with method names from `tf.data`.
 
     Args:
-        make: Function from a batch number to the batch.
+        make: Function that creates the batch with a given number.
         numbers: Sequence of integers. Batch numbers, in the order of the dataset.
 
     Example:
@@ -43,7 +43,7 @@ class ArrayBatches(keras.utils.PyDataset):
         return batches
 
     def repeat_forever(self) -> Iterator:
-        """Repeat the batches forever, because Keras can stop reading in the middle of an epoch."""
+        """Yield the batches forever, because Keras can stop reading in the middle of an epoch."""
         for number in itertools.count():
             yield self[number]
 

@@ -349,7 +349,7 @@ def add_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> di
 def pad_candidates(
     pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: Bucketed
 ) -> dict[str, xp.Tensor]:
-    """Pad rows with candidate texts to the model inputs. All texts get the same length.
+    """Pad rows with candidate texts, and return the model inputs. All texts get the same length.
 
     Args:
         pad: Function of `(examples, bucketed)` that pads examples of single texts.

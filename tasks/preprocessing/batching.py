@@ -235,7 +235,7 @@ class Batches:
 
 
 def find_bucket_length(length: xp.Tensor, lengths: Sequence[int]) -> xp.Tensor:
-    """Return the smallest of `lengths` that is at least `length`, or `length` if it is longer.
+    """Return the smallest of `lengths` that is at least `length`, or `length` if all are smaller.
 
     Example:
         >>> import tensorflow as tf

@@ -23,9 +23,9 @@ def check_each(
     Args:
         values: Tensor, ragged tensor or nested structure. It is returned unchanged.
         right: Boolean tensor of shape (N,). Whether each item is valid.
-        *message: Error message parts: strings, tensors or lists (N,) whose entry for the
-            invalid item is shown, or functions from the index of this item to a string. Functions
-            are not called in graphs.
+        *message: Parts of the error message: strings, tensors or lists of shape (N,), or functions
+            that convert the index of the invalid item to a string. For tensors and lists, the value
+            of the invalid item is shown. Functions are omitted in graphs.
         unit: String. Name of an item in the error message. Defaults to "Row".
         index: Optional integer tensor of shape (N,). Index to show for each item. If None, items
             are counted from 0.
@@ -112,8 +112,8 @@ def assert_right(right: xp.Tensor, *message: str | xp.Tensor) -> tf.Operation:
 
     Args:
         right: Boolean tensor of shape (N,). Whether each value is valid.
-        *message: Error message parts: strings, or tensors (N, ...) whose entry for the
-            invalid value is shown.
+        *message: Parts of the error message: strings, or tensors of shape (N, ...). For tensors,
+            the entry of the first invalid value is shown.
 
     Example:
         >>> import tensorflow as tf

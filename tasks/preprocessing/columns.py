@@ -109,7 +109,7 @@ PLAIN_COLUMNS = (str, bytes, list, dict, np.ndarray, type(None))
 
 
 def convert_to_plain(values):
-    """Convert a column to a list, or a table to a dict from names to lists.
+    """Convert a column to a list, or a table to a dict mapping names to lists.
 
     Args:
         values: Any. The items in a tuple, such as the two columns in a pair, are converted
@@ -302,7 +302,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
     """Raise a ValueError if a column of a table does not seem to contain texts.
 
     Args:
-        table: Dict from names to columns. The columns should contain texts or lists of texts.
+        table: Dict mapping names to columns. The columns should contain texts or lists of texts.
         kinds: List of strings. The expected content of each column, such as "anchors".
         by_name: Optional string. Description of the argument that names the columns of texts, for
             the error message.
@@ -347,7 +347,7 @@ def log_columns(found: Mapping[str, str], y) -> None:
     """Log a table's columns that are used as texts and labels.
 
     Args:
-        found: Dict from column names to descriptions.
+        found: Dict mapping column names to descriptions.
         y: Column of labels, or any other value.
     """
     shown = [f"{kind} {name!r}" for name, kind in found.items()]

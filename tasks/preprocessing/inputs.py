@@ -186,7 +186,7 @@ class Inputs:
             names: See `convert`.
 
         Returns:
-            Dict from table columns to names of declared columns, in the declared order.
+            Dict mapping table columns to the names of declared columns, in the declared order.
 
         Raises:
             ValueError: If a column is missing, or cannot be found by name.
@@ -266,7 +266,7 @@ class Inputs:
         )
 
     def _make_table(self, rows: list, names: Sequence[str] | None) -> dict[str, list]:
-        """Convert rows that are dicts to a dict from used column names to values."""
+        """Convert a list of dicts to a dict mapping the selected column names to lists."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise invalid(f"Row {i}", row, "a dict, as in the other rows")

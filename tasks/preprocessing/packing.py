@@ -112,7 +112,7 @@ def pack(
         Tuple of the token ids, a ragged int32 tensor of shape (B, None), and the number of tokens
         in segment 0, a tensor of shape (B,).
 
-    Source: Devlin et al. 2019, figure 2; Liu et al. 2019, section 2.1.
+    Source: Devlin et al. 2019, BERT, figure 2. Liu et al. 2019, RoBERTa, section 2.1.
 
     Example:
         >>> import tensorflow as tf

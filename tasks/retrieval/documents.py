@@ -385,10 +385,11 @@ class Documents:
         Args:
             condition: Dict or function. A dict maps each field to a value, a list of values, a dict
                 with comparisons such as {"$gt": 300, "$lte": 500}, or a function of the value.
-                `OPERATORS` lists the comparisons. A document matches if all conditions are true. A
-                list of values matches if the condition is true for any of its values. For "$ne" and
-                "$nin", it must be true for all values. A document without the field does not match.
-                If `condition` is a function, it is called with a copy of the document's fields.
+                `OPERATORS` lists the comparisons. A document matches if all conditions are true. If
+                the value in a document is a list, the condition must be true for at least one item,
+                or for all items if the operator is "$ne" or "$nin". A document without the field
+                does not match. If `condition` is a function, it is called with a copy of the
+                document's fields.
 
         Raises:
             ValueError: If a field is unknown, or if the type of a value does not match the field.
@@ -541,8 +542,9 @@ class Documents:
 
         Returns:
             `Documents` with one entry per chunk. A chunk has the fields of its document, and three
-            more: "document" is the id or index of the document, and "start" and "end" are character
-            offsets in its text. If the documents have ids, the chunks have ids such as "a17#0".
+            additional fields: "document" is the id or index of the document, and "start" and "end"
+            are character offsets in its text. If the documents have ids, the chunks have ids such
+            as "a17#0".
 
         Raises:
             ValueError: If the metadata already has a field "document", "start" or "end".
@@ -599,7 +601,7 @@ class Documents:
         """Create documents from a file's lines.
 
         Args:
-            lines: Optional list of strings, as returned by `make_json_lines`.
+            lines: Optional iterable of bytes. JSON lines, as created by `make_json_lines`.
             texts: Optional list of N strings.
             path: Path of the file, for error messages.
 
@@ -881,7 +883,9 @@ def _convert_scalar(value: Any):
 
 
 def _format_date(value: datetime.date) -> str:
-    """Format a date or a datetime in the ISO 8601 format. Midnight is omitted.
+    """Format a date or a datetime in the ISO 8601 format.
+
+    A datetime with a time zone is converted to UTC. If the time is midnight, it is omitted.
 
     Example:
         >>> dates = datetime.datetime(2024, 5, 1, 12, 30), datetime.date(2024, 5, 1)

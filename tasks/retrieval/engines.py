@@ -77,7 +77,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
 
 
 def add_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
-    """Convert a store to the store of an engine. If `engine` is None, the store is unchanged."""
+    """Convert a store to a store that uses an engine. If `engine` is None, return it unchanged."""
     if engine is None or store.engine == engine:
         return store
     if engine == "faiss":
@@ -306,7 +306,7 @@ def _find_starts(levels: np.ndarray) -> np.ndarray:
 
 
 def _find_slots(starts: np.ndarray, level: int) -> np.ndarray:
-    """Return the positions (R, W) of the links in one level of vectors that belong to the level."""
+    """Return the positions (R, W) in `links` of the links that each vector has in a level."""
     first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
     return starts[:, None] + np.arange(first, first + width)
 
@@ -380,7 +380,7 @@ def take_from_graph(
 
 
 def _choose_links(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Choose a random link in each row. `draws` are random numbers. Rows without links get -1."""
+    """Choose a link in each row, based on the integers in `draws`. Rows without links get -1."""
     counts = (links >= 0).sum(axis=1)
     links = np.take_along_axis(links, np.argsort(links < 0, axis=1, kind="stable"), axis=1)
     return links[np.arange(len(links)), draws % np.maximum(counts, 1)]

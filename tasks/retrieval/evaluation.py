@@ -30,8 +30,8 @@ class JudgedQueries(NamedTuple):
     Attributes:
         queries: List of Q query texts.
         documents: List of N unique document texts.
-        relevant: List of Q dicts from document indices to grades. At least one grade per query is
-            positive.
+        relevant: List of Q dicts mapping document indices to grades. At least one grade per query
+            is positive.
     """
 
     queries: list[str]
@@ -227,8 +227,8 @@ def compute_ranking_metrics(
     Args:
         rankings: List of Q sequences of document indices, from nearest to farthest. If an index
             occurs twice, only its first position is used.
-        relevant: List of Q dicts from document indices to grades. Documents with a positive grade
-            are relevant. Each query must have a relevant document.
+        relevant: List of Q dicts mapping document indices to grades. Documents with a positive
+            grade are relevant. Each query must have a relevant document.
         cutoffs: Sequence of integers. Values of k, the number of top documents that count.
         scores: Optional list of Q sequences of scores, in descending order. If None, there are no
             ties.
@@ -314,9 +314,9 @@ def _compute_ranks(
 
     Returns:
         Five values per rank. Four values describe the documents with the same score as the document
-        at this rank: their mean gain, their number, the number of relevant documents, and the
-        number of documents before the rank. The last value is the number of relevant documents with
-        a higher score. A rank without a document counts as not relevant.
+        at this rank: their mean gain, their number, the number of relevant documents among them,
+        and the number of tied documents before this rank. The last value is the number of relevant
+        documents with a higher score. A rank without a document counts as not relevant.
     """
     places = {}
     for place, document in enumerate(np.asarray(ranking).tolist()):

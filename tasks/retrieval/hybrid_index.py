@@ -62,7 +62,8 @@ class HybridIndex(Index):
             `search` and `len`.
         rank_constant: Integer. With larger values, the first ranks have less weight. Defaults to
             60.
-        depth: Integer. Number of documents from each index, at least `top_k`. Defaults to 100.
+        depth: Integer. Number of documents to find in each index. If `top_k` is larger, `top_k`
+            documents are found. Defaults to 100.
         weights: Optional list of floats. Weight of the scores of each index. Requires indexes from
             this package. If None, ranks are used instead of scores.
 

@@ -39,7 +39,7 @@ class Store(Protocol):
     """Protocol for the data of an index in memory: vectors or words of N documents.
 
     Attributes:
-        arrays: Dict of names to the arrays that are saved.
+        arrays: Dict mapping names to the arrays that are saved.
         nbytes: Integer. Size in memory, in bytes.
     """
 
@@ -135,9 +135,8 @@ class Index:
     Attributes:
         embedder, documents: See the arguments.
         kind: String. Kind of index in the manifest.
-        types: Dict of precisions to the types of the arrays in the store.
-        optional_types: Types of the optional arrays. A file contains all optional arrays or no
-            optional array.
+        types: Dict mapping precisions to the types of the arrays in the store.
+        optional_types: Types of the optional arrays. A file contains either all or none of them.
         rules: Dict of validation rules for the attributes in the manifest.
         of_documents: Names of the attributes that are passed to `_embed` for documents that are
             added later.
@@ -551,7 +550,7 @@ class Index:
             return
         version = get_weights_version(self.embedder)
         now = self._compute_fingerprint(self.embedder, self._store.width)
-        # After training, even small differences are no rounding errors.
+        # After training, even small differences are not rounding errors.
         most = MAX_VECTOR_DISTANCE if version == self._known[0] else MAX_ROUNDING_DISTANCE
         if not is_close(now, self._known[1], most):
             raise ValueError(

@@ -1,7 +1,8 @@
 """Export an index to a SavedModel, which only needs TensorFlow for search.
 
 Vectors are exported in float32, regardless of the index precision, and each query is compared with
-all vectors. Documents that do not share a term with the query are returned last, with a score of 0.
+all vectors. With sparse vectors, documents that do not share a term with the query are returned
+last, with a score of 0.
 
 Comments use these letters for shapes: Q queries, K results or terms of a query, L tokens of a
 query, N documents, T tokens of all documents, D width, V vocabulary, P weights above 0.
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 MAX_BYTES = 2**31 - 1  # maximum size of the vectors
-# Additional vectors beyond `k`, whose distances are computed again, with higher precision.
+# Number of vectors beyond `k` whose Euclidean distances are computed again, with higher precision.
 SPARE_VECTORS = 16
 
 

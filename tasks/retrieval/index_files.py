@@ -66,7 +66,7 @@ def write_index(
     Args:
         folder: String or path. Folder to write.
         kind: String. Kind of index, saved as "task" in the manifest.
-        arrays: Dict of names to arrays.
+        arrays: Dict mapping names to arrays.
         documents: The texts, ids and fields for the documents.
         settings: Dict of plain values for the manifest.
 
@@ -126,9 +126,8 @@ def read_index(
     Args:
         folder: String or path. Folder written by `write_index`.
         kind: String. The expected kind of index.
-        types: Dict of precisions to the types of the arrays, without the fingerprint.
-        optional_types: Types of optional arrays. A file contains all of these arrays or no optional
-            array.
+        types: Dict mapping precisions to the types of the arrays, without the fingerprint.
+        optional_types: Types of optional arrays. A file contains either all or none of them.
         rules: Dict of validation rules for the settings. A rule for the prompt is added. Without a
             rule for the precision, the precision must be None.
         verify: Boolean. Whether to verify the file checksums.

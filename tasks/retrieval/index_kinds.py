@@ -71,7 +71,7 @@ class EmbeddedIndex(Index):
     """Base class for indexes of vectors from an embedder.
 
     Attributes:
-        defaults: Dict of the `build` options of this kind of index to their defaults.
+        defaults: Dict mapping the `build` options of this kind of index to their defaults.
     """
 
     defaults: ClassVar[Mapping[str, object]]
@@ -159,8 +159,9 @@ class EmbeddedIndex(Index):
             **options: Additional options, as in `build`, except for `dim`.
 
         Raises:
-            ValueError: If a value in `vectors` is not finite, if the embedder has another
-                dimension, or if `vectors`, `texts`, `ids` and `metadata` differ in length.
+            ValueError: If a value in `vectors` is not finite, if the embedder does not support the
+                dimension of the vectors, or if `vectors`, `texts`, `ids` and `metadata` differ in
+                length.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -505,8 +506,8 @@ class SparseIndex(EmbeddedIndex):
         index = encoder.load_index("index")
 
     A sparse index is an inverted index. For each term in the vocabulary, it stores the documents
-    with this term and its weights. A search only reads the lists of the query terms. The scores are
-    exact.
+    with this term, and the weight of the term in each document. A search only reads the lists of
+    the query terms. The scores are exact.
 
     Args:
         embedder: Embedder for the queries, usually a `SparseEncoder`.
@@ -603,9 +604,9 @@ class BM25Index(Index):
         words = ez.BM25Index(documents)
         words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    Texts are split into words based on letters with accents and vowel signs, digits and `_`. Words
-    are converted to lower case and to Unicode normalization form C. Each Han or Hiragana character
-    is treated as a word. Only documents that share a word with the query are found. This class
+    A word is a sequence of letters (including accents and vowel signs), digits and `_`. Words are
+    converted to lower case and to Unicode normalization form C. Each Han or Hiragana character is
+    treated as a word. Only documents that share a word with the query are found. This class
     requires the package bm25s.
 
     Args:
@@ -618,9 +619,9 @@ class BM25Index(Index):
         ImportError: If bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
-    section 3. Words are defined as in Unicode Standard Annex 29, section 4, with two exceptions: a
-    sequence of Katakana or Hangul characters is one word, and text in Thai and similar scripts is
-    not segmented, because this would require a dictionary.
+    section 3. Words are similar to the words in Unicode Standard Annex 29, section 4. In contrast,
+    apostrophes and periods always separate words, and text in Thai and similar scripts is not
+    segmented, because this would require a dictionary.
     """
 
     kind = "bm25_index"

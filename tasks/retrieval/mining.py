@@ -40,7 +40,7 @@ def mine_hard_negatives(
             can be None.
     """
     asked, own = _list_pairs(texts)
-    # Search for more documents, because some results are relevant and therefore no negatives.
+    # Search for more documents, because relevant documents cannot be negatives.
     excluded = _find_excluded(texts)
     found, scores = search(top_k + max(map(len, excluded)))
     found, scores = ([part[i] for i in asked] for part in (found, scores))  # (K,) of each pair

@@ -11,7 +11,7 @@ SearchEngine = Literal["faiss", "hnsw"]
 
 
 class DocumentColumns(TypedDict, total=False):
-    """Types of the keyword arguments with ids, fields and column names."""
+    """Types of the keyword arguments for ids, fields and the text column."""
 
     ids: object
     metadata: object

@@ -132,11 +132,12 @@ class Postings:
 
         Args:
             path: String or path. File path for error messages.
-            arrays: Dict of the arrays in `types`, sorted by document.
+            arrays: Dict with the arrays in `types`, sorted by document.
             width: Integer. Size of the vocabulary.
 
         Raises:
-            ValueError: If `arrays` is not a valid sparse matrix with `width` sorted columns.
+            ValueError: If `arrays` is not a valid sparse matrix with `width` columns, or if the
+                terms of a document are not sorted.
         """
         weights, terms, starts = (arrays[name] for name in cls.types)
         check_finite(weights[:, None], f"{path}: weights")
@@ -234,9 +235,9 @@ class WordCounts:
         ImportError: If bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
-    section 3. Words are defined as in Unicode Standard Annex 29, section 4, with two exceptions: a
-    sequence of Katakana or Hangul characters is one word, and text in Thai and similar scripts is
-    not segmented, because this would require a dictionary.
+    section 3. Words are similar to the words in Unicode Standard Annex 29, section 4. In contrast,
+    apostrophes and periods always separate words, and text in Thai and similar scripts is not
+    segmented, because this would require a dictionary.
     """
 
     def __init__(self, texts: list[str]):

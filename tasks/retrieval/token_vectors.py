@@ -301,7 +301,7 @@ class TokenVectors:
 
         Args:
             path: String or path. File path for error messages.
-            arrays: Dict of the arrays of the store, with the correct types, and "ends".
+            arrays: Dict with the arrays of the store, in the correct types, and "ends".
             precision: String. Precision of the store.
 
         Raises:

@@ -233,8 +233,8 @@ class Float32Vectors:
 
         Args:
             path: String or path. File path for error messages.
-            arrays: Dict of all arrays in `types`, with the correct types.
-            **settings: More arguments of the constructor.
+            arrays: Dict with all arrays in `types`, in the correct types.
+            **settings: Additional arguments to pass to the constructor.
 
         Raises:
             ValueError: If an array is empty or does not have the expected shape.

@@ -39,7 +39,7 @@ from encoder_zoo.tasks.tagging.tags import (
 logger = logging.getLogger("encoder_zoo")
 
 SPAN_MARKS = "span_marks"  # (B, L) int, an input for the entity metric
-INEXACT, LOST = 1, 2  # Marks of spans that answers cannot match. Each lost span counts LOST once.
+INEXACT, LOST = 1, 2  # Marks of spans that cannot be predicted. LOST is added once per lost span.
 ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `map_subword_tags`
 
 
@@ -268,7 +268,7 @@ def log_spans(
 
 
 def _find_span_position(begins: xp.Tensor, ends: xp.Tensor) -> xp.Tensor:
-    """Return the position of each word in its span: ONLY, FIRST, MIDDLE or LAST."""
+    """Return the position of each token in its word or span: ONLY, FIRST, MIDDLE or LAST."""
     return xp.where(begins, xp.where(ends, ONLY, FIRST), xp.where(ends, LAST, MIDDLE))
 
 
@@ -305,9 +305,9 @@ def _find_outside(names: Sequence[str]) -> int:
 def make_symbol_table(tokenizer) -> np.ndarray:
     """Return a boolean table (vocabulary, 3) that describes the symbols in each token.
 
-    The columns are: whether the token begins with a symbol, ends with a symbol, and consists of a
-    symbol that can be part of a word. Symbols are neither letters nor digits. An apostrophe cannot
-    be part of a word, because most corpora split words such as "'s" at the apostrophe.
+    The columns are: whether the token begins with a symbol, ends with a symbol, and consists of
+    symbols that can be part of a word. Symbols are neither letters nor digits. An apostrophe cannot
+    be part of a word, because most corpora split "Zoë's" into "Zoë" and "'s".
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -332,9 +332,9 @@ def split_words_at_symbols(
 
     Args:
         tokens: `TokenizedTexts`.
-        table: Boolean array. `make_symbol_table` of the tokenizer.
+        table: Boolean array. Result of `make_symbol_table` for the tokenizer.
         inside: Boolean. Whether to split at symbols between letters or digits. If False,
-            "Rhein-Main" is one word, even if the vocabulary splits it into three. Defaults to True.
+            "Rhein-Main" is one word, even if the tokenizer splits it into three. Defaults to True.
     """
     begins_so, ends_so, joins = xp.unstack(xp.gather(table, tokens.ids.flat_values), axis=1)
     begins = mark_word_starts(tokens) | begins_so | shift_right(ends_so, False)

@@ -16,13 +16,16 @@ from encoder_zoo.tasks.tagging.entities import MIN_PROBABILITY
 
 
 def find_best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
-    """Find the best tag sequences (B, L) int32 with Keras ops, as in `find_best_tags`.
+    """Find the best tag sequences with Keras ops, as in `find_best_tags`.
 
     Args:
         logits: Float tensor of shape (B, L, C).
         mask: Boolean tensor of shape (B, L). True for real tokens, followed by padding.
         transitions: List of variables. Scores of the first tag (C,), of transitions between tags
             (C, C), and of the last tag (C,).
+
+    Returns:
+        Int32 tensor of shape (B, L).
     """
     first, between, last = (ops.convert_to_tensor(scores) for scores in transitions)
     logits = ops.log(ops.maximum(ops.softmax(ops.cast(logits, "float32")), MIN_PROBABILITY))
@@ -34,7 +37,7 @@ def find_best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
     rest = ops.transpose(ops.pad(rest, [[0, 0], [0, 1], [0, 0]]), (1, 0, 2))
 
     def forward(total, given):
-        """Compute the best scores (B, C) up to a token for each of its tags, and the tag before."""
+        """Compute the best score of a sequence for each last tag, and the previous tag, (B, C)."""
         is_real = given[..., -1:] > 0
         sums = total[:, :, None] + between
         before = ops.where(is_real, ops.cast(ops.argmax(sums, axis=1), logits.dtype), same)

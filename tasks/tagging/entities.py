@@ -56,7 +56,7 @@ def make_transitions(tags: TagSet) -> Transitions:
     """Create the rules of a tagging scheme, which determine the tags that can follow a tag.
 
     If a type has a tag B, its tags I and E must continue an entity of this type. If there are tags
-    E and S (or L and U), every entity must be ended. All other sequences are allowed.
+    E and S (or L and U), every entity must end with one of them. All other sequences are allowed.
 
     Args:
         tags: `TagSet` of the C tags.
@@ -146,9 +146,10 @@ def compute_marginals(probabilities: xp.Tensor, row: xp.Tensor, scores: Transiti
     """Compute the marginal probability (U, C) of each tag over all tag sequences of a text.
 
     Args:
-        probabilities: Float tensor of shape (U, C). Tag probabilities of each unit on its own.
+        probabilities: Float tensor of shape (U, C). Tag probabilities of each unit, without
+            transitions.
         row: Int64 tensor of shape (U,). Text index for each unit, in ascending order.
-        scores: `Transitions`. Scores of pairs of tags.
+        scores: `Transitions`. Scores of tag transitions.
 
     Source: Rabiner 1989, A Tutorial on Hidden Markov Models, section III: forward and backward.
 
@@ -206,7 +207,7 @@ def _has_rules(allowed: Transitions) -> bool:
 
 
 def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
-    """Yield float32 scores that are added to log-probabilities. Allowed transitions have 0."""
+    """Yield the fields of `Transitions` as float32 scores. Valid transitions have the score 0."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _has_rules(allowed) else part
         yield scores.astype("float32")
@@ -222,7 +223,7 @@ def _mark_valid(labels: xp.Tensor, row: xp.Tensor, allowed: Transitions) -> xp.T
 
 
 def _run_viterbi(scores: xp.Tensor, lengths: xp.Tensor, allowed: Transitions) -> xp.Tensor:
-    """Return the tags (N, L + 1) that maximize the sum of the scores (N, L, C)."""
+    """Return the tags (N, L + 1) with the highest total score, from tag scores (N, L, C)."""
     first, between, last = map(xp.constant, convert_to_scores(allowed))
     # The loops need at least one step, also if L is 0.
     scores = xp.pad(scores, [[0, 0], [0, 1], [0, 0]])
@@ -296,8 +297,8 @@ class ScoredSpans(NamedTuple):
         row: Int64. Index of the text, or of the window.
         start: Int32. Offset of the first character, or index of the first word.
         end: Int32. Offset after the last character, or index of the last word.
-        label: Int32. Index among the labels, or in the tags' `type_names`. With the strategy
-            "none", a tag's index.
+        label: Int32. Index of the label, or of the type in `TagSet.type_names`. With the strategy
+            "none", index of the tag.
         score: Float32.
     """
 
@@ -330,15 +331,16 @@ def find_entities(
         tokens: `TokenizedTexts`. The tokens of the texts.
         tags: `TagSet` of the C tags.
         strategy: String. How to combine tokens into entities. Use "simple" to tag each token and
-            join neighbours with the same entity. Use "first", "average" or "max" to tag whole words
-            based on the first token, the mean over tokens, or the most probable token. Use "none"
-            to return all tagged tokens with visible characters. Defaults to "simple".
+            join adjacent tokens of an entity. Use "first", "average" or "max" to tag whole words
+            based on the first token, the mean over tokens, or the token with the highest score. Use
+            "none" to return all tagged tokens with visible characters. Defaults to "simple".
         allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. The
             strategy "none" ignores it. If None, all transitions are allowed.
 
     Returns:
-        `ScoredSpans`. The score is the mean probability of the entity's tokens or words. With
-        scores of pairs of tags, it is the mean of their `compute_marginals`.
+        `ScoredSpans`. The score is the mean probability of the entity's tokens or words. If
+        `allowed` contains transition scores, marginal probabilities are used (see
+        `compute_marginals`).
     """
     row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
     first = mark_row_starts(tokens.ids)
@@ -378,7 +380,7 @@ def _trim_entities(found: ScoredSpans, texts: xp.Tensor) -> ScoredSpans:
 
 
 def select_above_threshold(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
-    """Return the entities that reach the threshold of their label. By default, return all."""
+    """Return the entities that reach the threshold of their label, or all without thresholds."""
     if thresholds is None:
         return found
     kept = found.score >= xp.gather(xp.constant(thresholds), found.label)

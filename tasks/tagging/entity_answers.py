@@ -43,7 +43,7 @@ class EntityAnswers(Answers):
 
     Attributes:
         labels: Optional list of strings. Default labels.
-        thresholds: Optional dict of labels to floats.
+        thresholds: Optional dict mapping labels to floats.
         max_width: Positive integer. Maximum number of words per entity.
     """
 
@@ -100,10 +100,10 @@ class EntityAnswers(Answers):
         Texts of any length are read in overlapping windows (see `EntityExtractorPreprocessor`).
 
         Args:
-            texts: A text, a list of texts, or spaCy's `Doc` objects.
-            labels: Optional list of names to look for, e.g. ["person", "court"], or dict of names
-                to descriptions, which the model reads instead of the names. Use a list of lists or
-                dicts for different labels per text. If None, the labels of the last `fit` are used.
+            texts: Text, list of texts, or spaCy `Doc` objects.
+            labels: Optional list of label names, e.g. ["person", "court"], or dict mapping names to
+                descriptions, which the model reads instead of the names. Use a list of lists or
+                dicts for different labels per text. If None, the task's labels are used.
             threshold: Optional float between 0 and 1, or dict mapping labels to floats. Only
                 entities with a higher score will be returned. For labels missing from the dict, 0.5
                 is used. If None, the thresholds from `tune_thresholds` or 0.5 will be used.
@@ -117,13 +117,13 @@ class EntityAnswers(Answers):
                 Defaults to "error".
 
         Returns:
-            List of `{"label", "text", "start", "end", "score"}` for each text, in the order of the
-            text. "start" and "end" are character offsets into the string. If a single text is
+            List of `{"label", "text", "start", "end", "score"}` for each text, sorted by the first
+            word. "start" and "end" are character offsets into the string. If a single text is
             passed, a single list will be returned.
 
         Raises:
-            ValueError: If there are no labels, if a label occurs twice, or if the labels leave no
-                space for the text.
+            ValueError: If there are no labels, if a label occurs twice, or if the labels leave too
+                few tokens for the text.
         """
         if isinstance(texts, str) or is_doc(texts):
             # a single text has a single set of labels
@@ -219,7 +219,7 @@ class EntityAnswers(Answers):
         return words, read, examples
 
     def _find_candidates(self, examples: dict, batch_size, least: float) -> ScoredSpans:
-        """Find all spans whose logit is above `least`. Their logits are the scores."""
+        """Find all spans with a logit above `least`. The logits are used as scores."""
         parts = []
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             outputs = np.asarray(outputs)  # (B, W, K, C)

@@ -368,7 +368,8 @@ class EntityExtractor(Task):
             labels, nested, multi_label, batch_size: See `evaluate_entities`.
 
         Returns:
-            Dict of labels to thresholds. A label without spans keeps 0.5, and a warning is logged.
+            Dict mapping labels to thresholds. A label without spans keeps 0.5, and a warning is
+            logged.
 
         Example:
             >>> from encoder_zoo import EntityExtractor
@@ -392,7 +393,7 @@ class EntityExtractor(Task):
         x, true, labels = self._collect_true_entities(x, y, labels)
         sources.check_not_empty(x)
         confidence.check_weights_finite(self)
-        # Spans are selected by score, so the spans of a threshold are the selected spans above it.
+        # Spans with high scores are selected first, so a threshold only removes selected spans.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
         names, _ = make_label_sets(labels, None, len(x))
         least = self._answers.get_min_scores(None, names)

@@ -177,7 +177,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @staticmethod
     def get_folder_format() -> FolderFormat:
-        """The folder format of presets."""
+        """Return the folder format of presets."""
         return gliner.GlinerFolder()
 
     def attach(self, task) -> None:
@@ -224,7 +224,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return Prompts(xp.concat([ids, ends], axis=1), labels.with_values(begins + shift))
 
     def make_examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
-        """Create an example for each window."""
+        """Split texts into windows, and create an example for each window."""
         lengths = words.ids.row_lengths()
         longest = self.max_sequence_length - self.count_specials()
         room = longest - prompts.ids.row_lengths()  # (N,)
@@ -294,7 +294,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         Args:
             x: Texts, or `(texts, labels)` with a list of labels per text.
             y: Optional list of spans `{"start", "end", "label"}` per text.
-            sample_weight: Optional weights, with a float per text.
+            sample_weight: Optional list of floats. Weight of each text.
             labels: Optional list of strings. Labels to look for in all texts. If None, the task's
                 labels will be used.
         """
@@ -334,7 +334,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return examples
 
     def check_prompts(self, prompts: Iterable[str]) -> None:
-        """Raise a ValueError if a label contains a marker."""
+        """Raise a ValueError if a label contains the label marker or the separator."""
         for prompt in dict.fromkeys(prompts):
             for marker in (self.label_marker, self.separator):
                 if marker in prompt:

@@ -30,8 +30,8 @@ ENTITY_AVERAGES = ("micro", "macro", "weighted")
 class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
     """Compute the weighted fraction of positions with the correct class.
 
-    The Keras metric first computes the mean of each example, including padding, so a position has
-    less weight in a longer batch.
+    In contrast, `keras.metrics.SparseCategoricalAccuracy` first computes the mean of each example,
+    including padding, so positions have less weight in a batch of longer sequences.
 
     Call arguments:
         y_true: Integer tensor of shape (B, L). Classes.
@@ -63,7 +63,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         labels: List of strings. All tags, in the order of the model's outputs.
         average: String. How to average scores. "micro" counts all entities together. "macro" is the
             mean over all types in the data. "weighted" is the mean over all types, weighted by the
-            number of true entities.
+            number of true entities. Defaults to "micro".
 
     Call arguments:
         y_true: Integer tensor of shape (B, L). Tags.
@@ -80,7 +80,8 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     Raises:
         ValueError: If `average` is unknown.
 
-    Source: Tjong Kim Sang and De Meulder 2003, section 2.3, and its script conlleval.
+    Source: Tjong Kim Sang and De Meulder 2003, Introduction to the CoNLL-2003 Shared Task, and its
+    script conlleval.
 
     Example:
         >>> metric = EntityF1(["O", "B-PER", "I-PER"])
@@ -106,14 +107,14 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             shape=(3, len(self.type_names)), initializer="zeros", name="counts"
         )
         shapes = {"first": (count,), "between": (count, count), "last": (count,)}
-        # each replica has all values
+        # all replicas have the same values
         self.transitions = [
             self.add_variable(shape=shape, initializer="zeros", aggregation="mean", name=name)
             for name, shape in shapes.items()
         ]
 
     def read_inputs(self, inputs: object) -> None:
-        """Store the marks of spans in the next batch that cannot be predicted.
+        """Store the marks of spans that cannot be predicted, for the next call to `update_state`.
 
         Args:
             inputs: Dict. Inputs of the model. Only `SPAN_MARKS` is read, if it exists.
@@ -246,7 +247,8 @@ def score_tags(
         See `score_entities`.
 
     Raises:
-        ValueError: If `true` and `predicted` have different numbers of tags for a sentence.
+        ValueError: If `true` and `predicted` have different numbers of sentences, or of tags for a
+            sentence.
 
     Example:
         >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])

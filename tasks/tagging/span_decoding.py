@@ -17,7 +17,7 @@ from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows,
 def merge_windows(found: ScoredSpans, words: WordsOfTexts, read: SpanWindows) -> ScoredSpans:
     """Convert candidates in windows to candidates in texts.
 
-    Each span is only taken from one window: the window that its middle token is read from.
+    Each span is only taken from one window: the window that owns its middle token (see `Windows`).
 
     Args:
         found: `ScoredSpans` in windows, sorted by window.
@@ -59,8 +59,8 @@ def choose_spans(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredS
         nested, multi_label: See `EntityExtractor.extract_entities`.
 
     Returns:
-        The selected `ScoredSpans`, sorted by text and first word. If several have the same first
-        word, the best comes first.
+        The selected `ScoredSpans`, sorted by text and first word. Spans with the same first word
+        are sorted by score, the best first.
 
     Example:
         >>> import tensorflow as tf
@@ -113,8 +113,8 @@ def choose_spans_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -
     order = xp.argsort(found.score, direction="DESCENDING", stable=True)
     found = found.reorder(order)
     row, start, end = (xp.cast(field, xp.int64) for field in found[:3])
-    # indices over all texts, with gaps between texts. The last indices are for windows that are too
-    # long.
+    # Word indices over all texts, with gaps between texts. The last indices are padding, because
+    # each step reads `widest` words per span.
     most = xp.reduce_max(xp.concat([end, [0]], axis=0)) + 2
     widest = xp.reduce_max(xp.concat([end - start, [0]], axis=0)) + 1
     size = (xp.reduce_max(xp.concat([row, [0]], axis=0)) + 1) * most + widest
@@ -132,7 +132,8 @@ def choose_spans_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -
         begin, stop = xp.gather(start, chosen), xp.gather(end, chosen)
         words = begin[:, None] + xp.range(widest)  # (S, widest)
         inside = words <= stop[:, None]
-        # The last words of spans that begin at it, and the first of spans that end at it.
+        # If nested, `a` is the last word of the selected spans that begin at each word, and `b` is
+        # the first word of the selected spans that end at each word.
         if nested:
             later = xp.gather(a, words) > stop[:, None]
             earlier = xp.gather(b, words) < begin[:, None]
@@ -178,7 +179,7 @@ def _divide_into_steps(
     Returns:
         The indices (U,) of the spans, and the offsets (steps + 1,) at which the steps begin.
     """
-    # The number of spans that contain both a word and the next word. A group ends if it is 0.
+    # For each word, the number of spans that also contain the next word. If it is 0, a group ends.
     ones = xp.ones_like(start)
     links = xp.math.unsorted_segment_sum(ones, start, size)
     links = xp.cumsum(links - xp.math.unsorted_segment_sum(ones, end, size))

@@ -104,7 +104,7 @@ class BidirectionalLstm(keras.layers.Layer):
     Returns:
         Float tensor of shape (B, W, units), with zeros for padding.
 
-    Source: Hochreiter and Schmidhuber 1997, torch.nn.LSTM.
+    Source: Hochreiter and Schmidhuber 1997, Long Short-Term Memory. `torch.nn.LSTM`.
     """
 
     def __init__(self, units: int, **kwargs):
@@ -167,20 +167,22 @@ class SpanInputs(NamedTuple):
 class SpanHead(ConfigFromSignature, keras.layers.Layer):
     """Compute a logit for each span of up to K words and each label, as in GLiNER.
 
-    An LSTM computes the word embeddings w from tokens. The label embedding p is the embedding at
-    the label marker. Each F is a linear layer, a ReLU and a linear layer. The logit of the span
-    from word i to word j is
+    The word embeddings w are pooled from token embeddings, followed by LSTM layers. The label
+    embedding p is the embedding at the label marker. Each F is a linear layer, a ReLU and a linear
+    layer. The logit of the span from word i to word j is
 
         F_o(relu([F_s(w_i); F_e(w_j)])) . F_p(p)
 
-    The first linear layer of F_o is computed per word, and the second is first multiplied by the
-    labels. A span therefore needs (K, F) additions, but no matrix products.
+    The first linear layer of F_o is computed once per word, and the second linear layer is
+    multiplied by the label embeddings once. Each span only needs F additions, and a product with
+    these label vectors of size F.
 
     Args:
         hidden_dim: Positive integer. Width H for word embeddings.
         max_width: Positive integer. Maximum number of words K per span.
         span_mode: String. The span mode to use. "markerV0" is the formula above. In "markerV1", the
-            mean over all words is added. In "marker", a single linear layer is used for F_o.
+            mean over all words is concatenated to [F_s(w_i); F_e(w_j)]. In "marker", a single
+            linear layer is used for F_o.
         num_rnn_layers: Integer. Number of LSTM layers. Use 0 for no LSTM.
         subtoken_pooling: String. How to pool token embeddings for each word.
         dropout: Float between 0 and 1. Dropout rate to apply to the hidden layer in each F.

@@ -68,7 +68,7 @@ class TagAnswers(Answers):
         valid_tags: Boolean. Whether to only return valid tag sequences.
         split_symbols: Boolean or "outer". How to split words at symbols.
         temperature: Float. Value by which the logits are divided.
-        thresholds: Optional dict of entity types to floats.
+        thresholds: Optional dict mapping entity types to floats.
         tag_scores: Optional tuple of arrays of shape (C, C), (C,) and (C,). CRF scores for tag
             pairs, first tags and last tags.
     """
@@ -127,11 +127,11 @@ class TagAnswers(Answers):
             texts: The texts to extract entities from. This can be a single text, a list of texts,
                 lists of words, or spaCy `Doc` objects (to be read as texts).
             strategy: Optional string. How to combine tokens into entities. Use "simple" to tag each
-                token and join neighbours with the same entity. Use "first", "average" or "max" to
-                tag each word based on the first token, the mean over tokens, or the most probable
-                token. Use "none" to return all tagged tokens with visible characters. Words are
-                read from the vocabulary and split at symbols based on `split_symbols`. If None, the
-                task's strategy will be used, which is "simple" until set by `fit`.
+                token and join adjacent tokens of an entity. Use "first", "average" or "max" to tag
+                each word based on the first token, the mean over tokens, or the token with the
+                highest score. Use "none" to return all tagged tokens with visible characters. Words
+                are defined by the tokenizer, and split at symbols based on `split_symbols`. If
+                None, the task's strategy will be used, which is "simple" until set by `fit`.
             batch_size: Optional positive integer. Batch size, in texts. If None, 32 will be used.
             threshold: Optional float between 0 and 1, or dict mapping entity types to floats.
                 Minimum score to return an entity. If None, the thresholds of `tune_thresholds` are
@@ -190,8 +190,8 @@ class TagAnswers(Answers):
     ) -> list[list[str]]:
         """Predict a tag per word, in the format used by `seqeval.metrics`.
 
-        A word's tag is the tag of its first token. If training labelled all tokens, all tokens
-        of the word are used to predict its tag.
+        A word's tag is the tag of its first token. If training labelled all tokens, the tags of the
+        first and the last token are combined into the tag of the word.
 
         Args:
             words: Lists of words, or spaCy's `Doc` objects.
@@ -256,7 +256,7 @@ class TagAnswers(Answers):
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def get_entity_names(self, strategy: str) -> list[str]:
-        """The label names. `find_entities` returns indices in this list."""
+        """Return the label names. The labels from `find_entities` are indices into this list."""
         return list(self.tag_names if strategy == "none" else self.tags.type_names)
 
     def get_min_scores(self, given, strategy: str) -> np.ndarray | None:

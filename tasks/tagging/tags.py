@@ -4,7 +4,7 @@ The following schemes are supported: IOB1 (B only separates two spans of the sam
 called BIO (every span begins with B), and IOBES (the last word of a span has the tag E, and a span
 of one word has the tag S). IOBES is also written as BILOU, with L for E and U for S, or as BMES and
 BMEWO, with M for I and W for S. Prefixes can also be written as in B_PER, b-per or PER-B. A tag
-without a prefix is a type, and neighbouring words of the same type are one span.
+without a prefix is a type, and adjacent words of the same type are one span.
 
 Comments use these letters for shapes: C tags, L words.
 """
@@ -113,8 +113,9 @@ def _collect_letters(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation, has_lower_o: bool) -> bool:
     """Return whether all tags follow a notation.
 
-    Each type must have two letters, or all types must have B. Lowercase letters also require the
-    tag "o".
+    All tags must have a letter, one letter must be B or I, and one type must have two different
+    letters. If B is the only letter, there must be several types, or the tag "o" for lowercase
+    letters.
     """
     letters = {letter for letter, _ in parts}
     of_kind = _collect_letters(parts)
@@ -218,7 +219,7 @@ def _find_unknown_notation(tags: Sequence[str]) -> list[str]:
 
 
 def mark_span_starts(prefix, kind, previous_prefix, previous_kind):
-    """Return whether a span begins at each word. The span ends before the next begin or O.
+    """Return whether a span begins at each word. A span ends before the next span or O.
 
     Like the CoNLL script, this function supports all schemes and malformed tags. It accepts NumPy
     arrays and tensors of every backend.
@@ -381,6 +382,8 @@ def map_word_tags(tags: Sequence[str]) -> np.ndarray:
 
 def sort_tags(tags: Iterable[str]) -> list[str]:
     """Sort tags: O first, then by type, and the tags of a type in the order B, I, E, S.
+
+    If there is no tag for words outside spans, O is added.
 
     Example:
         >>> sort_tags(["I-PER", "B-PER", "O", "B-LOC"])

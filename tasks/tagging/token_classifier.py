@@ -141,7 +141,7 @@ class TokenClassifier(LabelledTask):
     Raises:
         ValueError: If `labels` and `num_classes` disagree.
 
-    Source: Devlin et al. 2019, section 5.3.
+    Source: Devlin et al. 2019, BERT, section 5.3.
 
     Example:
         >>> import numpy as np
@@ -248,7 +248,7 @@ class TokenClassifier(LabelledTask):
     @property
     def head_record(self) -> Head:
         record = super().head_record
-        # With other weight names, software without a CRF cannot load the head and ignore the CRF.
+        # The weights get other names, so that software without CRFs does not load the head.
         return dataclasses.replace(record, output=CRF, has_crf=True) if self.crf else record
 
     def logits_of(self, encoded, inputs, training=None):
@@ -340,7 +340,10 @@ class TokenClassifier(LabelledTask):
             )
 
     def _measure_cut_spans(self, given: InputData) -> float:
-        """Return the fraction of spans in the first batches of a dataset that cut a word."""
+        """Return the fraction of spans that begin or end inside a word.
+
+        For datasets, only the first batches are checked.
+        """
         if not given.is_read_in_batches:
             return self.preprocessor.measure_cut_spans(given.x, given.y)
         seen = self.preprocessor.batch_examples(given.x, BATCH_SIZE).take(FIRST_BATCHES)
@@ -439,11 +442,11 @@ class TokenClassifier(LabelledTask):
 
         Returns:
             List of entities per text, as returned from `extract_entities`, with "texts", "words",
-            "logit" and "baseline" added to each entity (see `SequenceClassifier.explain`). "logit"
-            is the mean over the tokens of the entity of the best tag logit for the label. With the
-            strategy "first", only the first token of each word is used. If a text is split into
-            several windows, the words are taken from the window with the entity. If a single text
-            is passed, a single list will be returned.
+            "logit" and "baseline" added to each entity (see `SequenceClassifier.explain`). For
+            "logit", the highest logit of the label's tags is taken for each token, and averaged
+            over the tokens of the entity. With the strategy "first", only the first token of each
+            word is used. If a text is split into several windows, the words are taken from the
+            window with the entity. If a single text is passed, a single list will be returned.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """

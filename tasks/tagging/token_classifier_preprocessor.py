@@ -169,7 +169,10 @@ class TokenClassifierPreprocessor(Preprocessor):
         return self.pad_for_special_tokens(weights.with_flat_values(weights.flat_values * counted))
 
     def align_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
-        """Return labels (P,), a mask of labelled tokens, and marks of spans (words have None)."""
+        """Return the label of each token, a mask of labelled tokens, and span marks, shape (P,).
+
+        For words with tags, the span marks are None.
+        """
         words, in_graph = is_words(x), xp.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(

@@ -49,8 +49,8 @@ def check_spans(y, texts: xp.Tensor, labels: list[str] | None) -> dict[str, xp.R
 
     Args:
         y: List of `{"start", "end", "label"}` per text. Inside `tf.data`, this should be a dict
-            {"start", "end", "label"} with ragged tensors (N, None), or with tensors (N, S) padded
-            with "" for labels.
+            {"start", "end", "label"} with ragged tensors (N, None), or with padded tensors (N, S).
+            The label of padding is "".
         texts: String tensor of shape (N,).
         labels: List of strings. All tags.
 
@@ -135,10 +135,10 @@ def warn_misaligned_spans(
 ) -> None:
     """Log the number of spans that begin or end inside a word, and the first of these spans.
 
-    Usually, the offsets count bytes, or belong to another version of the text. Scripts without
-    capital letters are not checked, because many do not separate words by spaces, or attach
-    particles to names. Letters that are words of the tokenizer, such as a protein's residues, are
-    not checked either.
+    The usual reason is that offsets count bytes, or belong to another version of the text. Scripts
+    without capital letters are not checked, because many do not separate words by spaces, or attach
+    particles to names. An offset is not reported if a word of the tokenizer begins at this offset,
+    as between the residues of a protein.
 
     Args:
         spans: Spans from `check_spans`.
