@@ -60,7 +60,7 @@ class ClassAnswers(Answers):
         problem_type: String. The problem type, as in config.json.
         window_pooling: String, "mean" or "max". How to pool the logits of the windows of a text.
         temperature: Float. Value to divide the logits by.
-        thresholds: Optional dict of labels to floats.
+        thresholds: Optional dict mapping labels to floats.
         abstain_below: Optional float. Minimum score for returning an answer.
     """
 

@@ -28,9 +28,9 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         multi_label: Boolean. Whether to allow any number of labels per text. Defaults to False.
 
     Returns:
-        List of class names, or the number of classes for rows and for integers that start at 0. The
-        names of a categorical column are in category order, and the names of a table are in column
-        order. All other names are sorted.
+        List of class names. If `y` contains rows of numbers, or consecutive integers that start at
+        0, the number of classes is returned instead. The names of a categorical column are in
+        category order, and the names of a table are in column order. All other names are sorted.
 
     Raises:
         ValueError: If a row of `y` does not have exactly one label, if a value is not a valid

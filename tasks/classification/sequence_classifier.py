@@ -222,8 +222,8 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         ValueError: If `labels` and `num_classes` disagree, or if there is only one class and the
             task is neither a regression nor a multi-label classifier.
 
-    Source: Devlin et al. 2019, section 4.1. The head of RoBERTa, which has a tanh layer instead of
-    the pooler, follows the code of Liu et al. 2019.
+    Source: Devlin et al. 2019, BERT, section 4.1. The head of RoBERTa, which has a tanh layer
+    instead of the pooler, follows the code of Liu et al. 2019.
 
     Example:
         >>> import numpy as np

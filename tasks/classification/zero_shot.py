@@ -289,7 +289,8 @@ class ZeroShotClassifier:
             labels, hypothesis_template, batch_size: See `classify`.
 
         Returns:
-            Dict of labels to thresholds. A label without texts keeps 0.5, and a warning is logged.
+            Dict mapping labels to thresholds. A label without texts keeps 0.5, and a warning is
+            logged.
 
         Raises:
             ValueError: If `right` contains an unknown label, or if `right` and `texts` differ in

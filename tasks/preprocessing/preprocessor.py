@@ -114,7 +114,7 @@ class Preprocessor(ConfigFromSignature):
 
     @staticmethod
     def get_folder_format() -> FolderFormat:
-        """Return the folder format of presets. It is imported when a preset is loaded."""
+        """Return the folder format in which presets are saved and loaded."""
         from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER
 
         return TRANSFORMERS_FOLDER
@@ -241,7 +241,7 @@ class Preprocessor(ConfigFromSignature):
         return "the beginning" if self.tokenizer.truncation_side == "left" else "the end"
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        """Encode examples without labels, and mark the tokens that can have a label."""
+        """Encode examples without labels. Subclasses also mark the tokens that can have a label."""
         return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> xp.Tensor:
@@ -298,7 +298,7 @@ def convert_weights(sample_weight) -> xp.Tensor:
 
     Raises:
         ValueError: If `sample_weight` does not contain one number per text, or if a number is
-            negative.
+            negative or not finite.
     """
     expected = "a number of 0 or more for each text"
     weights = convert_numbers(sample_weight, "sample_weight", expected)
@@ -397,7 +397,7 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
 
 
 def report_in_datasets() -> contextlib.AbstractContextManager[None]:
-    """Return a context manager in which a traced dataset logs its first truncated batch."""
+    """Return a context manager in which datasets log the first batch with truncated texts."""
     logged = []
 
     def report(cut: np.ndarray, count: np.ndarray, what: bytes) -> list:

@@ -152,7 +152,7 @@ def merge(values: xp.RaggedTensor, windows: Windows) -> xp.Tensor:
 def make_full_windows(
     lengths: xp.Tensor, capacity: xp.Tensor | int, doc_stride: xp.Tensor | int
 ) -> Windows:
-    """Split texts into windows like `make_windows`, but make the last window full, too.
+    """Split texts into windows like `make_windows`, but with a last window of full length.
 
     Every window owns all its tokens, so a token can be owned by several windows.
 

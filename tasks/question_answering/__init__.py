@@ -1,1 +1,1 @@
-"""Extractive question answering: task, preprocessor, ranking, SQuAD's scores."""
+"""Extractive question answering: task, preprocessor, ranking and SQuAD metrics."""

@@ -196,8 +196,8 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
             added.
 
     Returns:
-        `RankedSpans` with the same number of answers, or with an additional answer. `total` will be
-        updated for all allowed answers.
+        `RankedSpans` with the same number of answers, or with an additional answer. In the second
+        case, `total` also includes "no answer".
 
     Example:
         >>> import tensorflow as tf
@@ -240,8 +240,8 @@ def make_answer_dicts(
         passages: Boolean. Whether to add the "passage" index to each answer.
 
     Returns:
-        N lists with up to `count` answers, sorted by score. If no span was found in the context by
-        a beam, "" will be returned, with score 0.
+        N lists with up to `count` answers, sorted by score. If a beam contains no span in the
+        context, the list contains "" with a score of 0.
 
     Example:
         >>> import tensorflow as tf

@@ -20,12 +20,12 @@ from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_span
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_not_missing
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
-COLUMNS = 4  # of a candidate: start, end, log-probability of the start, log-probability of the end
+COLUMNS = 4  # start, end, log-probability of the start, and log-probability of the end
 IMPOSSIBLE_LOGIT = -1e9  # logit of positions that cannot be an answer
 
 
 def has_answers(x) -> bool:
-    """Return whether the examples contain answers, e.g. when read from a dataset."""
+    """Return whether the examples contain answers. Datasets are assumed to contain answers."""
     if hasattr(x, "element_spec"):
         return True
     x = convert_to_plain(x)
@@ -100,7 +100,7 @@ def find_spans(
         null_column: Int32 tensor of shape (W,). Position of the "no answer" token. If None, the
             first token will be used.
 
-    Source: Devlin et al. 2019, section 4.2 and 4.3.
+    Source: Devlin et al. 2019, BERT, sections 4.2 and 4.3.
 
     Example:
         >>> import tensorflow as tf
@@ -357,8 +357,8 @@ def find_beam_spans(
         max_answer_length: Integer. Maximum answer length, in tokens.
         n_best: Integer. Number of spans to return per window.
 
-    Source: Yang et al. 2019, XLNet, the code released with it (squad_utils.py), which adds
-    logarithms; the example scripts of transformers add the probabilities themselves.
+    Source: Yang et al. 2019, XLNet, the released code (squad_utils.py), which adds the
+    log-probabilities. The example scripts of transformers add the probabilities instead.
 
     Example:
         >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Question answering head that predicts end positions after each of the best start positions.
+"""Question answering head that predicts end positions for each of the best start positions.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W
 windows.
@@ -122,7 +122,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return ops.stack([starts, self._score_ends(x, first, answer_mask), no_answer], axis=1)
 
     def _find_spans(self, x, starts, answer_mask):
-        """Compute the best spans, sorted by start positions, (B, n m, 4)."""
+        """Compute the best spans (B, n m, 4), sorted by the log-probability of the start."""
         n, m = self.beam
         start, first = find_best_positions(starts, n)  # (B, n)
         vectors = take_positions(x, ops.minimum(first, ops.shape(x)[1] - 1))  # (B, n, D)

@@ -86,8 +86,8 @@ class SpanQA(Task):
             this head, end positions are predicted based on the start position, and a third output
             is added to predict "no answer". If None, both positions will be predicted
             independently. When using `from_preset`, the sizes are read from the checkpoint. The
-            class is `XLNetForQuestionAnswering` with a beam, and `XLNetForQuestionAnsweringSimple`
-            without.
+            class in transformers is `XLNetForQuestionAnswering` with a beam, and
+            `XLNetForQuestionAnsweringSimple` without a beam.
 
     For `fit` and `evaluate`, `x` can be `(questions, contexts)`, a list of examples `[{"question",
     "context", "answers"}]` as returned from `read_squad`, or a `tf.data.Dataset` of pairs or
@@ -113,8 +113,8 @@ class SpanQA(Task):
     Raises:
         ValueError: If `beam` is given for a family without a beam head.
 
-    Source: Devlin et al. 2019, sections 4.2 and 4.3. The beam follows the released code of Yang et
-    al. 2019, XLNet.
+    Source: Devlin et al. 2019, BERT, sections 4.2 and 4.3. The beam follows the released code of
+    Yang et al. 2019, XLNet.
 
     Example:
         >>> import numpy as np
@@ -229,7 +229,7 @@ class SpanQA(Task):
         """Return half of the mean cross-entropy of "no answer", as in the code of XLNet."""
         mean = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True))
         logits = y_pred[:, 2, :1]
-        # (B, 1), of the start token
+        # (B, 1), the position of the start token, which means "no answer"
         last = find_last_positions(add_padding_mask(x)["padding_mask"])
         none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
         return 0.5 * mean(none, logits, sample_weight)[0]

@@ -21,8 +21,8 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, compute_
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
 from encoder_zoo.tasks.question_answering import answers
 
-# A question that leaves less than this for the context is too long.
 DOC_STRIDE = 128
+# A question is too long if it leaves space for fewer context tokens.
 MIN_CONTEXT_TOKENS = 8
 
 
@@ -46,7 +46,10 @@ class QuestionContexts(NamedTuple):
 
     @property
     def has_characters(self) -> xp.RaggedTensor:
-        """Return False for RoBERTa's separate space tokens, else True, ragged (N, None)."""
+        """Return a ragged mask (N, None), which is False for tokens without characters.
+
+        RoBERTa, for example, has separate tokens for spaces.
+        """
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
 
@@ -67,7 +70,7 @@ class SpanQAPreprocessor(Preprocessor):
         sequence_length: Optional positive integer. See `Preprocessor`.
         window_length: Positive integer. Maximum number of tokens per example, including question
             and special tokens. Defaults to 384.
-        doc_stride: Integer. Overlap between neighbouring windows in tokens, as in transformers.
+        doc_stride: Integer. Overlap between adjacent windows in tokens, as in transformers.
             This can be at most half the window length. For long questions, the overlap will be
             reduced to at most half the remaining space. Defaults to 128, or to half the length for
             smaller windows.
@@ -75,13 +78,13 @@ class SpanQAPreprocessor(Preprocessor):
     Returns:
         When called with answers, `(x, y)`, with y an integer tensor of shape (B, 2). For models
         with a beam, "answer_mask" (B, L) is added to x to mark context tokens and the start token.
-        With answers, "answer_start" (B, 1) is also added, with the first answer tokens.
+        With answers, "answer_start" (B, 1), the position of the first answer token, is also added.
 
     Raises:
         ValueError: If `doc_stride` is more than half a window, or if a window is too small for a
             question and its context.
 
-    Source: Devlin et al. 2019, sections 4.2 and 4.3, and the released code. Yang et al. 2019,
+    Source: Devlin et al. 2019, BERT, sections 4.2 and 4.3, and the released code. Yang et al. 2019,
     XLNet, the released code (run_squad.py).
 
     Example:
@@ -243,7 +246,7 @@ class SpanQAPreprocessor(Preprocessor):
     def batch_examples(
         self, dataset: tf.data.Dataset, batch_size: validation.PositiveInt
     ) -> tf.data.Dataset:
-        """Batch single examples. Questions with several answers should be passed as a vector."""
+        """Batch single examples. Several answers to a question should be passed as vectors."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         question = x["question"] if isinstance(x, dict) else x[0]
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
@@ -258,7 +261,8 @@ def _find_answer_tokens(contexts: QuestionContexts, start, end) -> tuple[xp.Tens
     row = xp.range(xp.size(start), dtype=xp.int64) * ROW_STRIDE
     begins = xp.cast(contexts.ids.row_starts(), xp.int32)
     start_keys, end_keys = (row + xp.cast(first_character, xp.int64), row + xp.cast(stop, xp.int64))
-    # The first token that ends after the answer's start, the last that starts before its end.
+    # The first token that ends after the answer's start, and the last token that starts before the
+    # answer's end.
     first = xp.searchsorted(compute_sort_keys(contexts.ends), start_keys, side="right") - begins
     last = xp.searchsorted(compute_sort_keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))

@@ -216,9 +216,9 @@ class SpanMetric(HigherIsBetter, keras.metrics.Mean):
         y_true: Integer tensor of shape (B, 2). The answer's first and last token. Without an
             answer, both are the position of the start token (0, or the last position for XLNet).
         y_pred: Float tensor of shape (B, 2, L). Logits. The best first token is selected, and then
-            the best last token after it. With a beam, the logits of last tokens assume the true
-            first token, so this metric is higher than for answers, which `evaluate_answers`
-            measures.
+            the best last token that is not before the first token. With a beam, the logits of last
+            tokens assume the true first token, so this metric is higher than the metric of
+            `evaluate_answers`.
         sample_weight: Optional float tensor of shape (B,) or (B, 1).
     """
 

@@ -160,8 +160,8 @@ def convert_to_openvino(task: PresetTask, dtype: CpuDtype) -> CpuModel:
     Args:
         task: Task in float32.
         dtype: String, "float32", "bfloat16" or "int8". With "bfloat16", matrix products are
-            computed in bfloat16 if the processor has instructions for it (AVX512_BF16, AMX), and
-            else in float32. "int8" is the same as "float32" until `CpuModel.quantize` is called.
+            computed in bfloat16 if the processor has instructions for it (AVX512_BF16, AMX), and in
+            float32 otherwise. "int8" is the same as "float32" until `CpuModel.quantize` is called.
 
     Raises:
         ValueError: If the Keras backend is not supported, or if OpenVINO would compute wrong
@@ -192,7 +192,7 @@ def convert_for_cpu(
     """Convert a task for an engine.
 
     Args:
-        task: Task to convert. If only a SavedModel can contain the whole task, its `TokenEncoder`.
+        task: Task to convert, or its `TokenEncoder` if only a SavedModel supports the whole task.
         dtype: String. Data type for matrix products.
         engine: String. Engine name.
 

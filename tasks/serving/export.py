@@ -63,7 +63,7 @@ def encode_prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> by
 
     Args:
         signature: String. Signature name.
-        inputs: Dict from input names to tensors.
+        inputs: Dict mapping input names to tensors.
 
     Example:
         >>> import tensorflow as tf
@@ -213,7 +213,7 @@ def write_saved_model(
 
     Args:
         path: String or path. See `export_saved_model`.
-        functions: Dict from signature names to functions, as returned by `Task.signatures`.
+        functions: Dict mapping signature names to functions, as returned by `Task.signatures`.
         tokenizers: List of the tokenizers that the functions use.
         variables: List of the variables that the functions use.
         task: Optional task for the signature "ids". If None, this signature is omitted.
@@ -336,7 +336,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _make_id_function(
     task: PresetTask, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Create a `tf.function` from preprocessed inputs (B, L) of any size to outputs."""
+    """Create a `tf.function` that computes the outputs of preprocessed inputs (B, L)."""
 
     def compute_logits(**inputs):
         names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)

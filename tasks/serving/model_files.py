@@ -221,7 +221,7 @@ def _write_onnx_from_torch(task: PresetTask, path: pathlib.Path, options: dict) 
 
 @contextlib.contextmanager
 def _freeze_weights(task: PresetTask) -> Iterator[None]:
-    """Context manager that temporarily sets `requires_grad` of all weights to False.
+    """Context manager that disables the gradients of the weights.
 
     PyTorch does not find the weights of layers in lists, so these weights become constants in the
     trace. Constants must not require gradients.
