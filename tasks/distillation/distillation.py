@@ -79,10 +79,10 @@ class Distillation(TextModel):
             the teacher's preprocessor will be used.
         objectives: List of objectives to add to the loss. "soft_labels" trains the student on the
             teacher's answers. "hidden_states" compares the embeddings, and the output of each
-            student block with evenly spaced teacher blocks. If the widths differ, a linear map is
-            learned. "relations" compares query-key and value-value relations in the last block, for
-            any width and depth of the student. If None, "soft_labels" is used for two tasks, and
-            "relations" otherwise.
+            student block with the output of a teacher block. These teacher blocks are evenly
+            spaced. If the widths differ, a linear map is learned. "relations" compares query-key
+            and value-value relations in the last block, for any width and depth of the student. If
+            None, "soft_labels" is used for two tasks, and "relations" otherwise.
         temperature: Float. Temperature for soft labels. Defaults to 2.0.
         label_weight: Float. Weight for the loss on true labels and on masked tokens. Defaults to
             0.5.
@@ -103,10 +103,10 @@ class Distillation(TextModel):
             and the tokenizers or lengths differ, if the answers are of different kinds, or if the
             numbers of attention heads differ and `relation_heads` is None.
 
-    Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
-    where 2 and 0.5 are the best temperature and label weight. Jiao et al. 2020, TinyBERT, section
-    3. Mukherjee and Awadallah 2020, XtremeDistil, section 4, for texts without labels. Wang et al.
-    2020, MiniLM, section 3. Wang et al. 2021, MiniLMv2, section 3.1.
+    Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, section 2, and section
+    4 for the default temperature and label weight. Jiao et al. 2020, TinyBERT, section 3. Mukherjee
+    and Awadallah 2020, XtremeDistil, section 4, for texts without labels. Wang et al. 2020, MiniLM,
+    section 3. Wang et al. 2021, MiniLMv2, section 3.1.
 
     Example:
         >>> import encoder_zoo as ez

@@ -172,7 +172,7 @@ def _check_same_answers(teacher, student) -> None:
 
 
 def _take_over_classes(teacher: Task, student: Task) -> None:
-    """Copy the classes and settings of the teacher to a student without classes."""
+    """Copy the teacher's classes to a student without classes, and copy `distilled_settings`."""
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)

@@ -29,8 +29,8 @@ def compare_labels(student, teacher, temperature: float, activation: str):
         temperature: Float. Both logits are divided by this value. The divergence is multiplied by
             its square, so that the scale of the gradient does not depend on the temperature.
         activation: String. "softmax" for exclusive classes, "sigmoid" for independent classes (the
-            mean over the classes is returned), or "linear" for regression (the squared difference
-            is returned).
+            mean over the classes is returned), or "linear" for regression (the mean squared
+            difference is returned).
 
     Returns:
         Float32 tensor of shape (...).
@@ -61,7 +61,7 @@ def compare_labels(student, teacher, temperature: float, activation: str):
 def match_states(student_layers: int, teacher_layers: int) -> list[int]:
     """For each student state, return the index of the teacher state to compare it with.
 
-    Source: Jiao et al. 2020, section 4.2, the uniform mapping.
+    Source: Jiao et al. 2020, TinyBERT, section 4.2, the uniform mapping.
 
     Example:
         >>> match_states(4, 12), match_states(2, 3)
@@ -142,7 +142,7 @@ def _split_heads(x, heads: int):
 
 
 def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
-    """Create the linear maps for `compare_hidden_states`, an empty list if the widths are equal."""
+    """Create the linear maps for `compare_hidden_states`. If the widths are equal, return []."""
     if width == teacher_width:
         return []
     maps = [

@@ -41,8 +41,8 @@ class Masks(NamedTuple):
     Attributes:
         starts: Ragged int32 tensor of shape (N, None). Start offset for each mask.
         ends: Ragged int32 tensor of shape (N, None). End offset for each mask.
-        word_follows: Ragged boolean tensor of shape (N, None). Whether a word starts at the token
-            after the mask.
+        word_follows: Ragged boolean tensor of shape (N, None). Whether the token after the mask
+            begins a word.
     """
 
     starts: xp.RaggedTensor
@@ -55,8 +55,8 @@ class TokenTexts(NamedTuple):
 
     Attributes:
         names: Array of shape (V,). Token names.
-        words: Array of shape (V,). Token texts, without leading space.
-        begins: Boolean array of shape (V,). Whether a word starts at the token after a space.
+        words: Array of shape (V,). Token texts, without a leading space.
+        begins: Boolean array of shape (V,). Whether the token begins a word that follows a space.
     """
 
     names: np.ndarray
@@ -75,7 +75,7 @@ SINGLE_CHARACTER_WORD = (
 
 
 def touches_word(texts: xp.Tensor, at_end: bool) -> xp.Tensor:
-    """Return whether a letter that is added to a text at one end would continue a word there."""
+    """Return whether a letter that is added to each text (at the end or start) continues a word."""
     of_word, alone = (
         xp.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
         for kind in (WORD_CHARACTER, SINGLE_CHARACTER_WORD)
@@ -223,7 +223,7 @@ class MaskAnswers(Answers):
         return inputs, xp.sequence_mask(positions.row_lengths())
 
     def _find_tokens(self, targets: Sequence[str]) -> list[int]:
-        """Return ids for words or tokens. For tokens with equal texts, the whole word is used."""
+        """Return the ids of words or tokens. If two have the same text, words are preferred."""
         if isinstance(targets, str) or not len(targets):
             raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
         names, words, begins = (column.tolist() for column in self._token_texts)

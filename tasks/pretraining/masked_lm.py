@@ -41,11 +41,11 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
     Args:
         vocabulary_size: Positive integer. Number of tokens V.
         hidden: Optional keras layer. Layer that maps the backbone's width to the width E of
-            the token embedding. None if the widths are equal and there is no such layer.
+            the token embedding. None if the head has no hidden layer.
         bias_axes: Positive integer. Number of axes of the bias. All axes before the last have size
             1.
-        tied: Boolean. Whether the projection is the transposed token embedding. If False, it is a
-            layer of the head without a bias.
+        tied: Boolean. Whether the projection is the transposed token embedding. If False, the head
+            has an output layer without a bias.
 
     Call arguments:
         x: Float tensor of shape (B, M, D).
@@ -54,7 +54,7 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
         Float tensor of shape (B, M, E). It is multiplied by the transposed token embedding, and
         `bias` of shape (V,) is added to the product.
 
-    Source: Devlin et al. 2019, released code, `get_masked_lm_output`.
+    Source: Devlin et al. 2019, BERT, released code, `get_masked_lm_output`.
 
     Example:
         >>> import numpy as np
@@ -230,10 +230,10 @@ class MaskedLMPresetArguments(MaskingPresetArguments, total=False):
 class MaskedLM(Task):
     """Predict masked tokens, as in pretraining for BERT and RoBERTa, or permuted tokens for XLNet.
 
-    In XLNet, tokens are not replaced. Instead, a separate stream is used to predict each token from
-    all unselected tokens and from previous tokens in a random order. This order is passed as
-    "prediction_order" (B, L) (see `XLNetBackbone.predictions`). In `fill_mask`, all masks are
-    predicted at once.
+    In XLNet, tokens are not replaced. Instead, a separate stream is used to predict each selected
+    token from all unselected tokens, and from the selected tokens before it in a random order. This
+    order is passed as "prediction_order" (B, L) (see `XLNetBackbone.predictions`). In `fill_mask`,
+    all masks are predicted at once.
 
     Args:
         backbone: The `Backbone` to use.
@@ -252,7 +252,7 @@ class MaskedLM(Task):
         Float32 tensor of shape (B, M, V) or (B, L, V). The logits for masked positions, or for all
         positions.
 
-    Source: Devlin et al. 2019, section 3.1.
+    Source: Devlin et al. 2019, BERT, section 3.1.
 
     Example:
         >>> import numpy as np

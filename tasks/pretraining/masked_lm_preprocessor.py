@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 # Selected tokens with a random number below the first value become the mask token, and below the
-# second value a random token. Other tokens do not change. Devlin et al. 2019, section 3.1.
+# second value a random token. Other tokens do not change. Devlin et al. 2019, BERT, section 3.1.
 MASKED, RANDOM = 0.8, 0.9
 
 
@@ -34,12 +34,12 @@ class MaskedLMPreprocessor(Preprocessor):
         tokenizer: The `Tokenizer` to use, from this package.
         sequence_length: Optional positive integer. See `Preprocessor`.
         mask_rate: Float between 0 and 1. Share of tokens to select. Defaults to 0.15.
-        whole_words: Boolean. Whether to select whole words instead of single tokens. Words
-            exceeding the share will be skipped. Defaults to False.
+        whole_words: Boolean. Whether to select whole words instead of single tokens. Words that
+            would exceed the share are skipped. Defaults to False.
         dynamic: Boolean. Whether to create a new mask pattern each time a training batch is created
-            (i.e. in each epoch). If False, the same pattern will be used for each example. For
-            `evaluate` and for validation, the masks only depend on the text, so the result is the
-            same for any batch size. Defaults to True.
+            (i.e. in each epoch). If False, each example keeps its pattern. For `evaluate` and for
+            validation, the masks only depend on the text, so the result is the same for any batch
+            size. Defaults to True.
         pack_texts: Boolean. Whether `fit` on texts in memory packs several texts into one sequence
             of `sequence_length` tokens (default: the maximum length of the model). Attention and
             positions are separate for each text, so the outputs are the same as without packing,
@@ -59,9 +59,9 @@ class MaskedLMPreprocessor(Preprocessor):
         sample_weight (B, M) is 0 for the missing positions of examples with fewer than M selected
         tokens.
 
-    Source: Devlin et al. 2019, section 3.1 and appendix A.1. Dynamic masking: Liu et al. 2019,
-    section 4.1. Examples of a corpus: section 4.2. Whole words: the BERT repository's README of
-    2019-05-31.
+    Source: Devlin et al. 2019, BERT, section 3.1 and appendix A.1. Liu et al. 2019, RoBERTa,
+    section 4.1 for dynamic masking, and section 4.2 for the examples of a corpus. For whole words,
+    the README of the BERT repository of 2019-05-31.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -245,7 +245,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return np.array([[spelling.starts_word(t), spelling.ends_word(t)] for t in tokens])
 
 
-PRIME = 2**31 - 1  # products of two numbers below it are int64
+PRIME = 2**31 - 1  # the product of two smaller integers fits into int64
 
 
 def make_draws(token_ids: xp.Tensor, padding_mask: xp.Tensor, seed):
@@ -335,7 +335,7 @@ def replace_tokens(token_ids: xp.Tensor, positions: xp.Tensor, values: xp.Tensor
 
 
 def repeat_text_weights(weights, token_ids: xp.Tensor) -> xp.Tensor:
-    """Return the weights (B, L) of tokens, which are the weights of the texts.
+    """Repeat the weight of each text for its tokens, and return token weights (B, L).
 
     Args:
         weights: Weights of examples (B,), or of the tokens of packed texts, ragged (B, None).

@@ -44,10 +44,10 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
 
     Args:
         tokenizer: A `BertTokenizer` or `AlbertTokenizer`.
-        sequence_length: Optional positive integer. See `Preprocessor`. Pairs of a corpus fill this
-            length.
+        sequence_length: Optional positive integer. See `Preprocessor`. Pairs from a corpus fill
+            this length.
         short_share: Float between 0 and 1. Share of corpus pairs with a smaller length, so that the
-            model also learns from short texts.
+            model also learns from short texts. Defaults to 0.1.
         **kwargs: `mask_rate`, `whole_words`, `dynamic` and `seed` of `MaskedLMPreprocessor`.
 
     Returns:
@@ -58,7 +58,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
     Raises:
         ValueError: If `pack_texts` is True.
 
-    Source: Devlin et al. 2019, section 3.1 and appendix A. Lan et al. 2020, section 3.1.
+    Source: Devlin et al. 2019, BERT, section 3.1 and appendix A. Lan et al. 2020, ALBERT, section
+    3.1.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -129,7 +130,7 @@ ORDER_LABELS = ("in_order", "swapped")  # in the order of transformers' `sentenc
 def sentence_order_pairs(
     documents: Sequence[Sequence[str]], seed: NonNegativeInt = 0
 ) -> tuple[tuple[list[str], list[str]], list[str]]:
-    """Create pairs of neighbouring texts with labels. Half of all pairs are swapped.
+    """Create pairs of adjacent texts with labels. About half of all pairs are swapped.
 
     To classify these pairs, a `SequenceClassifier` has to learn text coherence. In contrast, the
     topics are already different for the pairs in BERT's next-sentence prediction.
@@ -138,7 +139,7 @@ def sentence_order_pairs(
         documents: List of documents. Each document is a list of its sentences or paragraphs. The
             first and the second sentence are a pair, then the third and the fourth, and so on. If
             the number of sentences is odd, the last sentence is ignored.
-        seed: Non-negative integer. Seed of the random swaps, with probability 1/2. Defaults to 0.
+        seed: Non-negative integer. Seed for the random swaps. Defaults to 0.
 
     Returns:
         `(first, second), labels`, as for `fit`. The labels are "in_order" and "swapped".
@@ -204,15 +205,16 @@ class Pretraining(Task):
             that use it.
 
     Returns:
-        `{"masked_lm": (B, M, V), OBJECTIVE: (B, 2)}` float32 logits. Without "mask_positions", the
-            logits of all tokens (B, L, V). OBJECTIVE is "next_sentence" for BERT, where 1 means
-            that the second segment comes from another document. It is "sentence_order" for ALBERT,
-            where 1 means that the segments are swapped.
+        `{"masked_lm": (B, M, V), OBJECTIVE: (B, 2)}` float32 logits. Without "mask_positions",
+            "masked_lm" contains the logits of all tokens (B, L, V). OBJECTIVE is "next_sentence"
+            for BERT, where 1 means that the second segment comes from another document. It is
+            "sentence_order" for ALBERT, where 1 means that the segments are swapped.
 
     Raises:
         ValueError: If the family has no head for sentence pairs, or if `backbone` has no pooler.
 
-    Source: Devlin et al. 2019, section 3.1 and appendix A.2. Lan et al. 2020, ALBERT, section 3.1.
+    Source: Devlin et al. 2019, BERT, section 3.1 and appendix A.2. Lan et al. 2020, ALBERT, section
+    3.1.
 
     Example:
         >>> import numpy as np

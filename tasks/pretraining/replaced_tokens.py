@@ -1,4 +1,4 @@
-"""Replaced-token detection. A small generator fills in masks, and the backbone detects them.
+"""Replaced-token detection. A small generator fills in masks, and the backbone detects its tokens.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, M masked positions, V
 vocabulary.
@@ -70,7 +70,7 @@ class ReplacedTokenDetection(Task):
         SequenceClassifier.from_preset("my_electra", labels=labels).fit(...)
 
     Args:
-        backbone: An `ElectraBackbone` or a `DebertaV2Backbone`. The discriminator.
+        backbone: An `ElectraBackbone` or a `DebertaV2Backbone` for the discriminator.
         preprocessor: Optional `ReplacedTokenDetectionPreprocessor` for raw text.
         generator_size: Optional float. Generator width, as a fraction of the backbone's width. This
             is used for hidden layers, attention heads and feed-forward layers. If None, the
@@ -323,7 +323,7 @@ def _make_metrics() -> dict:
 
 
 def _flatten_outputs(x: dict, y, y_pred: dict, sample_weight) -> tuple:
-    """Return labels, predictions and weights of generator and discriminator, a row per token."""
+    """Return labels, predictions and weights for both models, with one row per token."""
     masked, weights = split_weights(sample_weight)
     replaced, real = find_replaced_tokens(x, y_pred, weights)
     scores = ops.sigmoid(y_pred["detection"])
@@ -338,7 +338,7 @@ def make_generator_backbone(backbone: Backbone, size: float, depth: float) -> Ba
     """Create a smaller generator for a discriminator, with the same embeddings.
 
     Args:
-        backbone: The `Backbone` to use. The discriminator.
+        backbone: The `Backbone` of the discriminator.
         size: Float. Generator width, as a fraction of the discriminator's width.
         depth: Float. Number of blocks, as a fraction of the discriminator's blocks. At least one
             block will be created.

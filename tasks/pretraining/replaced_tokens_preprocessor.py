@@ -25,8 +25,8 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
 
     Args:
         tokenizer: Tokenizer, such as a `BertTokenizer`.
-        **kwargs: Other arguments of `MaskedLMPreprocessor`. In the paper, `mask_rate` is 0.15, or
-            0.25 for large models.
+        **kwargs: Additional arguments to pass to `MaskedLMPreprocessor`. In the paper, `mask_rate`
+            is 0.15, or 0.25 for large models.
 
     Returns:
         When called, a tuple `(x, y, sample_weight)` as in `MaskedLMPreprocessor`. In x, "token_ids"

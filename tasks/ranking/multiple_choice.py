@@ -83,7 +83,8 @@ class MultipleChoice(ListScores):
     Raises:
         ValueError: If the head uses the pooler output, and `backbone` has no pooler.
 
-    Source: Devlin et al. 2019, section 4.4, for SWAG. Liu et al. 2019, section 5.3, for RACE.
+    Source: Devlin et al. 2019, BERT, section 4.4, for SWAG. Liu et al. 2019, RoBERTa, section 5.3,
+    for RACE.
 
     Example:
         >>> import numpy as np

@@ -157,7 +157,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             None). "labels" and "sample_weight" are included if they are given.
         """
         windows, counts = self.encode_choices(x)
-        choice = xp.cast(windows.pop("text_index"), xp.int64)  # (W,) of T
+        choice = xp.cast(windows.pop("text_index"), xp.int64)  # (W,) indices of choices
         row = xp.gather(xp.repeat(xp.range(xp.size(counts, xp.int64)), counts), choice)
         first_choice = xp.cumsum(counts, exclusive=True)  # (N,)
         number = xp.RaggedTensor.from_value_rowids(

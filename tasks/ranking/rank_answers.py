@@ -162,7 +162,7 @@ class RankAnswers(Answers):
 
     @prepares_in_numpy
     def find_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
-        """Compute the logits (N,) of pairs. Texts with equal scores can be sorted by logits."""
+        """Compute the logits (N,) of pairs. Different logits can have the same score."""
         if isinstance(queries, str | bytes):
             queries = [queries] * convert_column(texts).shape[0]
         columns = self.preprocessor.read_texts((queries, texts))

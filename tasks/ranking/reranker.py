@@ -48,7 +48,9 @@ from encoder_zoo.tasks.training.sources import check_preprocessor
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PairAccuracy(metrics.BinaryAccuracy):
-    """Compute the accuracy of pairs. Probabilities and scores above 0.5 count as relevant.
+    """Compute the accuracy of pairs. True scores of 0.5 or more count as relevant.
+
+    A pair is predicted to be relevant if its probability is above 0.5.
 
     Call arguments:
         y_true: Float tensor of shape (B, 1). Scores between 0 and 1.
@@ -147,8 +149,8 @@ class Reranker(ListScores):
     Args:
         backbone: A `Backbone`. A BERT backbone must have a pooler.
         preprocessor: Optional `RerankerPreprocessor` for raw text.
-        activation: String, "sigmoid" or "linear". Activation to apply to the scores. Defaults to
-            "sigmoid".
+        activation: String, "sigmoid" or "linear". Activation that converts logits to scores.
+            Defaults to "sigmoid".
         dropout: Float between 0 and 1. Dropout rate before the output layer. If None, the
             backbone's dropout rate will be used.
 
@@ -273,7 +275,7 @@ class Reranker(ListScores):
         self._set_form(LISTS if of_lists else None)
 
     def _check_loss(self, of_lists: bool) -> None:
-        """Raise a ValueError if the loss is for pairs and the data has lists, or the reverse."""
+        """Raise a ValueError if the loss is for pairs and the data has lists, or vice versa."""
         loss = self.recipe.arguments.get("loss", "auto")
         if isinstance(loss, RankingLoss) and not of_lists:
             raise ValueError(

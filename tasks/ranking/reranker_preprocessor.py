@@ -173,7 +173,7 @@ class RerankerPreprocessor(Preprocessor):
 
     @staticmethod
     def get_folder_format() -> FolderFormat:
-        """The folder format of presets."""
+        """Return the folder format in which presets are saved and loaded."""
         from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 
         return CrossEncoderFolder()

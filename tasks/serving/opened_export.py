@@ -99,7 +99,7 @@ class ExportedBackbone:
     checkpoint_vocabulary = None
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return a dict from input names to their minimum and maximum values."""
+        """Return a dict mapping input names to their minimum and maximum values."""
         return {"segment_ids": (0, self.num_segments - 1)}
 
 
@@ -216,7 +216,7 @@ class OpenedExport:
 
 
 def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarray]:
-    """Check preprocessed inputs without Keras, because engines compute wrong outputs or crash."""
+    """Check preprocessed inputs, because engines crash or compute wrong outputs without checks."""
     arrays = {name: np.asarray(convert_list(name, values)) for name, values in x.items()}
     for name, values in arrays.items():
         if values.size and values.dtype.kind not in "iub":
@@ -358,7 +358,7 @@ def check_fields(
 
     Args:
         fields: Object from a JSON file. It should be a dict.
-        rules: Dict from field names to rules, or to None if any value is allowed.
+        rules: Dict mapping field names to rules, or to None if any value is allowed.
         where: String. Location to show in error messages.
         optional: Boolean. Whether fields can be missing. Defaults to False.
 
