@@ -99,7 +99,7 @@ class Numbers(NamedTuple):
         Raises:
             ValueError: If `y` does not contain one finite number per text.
         """
-        values = convert_numbers(check_not_missing(y), "y", f"{self.name}s, numbers")
+        values = convert_numbers(check_not_missing(y), "y", f"numbers as {self.name}s")
         if len(values.shape) == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if len(values.shape) != 1:

@@ -157,7 +157,7 @@ class SpanQAPreprocessor(Preprocessor):
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         lengths, most = question_ids.row_lengths(), self._longest_question
         message = ": the question has ", lengths, " tokens, so there is no space for its context "
-        expected = f"in examples of {self.max_sequence_length}. Expected at most {most}."
+        expected = f"in examples of {self.max_sequence_length} tokens. Expected at most {most}."
         lengths = check_each(lengths, lengths <= most, *message, expected, unit="Example")
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
         doc_stride = xp.minimum(xp.cast(self.doc_stride, xp.int64), capacity // 2)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ExpectedScores = Literal["probabilities", "gains"]
 
-EXPECTED_SCORES = "scores, numbers"  # expected values in `y`
+EXPECTED_SCORES = "numbers as scores"  # expected values in `y`
 MAX_GAIN = 30.0  # a gain of 2 ** 30 is so large that all other scores have no effect
 
 

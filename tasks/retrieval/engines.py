@@ -335,7 +335,8 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
             fits = (found >= -1) & (found < count)
             if not fits.all() or (levels[found[found >= 0]] <= level).any():
                 raise ValueError(
-                    f"{path}: `links` contains an index of a vector that is not in the same level."
+                    f"{path}: `links` contains the index of a vector that is not in the same "
+                    "level. Build the index again."
                 )
 
 

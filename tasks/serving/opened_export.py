@@ -121,7 +121,7 @@ class ExportRecord:
     """
 
     task: Annotated[str, Rule(lambda v: isinstance(v, str), "a task's name")]
-    answers: Annotated[str, Rule(lambda v: v in ANSWERS, "the answers of a task")]
+    answers: Annotated[str, Rule(lambda v: v in ANSWERS, "the name of an `Answers` class")]
     format: Engine
     dtype: Literal["float32", "int8"]
     agreement: Settings | None
@@ -216,7 +216,7 @@ class OpenedExport:
 
 
 def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarray]:
-    """Check preprocessed inputs, because engines crash or compute wrong outputs without checks."""
+    """Check preprocessed inputs. For invalid inputs, engines crash or compute wrong outputs."""
     arrays = {name: np.asarray(convert_list(name, values)) for name, values in x.items()}
     for name, values in arrays.items():
         if values.size and values.dtype.kind not in "iub":

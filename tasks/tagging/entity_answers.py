@@ -330,7 +330,7 @@ def make_label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str],
     prompts = [*given.values()] if isinstance(given, Mapping) else names
     if not names:
         raise ValueError("`labels` is empty for one of the texts. Remove the text, or add labels.")
-    for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
+    for kind, values in (("labels", names), ("list(labels.values())", prompts)):
         known = set()
         for i, value in enumerate(values):
             if not isinstance(value, str) or not value.strip():

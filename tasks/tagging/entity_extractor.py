@@ -151,7 +151,7 @@ class EntityExtractor(Task):
         answer_settings=("labels", "thresholds"),
         tuned_settings={"thresholds": (None, "tune_thresholds")},
         folder=gliner.GlinerFolder(),
-        only_saved_model="words of several tokens, and an LSTM over them",
+        only_saved_model="word embeddings from tokens, and an LSTM over the words",
     )
     objective = Spans(
         SpanFocalLoss,

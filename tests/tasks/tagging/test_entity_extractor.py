@@ -153,7 +153,7 @@ def test_labels_of_each_text_and_descriptions(model):
         (["a", "b", "a"], "labels.*contains 'a' twice"),
         (["a", " "], r"labels\[1\] is ' '"),
         (["a", 3], r"labels\[1\] is 3"),
-        ({"a": "x", "b": "x"}, "descriptions of labels contains 'x' twice"),
+        ({"a": "x", "b": "x"}, "contains 'x' twice"),
         ([["a"], ["b"]], "1 texts.*2 lists"),
         (["a <<ENT>>"], "'<<ENT>>'"),
         (["long " * 600], "Text 0: the labels take 2402 of the 510 tokens"),
