@@ -421,7 +421,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         return logits if index is None else pool_windows(logits, index, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return the functions to export, which return all classes of `classify`.
+        """Return the functions to export, which compute the scores of all classes.
 
         The default signature takes "text", and the signature "pairs" takes "first" and "second".
 

@@ -95,7 +95,7 @@ def iterate_epochs(
 
 
 def count_tokens(examples: dict) -> xp.Tensor:
-    """Count the tokens in all texts of each example. Return int64 (N,).
+    """Return the number of tokens in all texts of each example, int64 (N,).
 
     All preprocessed examples have the same length, including padding.
 
@@ -120,7 +120,7 @@ def count_tokens(examples: dict) -> xp.Tensor:
 def shuffle_by_length(
     lengths: xp.Tensor, batch_size: int, seed: xp.Tensor, mixed: bool = False
 ) -> xp.Tensor:
-    """Return a random order in which examples of similar length are next to each other.
+    """Return a random order in which examples of similar length are adjacent.
 
     Batches in this order need little padding.
 
@@ -422,12 +422,12 @@ def group_batches(
 
 
 def get_megabatch_size(batch_size: int) -> int:
-    """Return the number of examples in a megabatch, which are sorted by length."""
+    """Return the number of examples in a megabatch. A megabatch is sorted by length."""
     return batch_size * MEGABATCH
 
 
 def count_bytes(x) -> xp.Tensor:
-    """Count the bytes of each raw input, to estimate its number of tokens. Return int32 (N,).
+    """Return the number of bytes (N,) of each raw input, to estimate its number of tokens.
 
     Args:
         x: Tensors or ragged tensors with texts or words, in any structure.

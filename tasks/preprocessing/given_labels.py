@@ -312,7 +312,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
 
 
 def _suggest_filter(y, x, rows, missing: dict) -> str:
-    """Return code that removes the rows with missing labels, with the library of the labels."""
+    """Return Python code that removes rows with missing labels, using the library of the labels."""
     columns = list_table_columns(y)
     name = getattr(y, "name", None) or getattr(y, "column_name", None)
     names = columns or ([name] if isinstance(name, str) else [])

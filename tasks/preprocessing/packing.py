@@ -79,7 +79,7 @@ def find_first_kept(length: xp.Tensor, count: xp.Tensor, truncation_side: str) -
 
 
 def truncate_tokens(tokens: xp.RaggedTensor, most: int, truncation_side: str) -> xp.RaggedTensor:
-    """Truncate texts to a maximum number of tokens, ragged (B, None).
+    """Truncate ragged tokens (B, None) to a maximum number of tokens per text.
 
     Example:
         >>> import tensorflow as tf

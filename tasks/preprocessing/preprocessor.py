@@ -214,7 +214,7 @@ class Preprocessor(ConfigFromSignature):
         return self.tokenizer.template.count(is_pair)
 
     def pad_for_special_tokens(self, values: xp.RaggedTensor) -> xp.RaggedTensor:
-        """Add a 0 to each row of token values for each special token around a single text."""
+        """Pad the token values of single texts with a 0 for each special token."""
         zeros = xp.zeros([values.nrows(), self.count_specials()], values.dtype)
         column = self.tokenizer.first_column
         return xp.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)

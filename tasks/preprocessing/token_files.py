@@ -124,7 +124,7 @@ def _read_checksum(path: pathlib.Path) -> int:
 
 
 def _compute_checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
-    """Compute the CRC-32 of arrays, with their place, names, dtypes and shapes. Return (1,)."""
+    """Compute the CRC-32 (1,) of arrays, including their place, names, dtypes and shapes."""
     found = zlib.crc32(place.encode())
     for name in sorted(arrays):
         values = arrays[name]

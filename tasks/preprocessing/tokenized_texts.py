@@ -47,7 +47,7 @@ def is_words(x) -> bool:
 
 
 def mark_word_tokens(tokenizer) -> np.ndarray:
-    """Find the tokens in a vocabulary that begin or end a word. Return bool (V, 2).
+    """Return a boolean table (V, 2): tokens that begin a word, and tokens that end a word.
 
     Example:
         >>> from encoder_zoo import BertTokenizer

@@ -116,7 +116,7 @@ def take(values: xp.RaggedTensor, windows: Windows) -> xp.RaggedTensor:
 
 
 def mask_owned(windows: Windows) -> xp.RaggedTensor:
-    """Return a mask of the tokens that each window owns, ragged bool (W, None).
+    """Return a ragged boolean mask (W, None) of the tokens that each window owns.
 
     Example:
         >>> import tensorflow as tf

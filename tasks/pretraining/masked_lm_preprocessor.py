@@ -167,7 +167,7 @@ class MaskedLMPreprocessor(Preprocessor):
         return [self.seed, self._calls]
 
     def _select(self, token_ids, padding_mask, draws):
-        """Return positions (B, L), selected positions first, and a mask of selected positions."""
+        """Return positions (B, L), selected positions first, and whether each one is selected."""
         special = xp.reduce_any(token_ids[..., None] == xp.constant(self._special_ids), axis=-1)
         ordinary = padding_mask & ~special
         budget = xp.reduce_sum(xp.cast(ordinary, "float32"), axis=1) * self.mask_rate

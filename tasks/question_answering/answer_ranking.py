@@ -99,7 +99,7 @@ def find_best_answers(
 
 
 def _find_best_in_groups(scores: xp.Tensor, group: xp.Tensor, count: int, n_best: int) -> xp.Tensor:
-    """Return the indices of the best scores per group, (N, n), or K if there are fewer scores.
+    """Return the indices (N, n) of the best scores of each group. Missing scores have the index K.
 
     A table with one row per group would be as wide as the largest group.
 
@@ -120,7 +120,7 @@ def _find_best_in_groups(scores: xp.Tensor, group: xp.Tensor, count: int, n_best
 def _collect_spans(
     found: AnswerCandidates, contexts: QuestionContexts, columns: xp.Tensor
 ) -> tuple[xp.Tensor, xp.Tensor]:
-    """Return int64 spans (K, 3) with question, start and end offset, and span scores (K,)."""
+    """Return the question, start and end of each span, int64 (K, 3), and the span scores (K,)."""
     windows = contexts.windows
     index = xp.where(found.score > IMPOSSIBLE_LOGIT / 2)  # (K, 2)
     row_starts = xp.gather(xp.cast(contexts.ids.row_starts(), xp.int64), windows.example)
@@ -223,7 +223,7 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
 
 
 def compute_answer_scores(found: RankedSpans) -> xp.Tensor:
-    """Compute answer probabilities over all allowed answers, float32 (N, n), with 0 for no span."""
+    """Compute the probability (N, n) of each answer among all allowed answers. No span gets 0."""
     share = xp.exp(found.score - found.total[:, None])
     return xp.where(found.score > IMPOSSIBLE_LOGIT / 2, share, 0.0)
 

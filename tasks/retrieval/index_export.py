@@ -111,7 +111,7 @@ def _check_size(size: int, what: str, advice: str) -> None:
 
 
 def _make_vector_search(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], Callable]:
-    """Return the variables for vectors (N, D) and a function to search in them.
+    """Return the variables and the search function for vectors (N, D).
 
     The function takes the output of the embedder and k, and returns scores (Q, K) and indices (Q,
     K).

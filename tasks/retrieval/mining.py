@@ -62,7 +62,7 @@ def mine_hard_negatives(
 
 
 def _list_pairs(texts: JudgedQueries) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of all pairs of a query and a relevant document, both (P,)."""
+    """Return the query indices (P,) and document indices (P,) of all relevant pairs."""
     rows = [(i, n) for i, grades in enumerate(texts.relevant) for n, g in grades.items() if g > 0]
     return tuple(np.array(rows).T)
 

@@ -185,7 +185,7 @@ def _find_token_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor])
 def _compute_marks(
     tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor], span: xp.Tensor, units: xp.Tensor
 ) -> xp.Tensor:
-    """Return int32 marks (P,) of the spans that answers cannot match, because they cut tokens.
+    """Return int32 marks (P,) of the spans that cannot be predicted, because they cut tokens.
 
     A token has the mark `INEXACT` if its span begins or ends inside a token. The first token of a
     unit has the mark `LOST` for each span that begins in the unit and has no token of its own. For

@@ -390,7 +390,7 @@ def select_above_threshold(found: ScoredSpans, thresholds: np.ndarray | None) ->
 def make_entity_columns(
     found: ScoredSpans, texts: xp.Tensor, names: xp.Tensor
 ) -> dict[str, xp.RaggedTensor]:
-    """Convert entities to columns "label", "text", "start", "end" and "score", ragged (N, None).
+    """Convert entities to ragged columns (N, None): "label", "text", "start", "end" and "score".
 
     Args:
         found: `ScoredSpans` in the texts.

@@ -195,7 +195,7 @@ class EntityAnswers(Answers):
     def get_min_scores(
         self, given: float | Mapping[str, float] | None, names: xp.RaggedTensor
     ) -> xp.RaggedTensor:
-        """Return the thresholds of the labels of each text, float32, ragged (N, None).
+        """Return the threshold of each label of each text, as a ragged float32 tensor (N, None).
 
         Args:
             given: See `extract_entities`.

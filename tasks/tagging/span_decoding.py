@@ -199,7 +199,7 @@ def _divide_into_steps(
 def make_entity_columns(
     found: ScoredSpans, words: WordsOfTexts, texts: xp.Tensor, names: xp.RaggedTensor
 ) -> dict[str, xp.RaggedTensor]:
-    """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
+    """Convert entities to ragged columns (N, None): "label", "text", "start", "end" and "score".
 
     Args:
         found: `ScoredSpans` with G entities in texts.

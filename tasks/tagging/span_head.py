@@ -260,7 +260,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         return ops.where(valid, logits, MASKED_LOGIT)
 
     def _compute_span_logits(self, words, word_mask, labels, training) -> list:
-        """Compute a list of span logits (B, W, C), for each width from 1 to K."""
+        """Return a list with the span logits (B, W, C) for each width from 1 to K."""
         out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
         kernel = ops.cast(out.kernel, self.compute_dtype)
 

@@ -358,7 +358,9 @@ def map_subword_tags(tags: Sequence[str]) -> np.ndarray:
 
 
 def map_word_tags(tags: Sequence[str]) -> np.ndarray:
-    """Return the tag of a word with several tokens, as the inverse of `map_subword_tags`.
+    """Map the tags of a word's first and last token to the tag of the word.
+
+    This table is the inverse of `map_subword_tags`.
 
     Args:
         tags: List of strings. All C tags.

@@ -76,7 +76,7 @@ def check_spans(y, texts: xp.Tensor, labels: list[str] | None) -> dict[str, xp.R
 def locate_spans(
     y, texts: xp.Tensor, names: Sequence[str]
 ) -> tuple[xp.RaggedTensor, xp.RaggedTensor, xp.RaggedTensor]:
-    """Return the start, end and label index of each span, int32, ragged (N, None).
+    """Return the start, end and label index of each span, as ragged int32 tensors (N, None).
 
     Whitespace and invisible characters at the edges of spans are removed, because annotators
     sometimes select them.
@@ -189,7 +189,7 @@ def _list_types(labels: Sequence[str] | None) -> list[str]:
 
 
 def _make_columns(y: Sequence[Sequence[dict]], texts: xp.Tensor) -> tuple:
-    """Return the starts and ends of spans, int32, ragged (N, None), and a list of all labels."""
+    """Return the starts and ends of spans, ragged int32 (N, None), and a list of all labels."""
     if len(y) != len(texts):
         raise ValueError(
             f"Received {len(texts)} texts, but spans for {len(y)} texts. Expected one list per "
