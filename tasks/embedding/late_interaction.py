@@ -77,8 +77,9 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         preprocessor: Optional `LateInteractionPreprocessor` for raw text.
         dim: Integer. Embedding dimension to use when no `projections` are given. Defaults to 128.
         projections: Optional list of dicts. Options of the linear layers that project the token
-            vectors. Each dict contains `units` and optionally `activation` ("linear"), `use_bias`
-            (False) and `residual` (False). If None, a single layer with `dim` units is used.
+            vectors. Each dict contains `units`, and optionally `activation` (default "linear"),
+            `use_bias` (default False) and `residual` (default False). If None, a single layer with
+            `dim` units is used.
         normalize: Boolean. Whether to normalize vectors to unit length. Defaults to True.
         similarity_function: String, "maxsim" or "meanmaxsim". "maxsim" computes the maximum dot
             product with the document tokens for each query token, and sums these maxima.

@@ -393,7 +393,7 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
             _log(cut, count, what)
         elif cut and what not in of_stream:
             of_stream.add(what)
-            _log(cut, count, what, "In a batch of the stream ")
+            _log(cut, count, what, "In a batch of the stream, ")
 
 
 def report_in_datasets() -> contextlib.AbstractContextManager[None]:
@@ -403,7 +403,7 @@ def report_in_datasets() -> contextlib.AbstractContextManager[None]:
     def report(cut: np.ndarray, count: np.ndarray, what: bytes) -> list:
         if cut and not logged:
             logged.append(what)
-            logger.warning("In a batch of the dataset %d of %d %s", cut, count, what.decode())
+            logger.warning("In a batch of the dataset, %d of %d %s", cut, count, what.decode())
         return []
 
     return use_context(truncated=report)

@@ -223,7 +223,7 @@ class MaskAnswers(Answers):
         return inputs, xp.sequence_mask(positions.row_lengths())
 
     def _find_tokens(self, targets: Sequence[str]) -> list[int]:
-        """Return the ids of words or tokens. If two have the same text, words are preferred."""
+        """Return the ids of words or tokens. If texts are equal, words are preferred."""
         if isinstance(targets, str) or not len(targets):
             raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
         names, words, begins = (column.tolist() for column in self._token_texts)

@@ -35,7 +35,8 @@ class MaskedLMPreprocessor(Preprocessor):
         sequence_length: Optional positive integer. See `Preprocessor`.
         mask_rate: Float between 0 and 1. Share of tokens to select. Defaults to 0.15.
         whole_words: Boolean. Whether to select whole words instead of single tokens. Words that
-            would exceed the share are skipped. Defaults to False.
+            would exceed the share are skipped, so a short row can be without selected tokens.
+            Defaults to False.
         dynamic: Boolean. Whether to create a new mask pattern each time a training batch is created
             (i.e. in each epoch). If False, each example keeps its pattern. For `evaluate` and for
             validation, the masks only depend on the text, so the result is the same for any batch

@@ -284,8 +284,8 @@ class HybridIndex(Index):
                 atomically.
 
         Raises:
-            ValueError: If `folder` contains other files, or if an index cannot be saved as part of
-                a hybrid index.
+            ValueError: If a file from another program would be replaced, or if an index cannot be
+                saved as part of a hybrid index.
         """
         for i, index in enumerate(self.indexes):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):

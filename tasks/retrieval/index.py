@@ -576,10 +576,9 @@ class Index:
         Args:
             documents: List, array or column of strings, a table, or a list of dicts.
             batch_size: Optional integer. Batch size for `embed`. If None, 32 is used.
-            **columns: `ids`, a list with a string or an integer per document, of the same type as
-                the ids in the index. `metadata`, a list with a dict of fields per document, or a
-                table. `text_column`, the name of the text column in a table, which defaults to
-                "text".
+            **columns: `ids`, a list with a string or an integer per document, as in the index.
+                `metadata`, a list with a dict of fields per document, or a table. `text_column`,
+                the name of the text column in a table, which defaults to "text".
 
         Raises:
             ValueError: If `documents` is empty or contains an empty text, if an id is already in
@@ -724,8 +723,8 @@ class Index:
                 are not changed.
 
         Raises:
-            ValueError: If `folder` contains files of anything but an index, or if the embedder has
-                changed since the index was built.
+            ValueError: If `folder` contains a preset, if a file from another program would be
+                replaced, or if the embedder has changed since the index was built.
             OSError: If writing fails, for example because the disk is full.
         """
         self._check_embedder()

@@ -71,7 +71,8 @@ def write_index(
         settings: Dict of plain values for the manifest.
 
     Raises:
-        ValueError: If `folder` contains files of anything but an index.
+        ValueError: If `folder` contains a preset, or if a file from another program would be
+            replaced.
     """
     with replace_folder(folder, INDEX_KIND) as new:
         if arrays:

@@ -113,9 +113,9 @@ def _collect_letters(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation, has_lower_o: bool) -> bool:
     """Return whether all tags follow a notation.
 
-    All tags must have a letter, one letter must be B or I, and one type must have two different
-    letters. If B is the only letter, there must be several types, or the tag "o" for lowercase
-    letters.
+    All tags must have a letter, and B or I must occur. In addition, one type must have two
+    different letters. If B is the only letter, several types are sufficient, or the tag "o" if the
+    notation is lowercase.
     """
     letters = {letter for letter, _ in parts}
     of_kind = _collect_letters(parts)

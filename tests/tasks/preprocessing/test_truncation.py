@@ -81,7 +81,7 @@ def test_a_dataset_reports_its_first_such_batch(classifier, lines):
     texts = tf.data.Dataset.from_tensor_slices(([SHORT, LONG, LONG, SHORT], [0, 1, 0, 1]))
     classifier.evaluate(texts.batch(2), verbose=0)
     [line] = lines()
-    assert line.startswith("In a batch of the dataset 1 of 2 texts are longer than 16 tokens")
+    assert line.startswith("In a batch of the dataset, 1 of 2 texts are longer than 16 tokens")
 
 
 @pytest.mark.matrix

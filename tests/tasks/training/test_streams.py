@@ -727,4 +727,4 @@ def test_a_stream_logs_once_that_texts_are_cut(tiny, caplog):
     long = [(f"{text} {'a ' * 40}", label) for text, label in SENTENCES]
     task.fit(Counted(long), epochs=2, batch_size=2, verbose=0)
     [line] = [line for line in caplog.messages if "longer than" in line]
-    assert line.startswith("In a batch of the stream 2 of 2 texts are longer than")
+    assert line.startswith("In a batch of the stream, 2 of 2 texts are longer than")
