@@ -600,7 +600,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
 
 
 def _should_load_head(checkpoint: Checkpoint, given: dict) -> bool:
-    """Return whether to load the head, which exists and does not contradict the arguments."""
+    """Return whether the checkpoint contains a head that fits the given arguments."""
     there = f"{HEAD_MODULE.path}/{SAFETENSORS.file}" in checkpoint.files.root
     asked = given.get("problem_type", _read_problem_type(checkpoint))
     others = {"labels", "num_classes"} & given.keys() or asked != _read_problem_type(checkpoint)
