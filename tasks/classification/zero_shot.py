@@ -454,7 +454,8 @@ def compute_label_scores(logits, classes: NliClasses, count: int, multi_label: b
         multi_label: Boolean. If True, each label is scored with a softmax over entailment and
             contradiction. If False, a softmax over the entailment logits for all labels is used.
 
-    Source: Yin et al. 2019, section 5, and the zero-shot pipeline of transformers.
+    Source: Yin, Hay and Roth 2019, Benchmarking Zero-shot Text Classification, section 5, and the
+    zero-shot pipeline of transformers.
 
     Example:
         >>> import numpy as np

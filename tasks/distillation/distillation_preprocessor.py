@@ -88,8 +88,8 @@ def align_tokens(tokens: tuple, starts: xp.RaggedTensor, ends: xp.RaggedTensor):
     Args:
         tokens: Tuple of ids, starts and ends, from `tokenize_with_offsets`. Ragged tensors of shape
             (B, None).
-        starts: Start offsets in the other tokenization.
-        ends: End offsets in the other tokenization.
+        starts: Ragged int32 tensor of shape (B, None). Start offsets in the other tokenization.
+        ends: Ragged int32 tensor of shape (B, None). End offsets in the other tokenization.
 
     Returns:
         Ragged int32 tensor of shape (B, None). Indices in the other tokenization, or -1 if no token

@@ -24,8 +24,8 @@ def compare_labels(student, teacher, temperature: float, activation: str):
     """Compute the KL divergence between the softened answers of teacher and student.
 
     Args:
-        student: Logits of shape (..., C).
-        teacher: Logits of shape (..., C).
+        student: Float tensor of shape (..., C). Logits of the student.
+        teacher: Float tensor of shape (..., C). Logits of the teacher.
         temperature: Float. Both logits are divided by this value. The divergence is multiplied by
             its square, so that the scale of the gradient does not depend on the temperature.
         activation: String. "softmax" for exclusive classes, "sigmoid" for independent classes (the
@@ -174,7 +174,7 @@ def mask_known_tokens(inputs: dict, positions=None):
     """Return a boolean mask (B, L) of the student tokens that have a corresponding teacher token.
 
     Args:
-        inputs: Inputs of the student.
+        inputs: Dict of tensors. Inputs of the student.
         positions: Optional integer tensor of shape (B, L). Positions of the tokens in the teacher's
             example. Negative for tokens without a position. If None, both models read the same
             tokens.

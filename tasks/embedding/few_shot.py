@@ -87,7 +87,8 @@ def fit_logistic(
         activation: The activation to use: `compute_softmax` for a single class per example, or
             `compute_sigmoid` for multi-label classification. Defaults to `compute_softmax`.
 
-    Source: Nesterov 1983; O'Donoghue and Candès 2015, Adaptive Restart for Accelerated Gradient
+    Source: Nesterov 1983, A Method for Solving a Convex Programming Problem with Rate of
+    Convergence O(1/k^2). O'Donoghue and Candès 2015, Adaptive Restart for Accelerated Gradient
     Schemes, section 3.2, for the restart.
 
     Example:

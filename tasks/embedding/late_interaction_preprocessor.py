@@ -272,8 +272,8 @@ class LateInteractionPreprocessor(SeparateTexts):
         """Return the character offsets for each token in the examples.
 
         Args:
-            texts: Texts in memory, shape (N,).
-            prompt: Prompt of the texts. See `encode`.
+            texts: String tensor of shape (N,), in memory.
+            prompt: Optional string. Prompt of the texts. See `encode`.
 
         Returns:
             List with an int32 array (tokens, 2) per text, containing the start and end offset for

@@ -84,7 +84,7 @@ def pool(x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]) ->
     """Pool token vectors into a single float32 vector per text.
 
     Args:
-        x: Token vectors, shape (B, L, D).
+        x: Float tensor of shape (B, L, D). Token vectors.
         mask: Boolean or float tensor of shape (B, L). True or 1 for tokens that are pooled.
         modes: Sequence of keys from `POOLINGS`. The results are concatenated if there are several
             modes.

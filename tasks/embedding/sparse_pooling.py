@@ -51,9 +51,9 @@ def compute_term_weights(
     """Compute the weight for each term in each text, (B, V) float32.
 
     Args:
-        backbone: Backbone whose token embedding computes the logits.
-        head: Masked language model head.
-        x: Backbone output, with shape (B, L, D).
+        backbone: `Backbone`. Its token embedding computes the logits.
+        head: `MaskedLMHead`.
+        x: Float tensor of shape (B, L, D). Backbone output.
         mask: Boolean or float tensor of shape (B, L). True or 1 for tokens that are pooled.
         pooling: "max" or "sum" over all tokens.
         activation: String. The activation to use, from `TERM_ACTIVATIONS`.
@@ -166,7 +166,7 @@ def find_largest_logits(x: xp.Tensor, table: xp.Tensor, positions: int) -> xp.Te
 
     Args:
         x: Float tensor of shape (B, L, E).
-        table: Token embedding, with shape (V, E).
+        table: Float tensor of shape (V, E). Token embedding.
         positions: Integer. The number of positions to compute at a time (P).
 
     Example:

@@ -99,8 +99,8 @@ class ChunkPart(NamedTuple):
     Attributes:
         window: Integer. Index of the window.
         chunk: Integer. Index of the chunk.
-        first: Position in the window where the chunk starts, in tokens.
-        last: Position in the window where the chunk ends (exclusive).
+        first: Integer. Position of the first token of the chunk in the window.
+        last: Integer. Position after the last token of the chunk in the window.
     """
 
     window: int
@@ -213,10 +213,10 @@ class TextEmbedderPreprocessor(SeparateTexts):
         """Tokenize texts with a `FileTokenizer`, without special tokens.
 
         Args:
-            texts: Texts in memory, with shape (N,).
-            prompt: Prompt to use for the texts. See `encode` for details.
-            whole: Boolean. Whether to keep texts that are too long whole instead of truncating
-                them. Defaults to False.
+            texts: String tensor of shape (N,), in memory.
+            prompt: Optional string. Prompt to use for the texts. See `encode` for details.
+            whole: Boolean. Whether to keep all tokens of long texts instead of truncating them.
+                Defaults to False.
 
         Returns:
             Tuple with the token ids for all texts in a single array, and the number of token ids
@@ -246,8 +246,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
         Args:
             texts: Texts with shape (N,), as in `encode`.
-            prompt: Prompt to use for the texts. See `encode` for details. This will only be added
-                to the first window.
+            prompt: Optional string. Prompt to use for the texts. See `encode` for details. The
+                prompt will only be added to the first window.
 
         Returns:
             Examples in the same format as `encode`, with one example per window. The additional
@@ -273,8 +273,8 @@ class TextEmbedderPreprocessor(SeparateTexts):
         each window. Prompts and special tokens are not assigned to any chunk.
 
         Args:
-            contexts: Contexts for N chunks.
-            prompt: Prompt to use for the texts. See `encode` for details.
+            contexts: `Contexts` of N chunks.
+            prompt: Optional string. Prompt to use for the texts. See `encode` for details.
         """
         before = self.get_prompt_text(prompt)
         given = [before + text for text in contexts.texts]

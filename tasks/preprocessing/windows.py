@@ -63,7 +63,7 @@ def make_windows(
         `Windows`, ordered by text and from left to right. A text without tokens has one empty
         window.
 
-    Source: Devlin et al. 2019, the released SQuAD code, for the idea of the widest context.
+    Source: Devlin et al. 2019, BERT, the released SQuAD code, for the idea of the widest context.
 
     Example:
         >>> import tensorflow as tf

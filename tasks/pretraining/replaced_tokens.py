@@ -1,4 +1,4 @@
-"""Replaced-token detection. A small generator fills in masks, and the backbone detects its tokens.
+"""Replaced-token detection. A generator replaces tokens, and the backbone detects the new tokens.
 
 Comments use these letters for shapes: B batch, L sequence, D hidden, M masked positions, V
 vocabulary.

@@ -223,7 +223,7 @@ def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> Ran
 
 
 def compute_answer_scores(found: RankedSpans) -> xp.Tensor:
-    """Compute the probability (N, n) of each answer among all allowed answers. No span gets 0."""
+    """Compute the probability (N, n) of each answer among the allowed answers, or 0 for no span."""
     share = xp.exp(found.score - found.total[:, None])
     return xp.where(found.score > IMPOSSIBLE_LOGIT / 2, share, 0.0)
 

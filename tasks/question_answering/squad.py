@@ -1,6 +1,7 @@
 """Metrics that are equal to the metrics of SQuAD's official scripts.
 
-Source: Rajpurkar et al. 2016, section 6.1 (v1.1). Rajpurkar, Jia and Liang 2018, section 5 (v2.0).
+Source: Rajpurkar et al. 2016, SQuAD, section 6.1 (v1.1). Rajpurkar, Jia and Liang 2018, Know What
+You Don't Know, section 5 (v2.0).
 """
 
 from __future__ import annotations

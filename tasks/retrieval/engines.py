@@ -350,7 +350,7 @@ def take_from_graph(
 
     Args:
         links, levels: See `GraphVectors`.
-        indices: Unique indices of the vectors to keep.
+        indices: Integer array. Unique indices of the vectors to keep.
 
     Example:
         >>> links = np.full(6 * LINKS, -1, "int32")

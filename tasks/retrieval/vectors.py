@@ -127,7 +127,7 @@ def replace_pairs(
     Args:
         rows, columns: Integer arrays of shape (P,). Indices of queries and vectors, sorted by
             query.
-        queries: Indices of the queries whose pairs are replaced.
+        queries: Integer array. Indices of the queries whose pairs are replaced.
         others: Tuple of the rows and columns of the new pairs. The rows are positions in `queries`.
 
     Example:

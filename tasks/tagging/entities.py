@@ -207,7 +207,7 @@ def _has_rules(allowed: Transitions) -> bool:
 
 
 def convert_to_scores(allowed: Transitions) -> Iterator[np.ndarray]:
-    """Yield the fields of `Transitions` as float32 scores. Valid transitions have the score 0."""
+    """Yield float32 scores to add to log-probabilities. For rules, valid transitions have 0."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _has_rules(allowed) else part
         yield scores.astype("float32")

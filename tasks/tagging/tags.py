@@ -225,12 +225,14 @@ def mark_span_starts(prefix, kind, previous_prefix, previous_kind):
     arrays and tensors of every backend.
 
     Args:
-        prefix: Prefix of the word (see `TagSet`).
-        kind: Type of the word.
-        previous_prefix: Prefix of the previous word, or OUTSIDE for the first word of a sentence.
-        previous_kind: Type of the previous word.
+        prefix: Integer array or tensor. Prefix of each word (see `TagSet`).
+        kind: Integer array or tensor. Type of each word.
+        previous_prefix: Integer array or tensor. Prefix of the previous word, or OUTSIDE for the
+            first word of a sentence.
+        previous_kind: Integer array or tensor. Type of the previous word.
 
-    Source: Tjong Kim Sang and Buchholz 2000, conlleval.
+    Source: Tjong Kim Sang and Buchholz 2000, Introduction to the CoNLL-2000 Shared Task, and its
+    script conlleval.
     """
     after_closed = (
         (previous_prefix == OUTSIDE) | (previous_prefix == END) | (previous_prefix == SINGLE)
