@@ -135,8 +135,8 @@ class TokenAnswers(EmbeddingAnswers):
         Returns:
             List with a pair of arrays per text, in the same order as the texts. The first array
             contains the token vectors (tokens, D), float32. The second array contains the start and
-            end offset for each token (tokens, 2), int32. Offsets are -1 for special tokens and for
-            query padding. For a single text, a single pair is returned.
+            end offset for each token (tokens, 2), int32. Offsets are -1 for special tokens, query
+            padding and prompts. For a single text, a single pair is returned.
 
         Example:
             >>> from encoder_zoo import LateInteraction

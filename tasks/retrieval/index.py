@@ -252,9 +252,9 @@ class Index:
 
         Args:
             queries: String, or list, array or column of strings. Vectors of the same embedder are
-                also accepted: an array of shape (D,) or (N, D), for a `MultiVectorIndex` an array
+                also accepted: an array of shape (D,) or (Q, D), for a `MultiVectorIndex` an array
                 of shape (tokens, D) or a list of such arrays, and for a `SparseIndex` a sparse
-                matrix of shape (N, V). For example, `index.vectors[3]` finds documents similar to
+                matrix of shape (Q, V). For example, `index.vectors[3]` finds documents similar to
                 the fourth document.
             top_k: Optional integer. Number of documents to return per query. Sparse and keyword
                 search only return documents that share a term with the query. If None, all
@@ -281,8 +281,9 @@ class Index:
         Returns:
             List of hits for a single query, or one list of hits per query. A hit is a dict
             `{"index", "score", "text"}`, with "id" and "metadata" if the documents have them. The
-            score is computed with the `similarity_function` of the embedder. Nearer documents have
-            higher scores, so distances are negative. Ties keep their order.
+            score is computed by the reranker, if there is one, or with the `similarity_function` of
+            the embedder. Nearer documents have higher scores, so distances are negative. Documents
+            with equal scores keep their order.
 
         Raises:
             ValueError: If a query is empty, if a field in `where` or `group_by` is unknown, if the

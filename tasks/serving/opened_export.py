@@ -204,7 +204,7 @@ class OpenedExport:
                 because engines do not display progress.
 
         Returns:
-            Array of outputs in the input order.
+            Array or list of outputs, in the input order.
 
         Raises:
             ValueError: If preprocessed inputs have a wrong shape or type, or values out of range.
