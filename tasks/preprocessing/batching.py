@@ -97,7 +97,7 @@ def iterate_epochs(
 def count_tokens(examples: dict) -> xp.Tensor:
     """Return the number of tokens in all texts of each example, int64 (N,).
 
-    All preprocessed examples have the same length, including padding.
+    For preprocessed inputs, the padding is counted, too.
 
     Example:
         >>> import tensorflow as tf

@@ -197,7 +197,7 @@ class GraphVectors(Float32Vectors):
 
     @property
     def links(self) -> np.ndarray:
-        """The links of all vectors, level by level, int32 (L,). Unused links are -1."""
+        """The links of each vector, level by level, int32 (L,). Unused links are -1."""
         neighbors = self._graph.hnsw.neighbors
         return faiss.rev_swig_ptr(neighbors.data(), neighbors.size())
 
