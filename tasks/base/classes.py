@@ -107,17 +107,24 @@ def numbers_are_names(labels: list[str] | None) -> bool:
 def find_boolean_indices(labels: Sequence[str] | None) -> tuple[int, int] | None:
     """Return the indices of the classes "False" and "True", or None if there are no such classes.
 
-    The case of the names is ignored. If only one of the classes exists, the other index is -1.
-    Without such classes, False and True are the class indices 0 and 1.
+    A name with another case, such as "true", is used if there is no name with this case. If one of
+    the classes is missing, its index is -1. The result is also None if only one of the classes
+    exists and has its usual index: without names, False and True are the class indices 0 and 1.
 
     Example:
         >>> find_boolean_indices(["True", "False"]), find_boolean_indices(["true", "unsure"])
         ((1, 0), (-1, 0))
-        >>> find_boolean_indices(["down", "up"])
+        >>> find_boolean_indices(["down", "up"]), find_boolean_indices(["fake", "true"])
+        (None, None)
     """
-    names = [label.casefold() for label in labels or []]
-    found = tuple(names.index(name) if name in names else -1 for name in ("false", "true"))
-    return None if found == (-1, -1) else found
+    found = tuple(_find_name(name, labels or []) for name in ("False", "True"))
+    return None if found in [(-1, -1), (0, -1), (-1, 1)] else found
+
+
+def _find_name(name: str, labels: Sequence[str]) -> int:
+    """Return the index of a name, or of a name that only differs in case, or -1."""
+    same = [i for i, label in enumerate(labels) if label.casefold() == name.casefold()]
+    return next((i for i in same if labels[i] == name), same[0] if same else -1)
 
 
 def find_label_indices(given: xp.Tensor | Sequence, labels: Sequence[str] | None) -> xp.Tensor:

@@ -118,6 +118,14 @@ class TestNamesThatAreBooleans:
     def test_other_names_leave_them_class_indices(self):
         assert encoded(classifier(labels=["down", "up"]), [True, False]) == [1, 0]
 
+    @pytest.mark.parametrize("container", [list, np.array])
+    def test_a_single_class_at_its_usual_index(self, container):
+        assert encoded(classifier(labels=["fake", "true"]), container([True, False])) == [1, 0]
+
+    def test_the_name_with_the_same_case_comes_first(self):
+        found = encoded(classifier(labels=["TRUE", "FALSE", "True"]), [True, False])
+        assert found == [2, 1]
+
     @pytest.mark.parametrize("kind", [bool, np.bool_])
     def test_keys_of_class_weight(self, kind):
         given = {kind(True): 3.0}

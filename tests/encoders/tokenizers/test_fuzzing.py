@@ -34,8 +34,12 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     read_model,
     write_model,
 )
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import (
+    SentencePieceTokenizer,
+    convert_scores,
+)
 from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.tokenizer import Vocabulary
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.extras.formats.kerashub import KerasHubCheckpoint
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
@@ -349,8 +353,8 @@ class SentencePieceReader(SentencePieceTokenizer):
         **options,
     ):
         assert all(isinstance(token, str) for token in vocabulary)
+        self._vocabulary, self._scores = Vocabulary(vocabulary), convert_scores(scores, vocabulary)
         self.precompiled_charsmap = precompiled_charsmap
-        self.merges = merges
         self.remove_extra_whitespaces = remove_extra_whitespaces
 
 
