@@ -290,11 +290,16 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
 def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
     """Raise a ValueError if a layer does not support low-rank updates."""
     for layer in layers:
-        if layer.kernel_constraint is not None or layer.quantization_mode in ("gptq", "awq"):
+        if layer.kernel_constraint is not None:
             raise ValueError(
                 f"The layer {layer.path} cannot have a low-rank update, because it has a kernel "
-                f"constraint or is quantized ({layer.quantization_mode}). Call `enable_lora` "
-                "before `quantize`, or choose different layers."
+                "constraint. Choose different layers."
+            )
+        if layer.quantization_mode in ("gptq", "awq"):
+            raise ValueError(
+                f"The layer {layer.path} cannot have a low-rank update, because it is quantized "
+                f"({layer.quantization_mode}). Call `enable_lora` before `quantize`, or choose "
+                "different layers."
             )
 
 

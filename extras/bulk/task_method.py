@@ -56,12 +56,12 @@ class TaskMethod:
         self.task = task if hasattr(task, "record") else task()
         self.columns = columns
         self.method = method or self.task.record.text_method
-        self._function = getattr(self.task, self.method or "", None)
+        name = type(self.task).__name__
+        if self.method is None:
+            raise ValueError(f"{name} has no prediction method for texts. Set `method`.")
+        self._function = getattr(self.task, self.method, None)
         if self._function is None:
-            raise ValueError(
-                f"{type(self.task).__name__} has no method `{self.method}`. Expected "
-                "a prediction method."
-            )
+            raise ValueError(f"{name} has no method `{self.method}`. Expected a prediction method.")
         self.options = dict(options)
         self._check_call()
 

@@ -182,7 +182,9 @@ class ZipDirectory:
         if not all(map(is_plain, text.split("/"))):
             raise self._make_error(f"the zip entry {quote(text)} is not a plain name in a folder")
         size, packed, header = self._read_large_numbers(text, extra, size, packed, header)
-        if size != packed or disk != 0:
+        if disk != 0:
+            raise self._make_error(f"the zip entry {quote(text)} is in another file")
+        if size != packed:
             raise self._make_error(
                 f"the zip entry {quote(text)} has two sizes, {packed} and {size}"
             )

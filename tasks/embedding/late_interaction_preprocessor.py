@@ -24,8 +24,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat
 
-    pass
-
 QUERY, DOCUMENT = "query", "document"
 PUNCTUATION = tuple(string.punctuation)
 ROLE_NAMES = {QUERY: "queries", DOCUMENT: "documents"}

@@ -46,7 +46,10 @@ def compute_similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity
         a, b = a.astype("float64"), b.astype("float64")  # the distance of equal vectors must be 0
         squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * (a @ b.T)
         return -np.sqrt(np.maximum(squares, 0)).astype("float32")
-    return np.stack([0 - np.abs(row - b).sum(1) for row in a]) if len(a) else np.zeros((0, len(b)))
+    found = np.empty((len(a), len(b)), "float32")
+    for i, row in enumerate(a):
+        found[i] = 0 - np.abs(row - b).sum(1)
+    return found
 
 
 def compute_paired_similarities(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:

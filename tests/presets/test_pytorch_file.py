@@ -755,7 +755,7 @@ PATCHES = {
     "two sizes": (CENTRAL, 1, 20, struct.pack("<I", 23), "has two sizes, 23 and 24"),
     "beyond the file": (CENTRAL, 1, 42, struct.pack("<I", 10**9), "overlaps the following data"),
     "no zip64": (CENTRAL, 1, 42, b"\xff" * 4, "'a/data/0' lacks a 64-bit size or offset"),
-    "a disk": (CENTRAL, 1, 34, b"\1", "has two sizes"),
+    "a disk": (CENTRAL, 1, 34, b"\1", "is in another file"),
     "a name that goes on": (CENTRAL, 1, 28, b"\xff\xff", "zip directory is damaged|not a plain"),
     "another header": (LOCAL, 1, 0, b"XXXX", "header of the zip entry 'a/data/0'"),
     "another name": (LOCAL, 1, 30, b"b", "header of the zip entry 'a/data/0'"),
