@@ -635,9 +635,10 @@ def check_trainable(
 
     On JAX, a Keras optimizer can only train all weights for which it was built.
     """
-    if not optimizer.built:
+    optimized = list_optimized_weights(optimizer)
+    if not optimizer.built or optimized is None:
         return
-    known, needed = set(map(id, list_optimized_weights(optimizer))), set(map(id, weights))
+    known, needed = set(map(id, optimized)), set(map(id, weights))
     if needed == known or (needed < known and keras.config.backend() != "jax"):
         return
     raise ValueError(

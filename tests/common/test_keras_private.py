@@ -11,6 +11,7 @@ from processes import run
 
 from encoder_zoo.common import keras_private
 from encoder_zoo.common.keras_private import replace_training_functions
+from encoder_zoo.tasks.training.optimizers import check_trainable
 
 X, Y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 
@@ -113,6 +114,21 @@ def test_building_under_a_strategy_with_parts_of_different_size():
     replace_training_functions(Building)()._maybe_symbolic_build(iter([(0, 0, iter([parts]))]))
     [(iterator, (x, y))] = built
     assert iterator is None and (x.shape, y.dtype) == ((None, 2), "bool")
+
+
+def test_an_optimizer_tells_which_weights_it_was_built_for():
+    weights = [keras.Variable([1.0]), keras.Variable([2.0])]
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(weights)
+    assert list(map(id, keras_private.list_optimized_weights(optimizer))) == list(map(id, weights))
+
+
+def test_without_the_weights_of_an_optimizer_nothing_is_checked():
+    class Renamed:
+        built = True
+
+    assert keras_private.list_optimized_weights(Renamed()) is None
+    check_trainable(Renamed(), [keras.Variable([1.0])])
 
 
 LOOKED = """
