@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import run
 from tokenizers import Tokenizer
+from tokenizers.normalizers import Precompiled
 
+from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizer
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
     AlbertTokenizer,
@@ -21,6 +23,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece import (
     DebertaV2Tokenizer,
     XLMRobertaTokenizer,
 )
+from encoder_zoo.encoders.tokenizers.text.characters import decode_characters
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 
 FOLDER = paths.GOLDEN / "sentencepiece"
@@ -408,6 +411,24 @@ def test_configuration_round_trip(cls):
 def test_bad_scores_are_named(scores, message):
     with pytest.raises(ValueError, match=message):
         XLMRobertaTokenizer(["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁a"], scores)
+
+
+def test_saved_model_keeps_the_tables_of_the_normalizer(made_once, tmp_path):
+    charsmap, texts = made_once("xlm_roberta").precompiled_charsmap, ["ﬁ ½ ｶﾞ™", "a b", ""]
+    module = tf.Module()
+    module.normalize = make_normalizer([{"type": "Precompiled", "precompiled_charsmap": charsmap}])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def normalize(texts):
+        chars = module.normalize(decode_characters(texts))
+        codes = tf.RaggedTensor.from_row_splits(chars.codes, chars.row_splits)
+        return tf.strings.unicode_encode(codes, "UTF-8")
+
+    module.encode = normalize
+    tf.saved_model.save(module, str(tmp_path))
+    found = tf.saved_model.load(str(tmp_path)).encode(tf.constant(texts)).numpy()
+    normalizer = Precompiled(base64.b64decode(charsmap))
+    assert [text.decode() for text in found] == list(map(normalizer.normalize_str, texts))
 
 
 @pytest.mark.matrix
