@@ -51,7 +51,7 @@ def recompute_block(
         Tensor of shape (B, L, D).
 
     Raises:
-        ValueError: If the block adds losses with `add_loss`.
+        ValueError: If the block adds losses with `add_loss`, or updates a metric.
 
     Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
     """
@@ -81,9 +81,11 @@ def recompute_block(
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
             now = keras.tree.pack_sequence_as(dict(context), leaves_now)
             y = block(x, training=True, **now)
-        if scope.losses:
+        updated = [v for v in block.metrics_variables if scope.get_current_value(v) is not None]
+        if scope.losses or updated:
+            action = "adds a loss" if scope.losses else "updates a metric"
             raise ValueError(
-                f"A layer in {type(block).__name__} {block.name!r} adds a loss, which is not "
+                f"A layer in {type(block).__name__} {block.name!r} {action}, which is not "
                 "supported with gradient checkpointing. Train without "
                 "`enable_gradient_checkpointing`."
             )

@@ -412,7 +412,14 @@ def test_losses_and_metrics_of_blocks_that_share_a_trace(penalized):
 
 def test_losses_of_blocks_with_gradient_checkpointing(penalized):
     penalized.backbone.enable_gradient_checkpointing()
-    with pytest.raises(ValueError, match="PenalizedBlock 'block_0'"):
+    with pytest.raises(ValueError, match="PenalizedBlock 'block_0' adds a loss"):
+        penalized.fit(*sequence_data(8, 0), verbose=0)
+
+
+def test_metrics_of_blocks_with_gradient_checkpointing(penalized, monkeypatch):
+    monkeypatch.setattr(PenalizedBlock, "add_loss", lambda self, loss: None)
+    penalized.backbone.enable_gradient_checkpointing()
+    with pytest.raises(ValueError, match="PenalizedBlock 'block_0' updates a metric"):
         penalized.fit(*sequence_data(8, 0), verbose=0)
 
 
