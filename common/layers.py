@@ -60,9 +60,13 @@ def list_attributes(layer: keras.layers.Layer) -> dict[str, object]:
     return {name: value for name, value in found.items() if not name.startswith("_")}
 
 
-def get_frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
-    """Return the original kernel of a layer with LoRA. `dense.kernel` also includes the updates."""
-    return next(weight for weight in list_own_weights(dense) if weight.name == "kernel")
+def get_frozen_kernel(layer: keras.layers.Layer) -> keras.Variable:
+    """Return the original kernel or embedding matrix of a layer with LoRA.
+
+    `layer.kernel` and `layer.embeddings` also include the updates.
+    """
+    names = "kernel", "embeddings"
+    return next(weight for weight in list_own_weights(layer) if weight.name in names)
 
 
 def remove_lora(layer: keras.layers.Layer) -> None:

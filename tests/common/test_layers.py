@@ -53,3 +53,11 @@ def test_frozen_kernel():
     dense.enable_lora(1)
     assert get_frozen_kernel(dense) is before
     assert dense.kernel is not before
+
+
+def test_frozen_embeddings():
+    embedding = keras.layers.Embedding(3, 2)
+    embedding.build()
+    before = embedding.embeddings
+    embedding.enable_lora(1)
+    assert get_frozen_kernel(embedding) is before

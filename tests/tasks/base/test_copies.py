@@ -254,6 +254,7 @@ def test_what_keras_lets_a_user_save_opens(tiny, tmp_path, enable):
     model = classifier(tiny)
     enable(model)
     move(model)
+    model.fit(TEXTS, LABELS, verbose=0)
     found = by_file(model, tmp_path)
     assert state_of_layers(found) == state_of_layers(model)
     expected = model.predict(TEXTS, verbose=0)
