@@ -363,12 +363,15 @@ class Source:
         """Return a dict of plain values that identify this data in a backup."""
         raise NotImplementedError
 
-    def split(self, share: float, batch_size: int) -> tuple[Source, Source]:
+    def split(
+        self, share: float, batch_size: int, steps: int | None = None
+    ) -> tuple[Source, Source]:
         """Split the data into training examples and, at the end, validation examples.
 
         Args:
             share: Float between 0 and 1. Fraction of the examples for validation.
             batch_size: Integer. Number of examples per validation batch.
+            steps: Optional integer. Number of batches for validation. Defaults to all batches.
 
         Raises:
             ValueError: If the data is not in memory, or if `share` is invalid.

@@ -165,9 +165,11 @@ class Examples(Source):
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
         return {**compute_examples_checksum(self.examples), **order}
 
-    def split(self, share: float, batch_size: int) -> tuple[Examples, Examples]:
+    def split(
+        self, share: float, batch_size: int, steps: int | None = None
+    ) -> tuple[Examples, Examples]:
         first, held_out = split(self.examples, share)
-        held_out = Examples(Plan(batch_size), self.maker, held_out)
+        held_out = Examples(Plan(batch_size, steps_per_epoch=steps), self.maker, held_out)
         return Examples(self.plan, self.maker, first), held_out
 
 

@@ -516,9 +516,9 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                 )
                 data = sources.make_source(given, sample_weight, plan=plan, maker=self.batch_maker)
             self._reserve_examples(data)
-            return (
-                data.split(validation_split, held_out_size) if validation_split else (data, others)
-            )
+            if validation_split:
+                return data.split(validation_split, held_out_size, validation_steps)
+            return data, others
 
         data, held_out_data = read()
         if self._prepare_training(given, data):

@@ -179,6 +179,10 @@ def test_steps_of_data_in_memory_are_its_first_batches(task, form):
     ).history
     logits = task.predict(SHORT_FIRST[:4], verbose=0)
     assert history["val_loss"] == [pytest.approx(cross_entropy(logits, y[:4]), rel=1e-4)]
+    options = {"validation_split": 0.5, "validation_batch_size": 1, "validation_steps": 1}
+    history = task.fit(x, np.array(y), verbose=0, **options).history
+    logits = task.predict(SHORT_FIRST[3:4], verbose=0)
+    assert history["val_loss"] == [pytest.approx(cross_entropy(logits, y[3:4]), rel=1e-4)]
 
 
 SORTED = ["a", "dog", "cat", "the cat", "the dog", "bad"], [0, 0, 0, 0, 1, 1]
