@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -204,7 +204,10 @@ def compute_sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def compute_class_weights(
-    given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
+    given: Mapping | str,
+    labels: list[str] | None,
+    num_classes: int,
+    read: Callable[[], tf.data.Dataset],
 ) -> np.ndarray:
     """Convert the argument `class_weight` to one weight per class.
 
@@ -214,8 +217,9 @@ def compute_class_weights(
             class frequencies, scaled to a mean of 1 over the examples.
         labels: Optional list of strings. Class names.
         num_classes: Positive integer. Number of classes C.
-        data: Dataset of training batches `(x, y)` or `(x, y, sample_weight)`. It is iterated once
-            to count the classes. Examples with weight 0 are not counted.
+        read: Function that returns a dataset of training batches `(x, y)` or
+            `(x, y, sample_weight)`. With "balanced", it is called once to count the classes.
+            Examples with weight 0 are not counted.
 
     Returns:
         Float32 array of shape (C,).
@@ -228,13 +232,13 @@ def compute_class_weights(
 
     Example:
         >>> data = tf.data.Dataset.from_tensors((0, [0, 0, 0, 1]))
-        >>> compute_class_weights({"up": 3}, ["down", "up"], 2, data).tolist()
+        >>> compute_class_weights({"up": 3}, ["down", "up"], 2, lambda: data).tolist()
         [1.0, 3.0]
-        >>> compute_class_weights("balanced", None, 2, data)[1].item()
+        >>> compute_class_weights("balanced", None, 2, lambda: data)[1].item()
         2.0
     """
     if isinstance(given, str) and given == "balanced":
-        counts = sum(_count_classes(batch, num_classes) for batch in data)
+        counts = sum(_count_classes(batch, num_classes) for batch in read())
         present = np.maximum(counts, 1e-9)
         weights = np.sum(counts) / (np.count_nonzero(counts) * present)
         return np.where(counts > 0, weights, 1.0).astype("float32")
@@ -262,7 +266,7 @@ def weigh_by_class(
     """Multiply the sample weights in the data by class weights. See `Objective.weigh_classes`."""
     classes = objective.labels, objective.num_classes
     return data.change_weights(
-        apply_class_weights, compute_class_weights(class_weight, *classes, data.read_one_pass())
+        apply_class_weights, compute_class_weights(class_weight, *classes, data.read_one_pass)
     )
 
 
@@ -315,7 +319,10 @@ def apply_class_weights(x, y, sample_weight=None, *, weights: np.ndarray):
 
 
 def compute_label_weights(
-    given: Mapping | str, labels: list[str] | None, num_classes: int, data: tf.data.Dataset
+    given: Mapping | str,
+    labels: list[str] | None,
+    num_classes: int,
+    read: Callable[[], tf.data.Dataset],
 ) -> np.ndarray:
     """Convert the argument `class_weight` of a multi-label task to two weights per label.
 
@@ -323,7 +330,8 @@ def compute_label_weights(
         given: Dict mapping label names or indices to weights, or "balanced". A weight in the dict
             is used for examples that have the label. With "balanced", both weights of a label are
             inverse frequencies, scaled to a mean of 1 over the examples.
-        labels, num_classes, data: See `compute_class_weights`. In `data`, `y` has shape (B, C).
+        labels, num_classes, read: See `compute_class_weights`. In the batches, `y` has shape
+            (B, C).
 
     Returns:
         Float32 array of shape (2, C). Row 0 is for examples without the label, row 1 for examples
@@ -335,17 +343,17 @@ def compute_label_weights(
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]
         >>> data = tf.data.Dataset.from_tensors((0, y))
-        >>> weights = compute_label_weights("balanced", None, 2, data)
+        >>> weights = compute_label_weights("balanced", None, 2, lambda: data)
         >>> [round(weight.item(), 3) for weight in weights[:, 0]]
         [0.667, 2.0]
-        >>> compute_label_weights({"rare": 5}, ["common", "rare"], 2, data).tolist()
+        >>> compute_label_weights({"rare": 5}, ["common", "rare"], 2, lambda: data).tolist()
         [[1.0, 1.0], [1.0, 5.0]]
     """
     if not (isinstance(given, str) and given == "balanced"):
-        weights = compute_class_weights(given, labels, num_classes, data)
+        weights = compute_class_weights(given, labels, num_classes, read)
         return np.stack([np.ones_like(weights), weights])
     total, present = 0.0, np.zeros(num_classes)
-    for _, y, sample_weight in map(keras.utils.unpack_x_y_sample_weight, data):
+    for _, y, sample_weight in map(keras.utils.unpack_x_y_sample_weight, read()):
         counted = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight) > 0
         total, present = total + np.sum(counted), present + counted @ np.asarray(y)
     counts = np.stack([total - present, present])

@@ -130,7 +130,7 @@ def weigh_by_label(
             "`class_weight` with loss='auto'. Use loss='auto' or `sample_weight`."
         )
     labels = objective.labels, objective.num_classes
-    weights = compute_label_weights(class_weight, *labels, data.read_one_pass())
+    weights = compute_label_weights(class_weight, *labels, data.read_one_pass)
     return data.change_weights(apply_label_weights, weights)
 
 

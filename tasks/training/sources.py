@@ -317,7 +317,10 @@ class StreamBatches(Source):
                 "read once. Pass class_weight={...}, or use a keras.utils.PyDataset or a "
                 "DataLoader."
             )
-        yield from super().read_one_pass()
+        batches = super().read_one_pass()
+        if self._stream.has_length:
+            batches = batches.take(self._stream.count(self.plan.batch_size))
+        yield from batches
 
     def _make_epoch_batches(self, seed: int, start: int):
         total = self.total_steps - start

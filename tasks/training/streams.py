@@ -13,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import operator
 import os
 import sys
 import warnings
@@ -203,6 +204,12 @@ class Stream:
             return
         while chunk := list(itertools.islice(elements, rows)):
             yield _combine_rows(chunk)
+
+    @property
+    def has_length(self) -> bool:
+        """Return whether the stream is finite and its length is known without reading it."""
+        is_infinite = getattr(self.source, "num_batches", 0) is None
+        return not is_infinite and operator.length_hint(self.source, sys.maxsize) < sys.maxsize
 
     def count(self, batch_size: int) -> int:
         """Return the number of batches in one pass. If the length is unknown, read one pass."""

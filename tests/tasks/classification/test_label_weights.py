@@ -99,7 +99,10 @@ def test_prepared_inputs_and_datasets(model):
 
 def test_a_label_that_no_text_has_weighs_one():
     data = tf.data.Dataset.from_tensors((0, [[1.0, 0.0], [0.0, 0.0]]))
-    assert compute_label_weights("balanced", None, 2, data).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert compute_label_weights("balanced", None, 2, lambda: data).tolist() == [
+        [1.0, 1.0],
+        [1.0, 1.0],
+    ]
 
 
 def test_the_loss_equals_that_of_keras():

@@ -215,6 +215,30 @@ def test_balanced_weights_count_all_labels(task, source, steps):
     np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
 
 
+def test_balanced_weights_read_a_stream_of_known_length_once(task):
+    read = []
+
+    class Recorded(Elements):
+        def __getitem__(self, number):
+            read.append(number)
+            return super().__getitem__(number)
+
+    x, y = SORTED
+    stream = wrap_if_stream(Recorded((x[:2], y[:2]), (x[2:], y[2:])), task.batch_maker)
+    plan = Plan(2, range(50), steps_per_epoch=2)
+    data = make_source(InputData.create(stream), plan=plan, maker=task.batch_maker)
+    data = task.objective.weigh_classes(data, "balanced", None)
+    np.testing.assert_allclose(data.class_weights, [6 / (2 * 4), 6 / (2 * 2), 1])
+    assert len(read) < 50  # 50 epochs have 100 batches, and TensorFlow reads a few ahead
+
+
+def test_weights_of_given_classes_are_not_counted(task, monkeypatch):
+    data = make_source(InputData.create(*SORTED), plan=Plan(2), maker=task.batch_maker)
+    monkeypatch.setattr(data, "read_one_pass", None)
+    weights = task.objective.weigh_classes(data, {1: 3.0}, None).class_weights
+    assert weights == [1, 3, 1]
+
+
 def test_steps_of_tasks_that_return_lists():
     tagger = tiny.task(get_family("bert"), ez.TokenClassifier)
     whole = tagger.predict(SHORT_FIRST, verbose=0)
