@@ -307,12 +307,12 @@ def check_all_saved(
         elsewhere: Iterable of weights in separate files. Defaults to ().
 
     Raises:
-        ValueError: If a weight of `model` is not saved. Low-rank updates are merged, so their
-            weights can be missing.
+        ValueError: If a weight of `model` is not saved. Low-rank updates of kernels are merged, so
+            their weights can be missing. Updates of embeddings are not merged.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]
-    kept |= {id(getattr(layer, name)) for layer in updates for name in UPDATES}
+    kept |= {id(getattr(layer, name, None)) for layer in updates for name in UPDATES}
     kept |= {id(get_frozen_kernel(layer)) for layer in updates}
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""

@@ -40,6 +40,13 @@ def classifier(golden):
     return ez.SequenceClassifier.from_preset(golden("Bert_ForSequenceClassification").folder)
 
 
+def test_low_rank_updates_of_embeddings_are_refused(classifier, tmp_path):
+    classifier.backbone.embeddings.token_embedding.enable_lora(2)
+    with pytest.raises(ValueError, match="lora_embeddings_a"):
+        classifier.save_to_preset(tmp_path / "preset")
+    assert not (tmp_path / "preset").exists()
+
+
 @pytest.mark.slow(except_for="^MaskedLM-Bert")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
