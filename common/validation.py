@@ -114,7 +114,7 @@ SpecialToken = Annotated[
 ]
 Verbosity = Literal[0, 1, 2, "auto"]
 
-_BOUNDS = f", and an absolute value from {SMALLEST:g} to {LARGEST:g}, or 0"
+_BOUNDS = f", and {SMALLEST:g} <= |value| <= {LARGEST:g} or 0"
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
