@@ -70,7 +70,7 @@ def get_frozen_kernel(layer: keras.layers.Layer) -> keras.Variable:
 
 
 def remove_lora(layer: keras.layers.Layer) -> None:
-    """Remove low-rank updates from a layer. The kernel will not be changed.
+    """Remove low-rank updates from a layer. The kernel or embedding matrix will not be changed.
 
     Example:
         >>> dense = keras.layers.Dense(2)
@@ -84,8 +84,9 @@ def remove_lora(layer: keras.layers.Layer) -> None:
     freezes = not gc.get_freeze_count()
     if freezes:
         gc.freeze()
-    for name in ("lora_kernel_a", "lora_kernel_b"):
-        delattr(layer, name)
+    for name in ("lora_kernel_a", "lora_kernel_b", "lora_embeddings_a", "lora_embeddings_b"):
+        if hasattr(layer, name):
+            delattr(layer, name)
     if freezes:
         gc.unfreeze()
     layer.lora_enabled, layer.lora_rank, layer.lora_alpha = False, None, None

@@ -463,7 +463,7 @@ class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
 
         Each block only stores its inputs. For the gradients, all other values are computed again.
         This does not change the results. Call this method before `fit`, which raises a ValueError
-        if a block adds losses with `add_loss`, or updates a metric.
+        if a block adds losses with `add_loss`, or updates a metric or a weight.
 
         Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
 

@@ -51,7 +51,8 @@ def recompute_block(
         Tensor of shape (B, L, D).
 
     Raises:
-        ValueError: If the block adds losses with `add_loss`, or updates a metric.
+        ValueError: If the block adds losses with `add_loss`, or updates a metric or a weight, such
+            as the moving averages of BatchNormalization.
 
     Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
     """
@@ -63,6 +64,7 @@ def recompute_block(
         if isinstance(layer, keras.layers.Dropout) and layer.rate
     ]
     states = [(g.state, ops.copy(g.state)) for g in generators]  # before the first call
+    redrawn = {id(state) for state, _ in states}
 
     # Gradients are computed for all arguments, but not for captured tensors. As TensorFlow requires
     # a gradient for each argument, masks cannot be arguments.
@@ -80,10 +82,15 @@ def recompute_block(
         mapping = [*zip(block.weights, weights, strict=True), *states]
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
             now = keras.tree.pack_sequence_as(dict(context), leaves_now)
+            before = dict(scope.state_mapping)
             y = block(x, training=True, **now)
-        updated = [v for v in block.metrics_variables if scope.get_current_value(v) is not None]
+        updated = [
+            v.path
+            for v in (*block.variables, *block.metrics_variables)
+            if id(v) not in redrawn and scope.get_current_value(v) is not before.get(id(v))
+        ]
         if scope.losses or updated:
-            action = "adds a loss" if scope.losses else "updates a metric"
+            action = "adds a loss" if scope.losses else f"updates the variable {updated[0]}"
             raise ValueError(
                 f"A layer in {type(block).__name__} {block.name!r} {action}, which is not "
                 "supported with gradient checkpointing. Train without "

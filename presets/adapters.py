@@ -106,7 +106,8 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     if others := [layer.path for layer in updates if layer not in layers.values()]:
         raise ValueError(
             f"The peft format cannot store low-rank updates for {', '.join(others[:3])}, because "
-            "transformers has no corresponding linear layer. Use `save_to_preset` instead."
+            "transformers has no corresponding linear layer. Save the model with "
+            ".save('model.keras')."
         )
     # Shapes follow PyTorch conventions: A is (rank, in) and B is (out, rank).
     arrays = {

@@ -275,9 +275,9 @@ def _find_class(key, labels: list[str] | None, num_classes: int) -> int:
     name = str(key) if numbers_are_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
-    booleans = find_boolean_indices(labels)
-    if booleans and isinstance(key, bool | np.bool_) and booleans[int(key)] >= 0:
-        return booleans[int(key)]
+    named = _find_name(str(key), labels or []) if isinstance(key, bool | np.bool_) else -1
+    if named >= 0:
+        return named
     is_number = isinstance(key, int | np.integer) and not isinstance(key, bool)
     if is_number and not numbers_are_names(labels) and 0 <= key < num_classes:
         return int(key)

@@ -232,8 +232,8 @@ class MaskedLM(Task):
 
     In XLNet, tokens are not replaced. Instead, a separate stream is used to predict each selected
     token from all unselected tokens, and from the selected tokens before it in a random order. This
-    order is passed as "prediction_order" (B, L) (see `XLNetBackbone.predictions`). In `fill_mask`,
-    all masks are predicted at once.
+    order is passed as "prediction_order" (B, L) (see `XLNetBackbone.compute_query_stream`). In
+    `fill_mask`, all masks are predicted at once.
 
     Args:
         backbone: The `Backbone` to use.

@@ -317,10 +317,12 @@ class StreamBatches(Source):
                 "read once. Pass class_weight={...}, or use a keras.utils.PyDataset or a "
                 "DataLoader."
             )
-        batches = super().read_one_pass()
-        if self._stream.has_length:
-            batches = batches.take(self._stream.count(self.plan.batch_size))
-        yield from batches
+        if not self._stream.has_length:
+            yield from super().read_one_pass()
+            return
+        count = self._stream.count(self.plan.batch_size)
+        batches = InOrder(lambda first: self._iterate_batches(first, 0), count)
+        yield from self._convert_for_keras(batches, count).map(drop_padding_rows)
 
     def _make_epoch_batches(self, seed: int, start: int):
         total = self.total_steps - start

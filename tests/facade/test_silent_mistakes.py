@@ -130,6 +130,7 @@ class TestNamesThatAreBooleans:
     def test_keys_of_class_weight(self, kind):
         given = {kind(True): 3.0}
         assert compute_class_weights(given, ["True", "False"], 2, None).tolist() == [3.0, 1.0]
+        assert compute_class_weights(given, ["fake", "true"], 2, None).tolist() == [1.0, 3.0]
 
 
 def test_a_class_has_one_weight():

@@ -215,6 +215,14 @@ def test_balanced_weights_count_all_labels(task, source, steps):
     np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
 
 
+def test_balanced_weights_count_labels_that_are_not_used_in_training(task):
+    stream = wrap_if_stream(SORTED_SOURCES["PyDataset"]()[0], task.batch_maker)
+    plan = Plan(2, range(1), False, 1)
+    data = make_source(InputData.create(stream), plan=plan, maker=task.batch_maker)
+    weights = task.objective.weigh_classes(data, "balanced", None).class_weights
+    np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
+
+
 def test_balanced_weights_read_a_stream_of_known_length_once(task):
     read = []
 

@@ -419,7 +419,16 @@ def test_losses_of_blocks_with_gradient_checkpointing(penalized):
 def test_metrics_of_blocks_with_gradient_checkpointing(penalized, monkeypatch):
     monkeypatch.setattr(PenalizedBlock, "add_loss", lambda self, loss: None)
     penalized.backbone.enable_gradient_checkpointing()
-    with pytest.raises(ValueError, match="PenalizedBlock 'block_0' updates a metric"):
+    with pytest.raises(ValueError, match="PenalizedBlock 'block_0' updates the variable.*total"):
+        penalized.fit(*sequence_data(8, 0), verbose=0)
+
+
+def test_weights_that_blocks_update_with_gradient_checkpointing(penalized, monkeypatch):
+    """Their values would be lost, such as the moving averages of BatchNormalization."""
+    monkeypatch.setattr(PenalizedBlock, "add_loss", lambda self, loss: self.start.assign(loss))
+    monkeypatch.setattr(keras.metrics.Mean, "update_state", lambda *arguments, **options: None)
+    penalized.backbone.enable_gradient_checkpointing()
+    with pytest.raises(ValueError, match="PenalizedBlock 'block_0' updates the variable.*start"):
         penalized.fit(*sequence_data(8, 0), verbose=0)
 
 
