@@ -367,7 +367,10 @@ def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Call
 
 
 def _predict_function_on_jax(model: keras.Model) -> Callable:
-    """Create a function for `predict` on JAX, without reusing the memory of the weights."""
+    """Create the prediction function for JAX.
+
+    Unlike in training, the buffers of the weights are not donated.
+    """
     step = model.predict_step
     if model.jit_compile and not model.run_eagerly:
         step = jax.jit(step)

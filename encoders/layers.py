@@ -205,7 +205,10 @@ class Dense(LowRankMixin, DirectCallMixin, keras.layers.Dense):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LayerNorm(DirectCallMixin, keras.layers.LayerNormalization):
-    """Keras LayerNorm over the last axis, with a manual gradient on TensorFlow."""
+    """Keras LayerNormalization over the last axis.
+
+    On TensorFlow, a custom gradient is used. On PyTorch, `torch.nn.functional.layer_norm` is used.
+    """
 
     def build(self, input_shape):
         super().build(input_shape)

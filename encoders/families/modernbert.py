@@ -259,10 +259,11 @@ def compute_input_stddev(backbone: Backbone) -> float:
 
 
 def read_config(config: Mapping) -> dict:
-    """Convert a configuration from any version of transformers to the keys of the first version.
+    """Convert a configuration to the keys of the first transformers version with ModernBERT.
 
     transformers 5 stores the types of blocks as a list and the bases of rotary positions as nested
-    objects. The rules of the family check these fields.
+    objects. If the list or the objects are invalid, they are not converted, and the rules of the
+    family raise an error later.
 
     Args:
         config: Dictionary with the contents of config.json.

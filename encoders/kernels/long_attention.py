@@ -45,7 +45,11 @@ SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
 def is_long_text(length: int | keras.KerasTensor) -> bool | keras.KerasTensor:
-    """Return True for long texts. For unknown lengths during tracing, return a boolean tensor."""
+    """Return whether a text is long.
+
+    For unknown lengths in a TensorFlow graph, return False for XLA, `Context.is_long` if it is set,
+    and otherwise a boolean tensor.
+    """
     is_long = length > SHORT_LENGTH
     if isinstance(is_long, bool) or keras.config.backend() != "tensorflow":
         return is_long

@@ -148,7 +148,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
 class DebertaV2Tokenizer(SentencePieceTokenizer):
     """SentencePiece tokenizer for DeBERTa-v2 and DeBERTa-v3.
 
-    The vocabulary consists of all SentencePiece tokens, and [MASK]. Texts are normalized with the
+    The vocabulary consists of all SentencePiece tokens and [MASK]. Texts are normalized with the
     charsmap in spm.model, which was also used to train the checkpoints. This charsmap is ignored by
     transformers 5. Checkpoints with a tokenizer.json from transformers 5 are loaded with
     `normalize_nfc=True` to get the same ids.
@@ -159,8 +159,9 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         precompiled_charsmap: String or None. See `SentencePieceTokenizer`.
         remove_extra_whitespaces: Boolean. See `SentencePieceTokenizer`. Defaults to True.
         normalize_nfc: Boolean. Whether to normalize texts with NFC instead of the charsmap, as in
-            transformers 5. In this case, white space is treated as ordinary characters, except for
-            spaces, line breaks and tabs. Defaults to False.
+            transformers 5. In this case, line breaks, tabs and runs of white space are replaced by
+            one space, and other white space except spaces is treated like ordinary characters.
+            Defaults to False.
         **options: Other arguments for `SentencePieceTokenizer`.
 
     Raises:

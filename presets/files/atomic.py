@@ -492,7 +492,10 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _convert_error(error: Exception) -> OSError | None:
-    """Convert an error to an OSError if its message contains a system error, or return None."""
+    """Convert an error to an OSError if its message contains the code or text of a system error.
+
+    An OSError is always returned. For other errors without such a message, return None.
+    """
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5

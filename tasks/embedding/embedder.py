@@ -239,13 +239,13 @@ class Embedder(Task, Searchable[IndexKind]):
 
         Args:
             documents: Documents to split, in any format supported by `index`.
-            length: Integer. Maximum number of tokens per chunk. Chunks end at the end of a word.
-                Defaults to 256.
+            length: Integer. Maximum number of tokens per chunk. Chunks end at the end of a word,
+                unless a single word has more than `length` tokens. Defaults to 256.
             overlap: Integer. Maximum overlap between adjacent chunks, in tokens. Defaults to 0.
             late: Boolean. Whether to use late chunking, which embeds each whole document and then
-                averages the token vectors of each chunk. For example, a chunk with "its capital"
-                can then be similar to a query about Rome. Requires a `TextEmbedder` with mean
-                pooling. Defaults to False.
+                averages the token vectors of each chunk. For example, if a document is about
+                Italy, a chunk with "its capital" can then be similar to a query about Rome.
+                Requires a `TextEmbedder` with mean pooling. Defaults to False.
             **columns: `ids`, `metadata` and `text_column`, as in `build` of the index.
 
         Returns:

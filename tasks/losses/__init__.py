@@ -1,8 +1,9 @@
 """Losses for embeddings and reranking. They can be passed to `compile` of a task or a Keras model.
 
-Losses for embeddings expect `y_pred` with shape (B, 1 + K, D). Each of the B rows contains the
-vectors of 1 + K texts, and the first text is compared with the K other texts. Depending on the
-loss, `y_true` contains text ids, pair scores, teacher scores or teacher vectors.
+Most losses for embeddings expect `y_pred` with shape (B, 1 + K, D). The MaxSim losses expect token
+vectors of shape (B, 1 + K, L, D). Each of the B rows contains the vectors of 1 + K texts, and the
+first text is compared with the K other texts. Depending on the loss, `y_true` contains text ids,
+pair scores, teacher scores or teacher vectors.
 """
 
 from encoder_zoo.tasks.losses.contrastive import Contrastive as Contrastive

@@ -348,7 +348,8 @@ class BatchLoss:
         """Reshape the weights of examples or tokens, so that they broadcast to the loss values.
 
         Raises:
-            ValueError: If `weights` has more axes than `values`.
+            ValueError: If `weights` has more axes than `values`, not counting trailing axes of
+                size 1.
         """
         weights = ops.cast(weights, values.dtype)
         rank = len(values.shape)
@@ -432,7 +433,8 @@ def share_between_replicas(part):
 def average_over_replicas(penalty, rows):
     """Average a penalty over the replicas, weighted by the number of rows per replica.
 
-    Penalties on weights are equal on all replicas. Penalties on outputs are means over rows.
+    Penalties on weights are equal on all replicas, so the average does not change them. Penalties
+    on outputs are means over rows, so they are weighted by the number of rows.
 
     Args:
         penalty: Scalar tensor. Penalty on this replica.

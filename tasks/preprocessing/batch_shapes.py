@@ -148,7 +148,7 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> xp.RaggedTensor:
 def make_packed_order(
     lengths: xp.Tensor, plan: xp.RaggedTensor, seed: xp.Tensor
 ) -> xp.RaggedTensor:
-    """Shuffle packed sequences, and the examples of equal length among these sequences.
+    """Shuffle the packed sequences, and randomly exchange examples of equal length between them.
 
     Args:
         lengths: Integer tensor of shape (N,). Number of tokens per example.

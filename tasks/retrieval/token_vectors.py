@@ -421,7 +421,7 @@ class TokenVectors:
 
 
 def _compute_products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:
-    """Compute the products (B, L) of a slice of the vectors and query tokens (L, D)."""
+    """Compute the dot products (B, L) of the vectors in a slice and the query tokens (L, D)."""
     tokens, width = store.rows(part), store.width
     rows = max(1, ONE_THREAD // queries.size)
     whole = len(tokens) // rows * rows

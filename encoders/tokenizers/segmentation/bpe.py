@@ -57,7 +57,9 @@ class BPE(tf.Module):
     def _encode(
         self, symbols: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, entries: tf.Tensor
     ) -> tf.Tensor:
-        """Tokenize words (W,) in the symbols (S,), and write the tokens to entries (S, 2).
+        """Tokenize words, given as start and end indices (W,) in `symbols` (S,).
+
+        Each token is written to `entries` (S, 2) at the index of its first symbol.
 
         To merge a word with N symbols, up to N steps over all symbols are needed. To avoid
         quadratic time, long words are encoded in windows that overlap by half. This works because a
