@@ -184,7 +184,7 @@ def list_files(
 def _read_listing(info: ModelInfo) -> dict[str, HubFile]:
     """Validate names, sizes and checksums of files, because paths are built from them."""
     if not isinstance(info.sha, str) or not hub_cache.SHA1.fullmatch(info.sha):
-        raise ValueError(f"the commit is {quote(info.sha)}")
+        raise ValueError(f"the commit is {quote(info.sha)}. Expected a SHA-1 hash")
     files = {}
     for file in info.siblings:
         name, size = file.rfilename, file.size or 0

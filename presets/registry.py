@@ -215,7 +215,8 @@ def fetch_preset(
             return hub.from_hugging_face(f"hf://{name}", verify, max_bytes, weights)
         except ValueError as error:
             raise ValueError(
-                f"The folder {name!r} does not exist. Trying the hub instead: {error}"
+                f"The folder {name!r} does not exist, and loading it from the Hugging Face Hub "
+                f"failed: {error}"
             ) from None
     raise ValueError(f"The preset '{name}' does not exist.{_suggest_presets(name, presets)}")
 

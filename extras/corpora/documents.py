@@ -61,7 +61,7 @@ class TextFiles:
         self.paths = [check_path(path, f"paths[{i}]") for i, path in enumerate(paths)]
         for path in self.paths:
             if not path.is_file():
-                raise FileNotFoundError(f"{path} does not exist. Expected a text file.")
+                raise FileNotFoundError(f"{path} is not a file. Expected the path of a text file.")
         self._files = InputFiles(self.paths)
         self.sizes = self._files.sizes
         i, n = part or (0, 1)

@@ -186,7 +186,8 @@ class ZipDirectory:
             raise self._make_error(f"the zip entry {quote(text)} is in another file")
         if size != packed:
             raise self._make_error(
-                f"the zip entry {quote(text)} has two sizes, {packed} and {size}"
+                f"the zip entry {quote(text)} has {packed} compressed bytes and {size} "
+                "uncompressed bytes, but is not compressed"
             )
         return ZipEntry(text, flags, header, size)
 

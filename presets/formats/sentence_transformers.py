@@ -180,7 +180,8 @@ def read_routes(files: FolderFiles) -> Routes | None:
     ):
         raise ValueError(
             f"{path}: route_mappings is {quote(mappings)} and default_route is {quote(default)}. "
-            "Expected an object whose values are route names, and a route name."
+            "Expected route_mappings to be an object whose values are strings or null, and "
+            "default_route to be a string or null."
         )
     routes = {role: _check_route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:

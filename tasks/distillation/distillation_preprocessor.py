@@ -149,9 +149,9 @@ def _check_same_answers(teacher, student) -> None:
     if type(teacher) is not type(student) or not student.record.learns_soft_labels:
         kinds = ", ".join(task.__name__ for task in list_tasks() if task.record.learns_soft_labels)
         raise ValueError(
-            f"The teacher is a {type(teacher).__name__}, but the student is a "
-            f"{type(student).__name__}. The objective 'soft_labels' requires two models of the "
-            f"same task, one of {kinds}."
+            f"The teacher is a {type(teacher).__name__} and the student is a "
+            f"{type(student).__name__}. The objective 'soft_labels' requires that both have the "
+            f"same class, which must be one of {kinds}."
         )
     if not student.record.has_classes:
         sizes = [get_backbone(model).vocabulary_size for model in (teacher, student)]
@@ -200,8 +200,8 @@ def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
         raise invalid(
             "relation_heads",
             heads,
-            f"a divisor of both widths, {teacher.hidden_dim} of the teacher and "
-            f"{student.hidden_dim} of the student",
+            f"a divisor of both widths: {teacher.hidden_dim} (teacher) and "
+            f"{student.hidden_dim} (student)",
         )
     return heads
 

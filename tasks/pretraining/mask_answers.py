@@ -186,12 +186,16 @@ class MaskAnswers(Answers):
             found = np.flatnonzero(tokens == tokenizer.mask_token_id)
             if from_left:
                 found = len(tokens) - 1 - found[::-1]  # counted from the end
-            if not found.size or found[-1] >= limit:
-                cut = f"before its last {limit}" if from_left else f"after its first {limit}"
-                where = "does not contain" if not found.size else f"contains, only {cut} tokens,"
+            if not found.size:
                 raise ValueError(
-                    f"texts[{row}] {where} {tokenizer.mask_token}. Expected this token in place "
-                    "of the missing word."
+                    f"texts[{row}] does not contain {tokenizer.mask_token}. Expected this token in "
+                    "place of the missing word."
+                )
+            if found[-1] >= limit:
+                cut = f"before its last {limit}" if from_left else f"after its first {limit}"
+                raise ValueError(
+                    f"texts[{row}] contains {tokenizer.mask_token} {cut} tokens, but only these "
+                    "tokens are used. Shorten the text, so that all masks are kept."
                 )
 
     def _make_examples(self, ids, starts, ends) -> tuple[dict, Masks]:

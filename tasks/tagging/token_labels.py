@@ -119,9 +119,9 @@ def warn_moved_spans(y, spans: dict[str, xp.RaggedTensor], texts: xp.Tensor) -> 
     if moved:
         example, (start, end) = int(row[moved[0]]), given[moved[0]]
         logger.warning(
-            "%d of the spans begin or end with whitespace or invisible characters, or before an "
-            "accent of the last letter. Such characters are removed from the spans, and accents "
-            "are added. First span: example %d, %r, from %d to %d.",
+            "%d of the spans begin or end with whitespace or invisible characters, or do not "
+            "include the accent of their last letter. These characters are removed, and the "
+            "accents are included. First span: example %d, %r, from %d to %d.",
             len(moved),
             example,
             bytes.decode(texts[example].numpy())[start:end],

@@ -134,7 +134,7 @@ class TestTruncationSide:
         cut = {"right": TEXT + " [MASK]", "left": "[MASK] " + TEXT}[side]
         read = {"right": "a [MASK] " + TEXT, "left": TEXT + " [MASK] a"}[side]
         where = {"right": "after its first 6", "left": "before its last 6"}[side]
-        with pytest.raises(ValueError, match=rf"texts\[0\].*{where} tokens, \[MASK\]"):
+        with pytest.raises(ValueError, match=rf"texts\[0\] contains \[MASK\] {where} tokens"):
             task.fill_mask(cut)
         alone = {"right": "a [MASK] a b c d", "left": "q r s t [MASK] a"}[side]
         long, short = task.fill_mask(read, top_k=1)[0], task.fill_mask(alone, top_k=1)[0]

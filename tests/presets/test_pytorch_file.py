@@ -752,7 +752,7 @@ PATCHES = {
     "a patch": (CENTRAL, 1, 8, b"\x20", "'a/data/0' is compressed"),
     "overlapping": (CENTRAL, 1, 42, bytes(4), "overlaps the following data|does not start with"),
     "too large": (CENTRAL, 1, 20, struct.pack("<2I", 1000, 1000), "overlaps the following data"),
-    "two sizes": (CENTRAL, 1, 20, struct.pack("<I", 23), "has two sizes, 23 and 24"),
+    "two sizes": (CENTRAL, 1, 20, struct.pack("<I", 23), "has 23 compressed bytes and 24"),
     "beyond the file": (CENTRAL, 1, 42, struct.pack("<I", 10**9), "overlaps the following data"),
     "no zip64": (CENTRAL, 1, 42, b"\xff" * 4, "'a/data/0' lacks a 64-bit size or offset"),
     "a disk": (CENTRAL, 1, 34, b"\1", "is in another file"),

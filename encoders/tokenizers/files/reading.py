@@ -352,7 +352,8 @@ class TokenizerFiles:
             raise invalid(name, decoder, "an object that maps ids to tokens")
         for i, token in decoder.items():
             if not re.fullmatch(r"[0-9]{1,9}", i) or not isinstance(token, dict):
-                raise invalid(f"{name}[{quote(i)}]", token, "an object, with an id as its key")
+                expected = "an object as the value, and an integer id as the key"
+                raise invalid(f"{name}[{quote(i)}]", token, expected)
             entries.append((f"{name}[{quote(i)}]", {**token, "id": int(i)}))
 
         added = self._get_object("added_tokens.json").items()

@@ -475,7 +475,7 @@ def of_one_backbone(teacher, student):
     [
         (
             lambda: ez.Distillation(classifier(), backbone(), objectives=["soft_labels"]),
-            "same task",
+            "same class",
         ),
         (
             lambda: ez.Distillation(classifier(), classifier(), objectives=["logits"]),
