@@ -83,7 +83,7 @@ def convert_load_errors(name: object) -> Iterator[None]:
     except (OSError, ImportError):
         raise
     except BaseException as error:
-        if _is_program_exit(error) or _find_statement(error)[1] == "RAISE_VARARGS":
+        if _is_program_exit(error) or _find_raising_instruction(error)[1] == "RAISE_VARARGS":
             raise
         raise ValueError(
             f"{name} cannot be loaded: {describe_error(error)}. A file in the folder is damaged, "
@@ -219,7 +219,7 @@ def _is_program_exit(error: BaseException) -> bool:
     return not isinstance(error, Exception) and not is_panic(error)
 
 
-def _find_statement(error: BaseException) -> tuple[str, str]:
+def _find_raising_instruction(error: BaseException) -> tuple[str, str]:
     """Find the module and the bytecode instruction that raised an error."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
@@ -233,5 +233,5 @@ def _find_statement(error: BaseException) -> tuple[str, str]:
 
 def _is_own(error: BaseException) -> bool:
     """Return whether an error was raised by a `raise` statement in this package."""
-    module, statement = _find_statement(error)
-    return module.partition(".")[0] == _PACKAGE and statement == "RAISE_VARARGS"
+    module, instruction = _find_raising_instruction(error)
+    return module.partition(".")[0] == _PACKAGE and instruction == "RAISE_VARARGS"

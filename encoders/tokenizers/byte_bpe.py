@@ -115,7 +115,7 @@ class RobertaTokenizer(Tokenizer):
             merges = parse_merges(files.contents["merges.txt"])
             if "tokenizer.json" in files:
                 files.compare_ids("vocab.json", vocabulary, files.get_vocabulary("vocab.json"))
-                _compare_merges(files, merges)
+                _check_same_merges(files, merges)
         else:
             vocabulary = files.get_vocabulary("vocab.json and merges.txt")
             merges = read_merges(files)
@@ -190,7 +190,7 @@ class RobertaTokenizer(Tokenizer):
         }
 
 
-def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
+def _check_same_merges(files: TokenizerFiles, merges: list[str]) -> None:
     """Raise a ValueError if the merges in tokenizer.json and merges.txt differ."""
     for i, (one, other) in enumerate(itertools.zip_longest(merges, read_merges(files))):
         if one != other:

@@ -330,7 +330,9 @@ def read_conll(
         elif is_comment or (word_column == 1 and "\t" in line and NOT_A_WORD.fullmatch(cells[0])):
             continue
         else:
-            sentences[-1].append(_read_cells(f"{path.name}, line {number}", cells, columns))
+            sentences[-1].append(
+                _select_word_and_tag(f"{path.name}, line {number}", cells, columns)
+            )
             before = before or (number, len(cells))
             if len(cells) != before[1]:
                 raise ValueError(
@@ -461,7 +463,7 @@ def _split_cells(line: str) -> list[str]:
     return list(filter(None, line.split(" ")))
 
 
-def _read_cells(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[str, str]:
+def _select_word_and_tag(line: str, cells: list[str], columns: tuple[int, int]) -> tuple[str, str]:
     for column in columns:
         if not -len(cells) <= column < len(cells):
             raise ValueError(

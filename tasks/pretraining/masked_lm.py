@@ -200,7 +200,7 @@ def make_token_metrics() -> list[keras.metrics.Metric]:
     return [loss, keras.metrics.SparseCategoricalAccuracy("accuracy")]
 
 
-class _MaskedLMFolder(FolderFormat):
+class _MaskedLMFolderFormat(FolderFormat):
     """Folder format of transformers, for heads that config.json can describe."""
 
     def make_config_fields(self, task: MaskedLM) -> dict[str, object]:
@@ -271,7 +271,7 @@ class MaskedLM(Task):
         pipeline_tag="fill-mask",
         text_method="fill_mask",
         instead_of_predict=MaskAnswers.instead_of_predict,
-        folder=_MaskedLMFolder(),
+        folder=_MaskedLMFolderFormat(),
         labels_tokens=True,
         pretrains=True,
         learns_soft_labels=True,

@@ -134,7 +134,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     def _limit_rows(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
-        if self._longest_question < 1:
+        if self._max_question_tokens < 1:
             least = self._specials + 1 + MIN_CONTEXT_TOKENS
             raise ValueError(
                 f"`sequence_length` or `window_length` is {self.max_sequence_length}, but a "
@@ -155,7 +155,7 @@ class SpanQAPreprocessor(Preprocessor):
         """
         question_ids = self.tokenizer.tokenize(xp.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
-        lengths, most = question_ids.row_lengths(), self._longest_question
+        lengths, most = question_ids.row_lengths(), self._max_question_tokens
         message = ": the question has ", lengths, " tokens, so there is no space for its context "
         expected = f"in examples of {self.max_sequence_length} tokens. Expected at most {most}."
         lengths = check_each(lengths, lengths <= most, *message, expected, unit="Example")
@@ -171,7 +171,7 @@ class SpanQAPreprocessor(Preprocessor):
         return self.count_specials(is_pair=True)
 
     @property
-    def _longest_question(self) -> int:
+    def _max_question_tokens(self) -> int:
         return self.max_sequence_length - self._specials - MIN_CONTEXT_TOKENS
 
     def make_examples(self, contexts: QuestionContexts) -> dict:

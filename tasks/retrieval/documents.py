@@ -570,7 +570,7 @@ class Documents:
             _, starts, ends = tokenizer.tokenize_with_offsets(some)
             rows = zip(some, starts.to_list(), ends.to_list(), strict=True)
             for i, (text, begins, stops) in enumerate(rows, first):
-                cuts = list(_find_cuts(begins, stops, length, overlap)) if begins else []
+                cuts = list(_find_chunk_spans(begins, stops, length, overlap)) if begins else []
                 cuts = [(start, end) for start, end in cuts if text[start:end].strip()]
                 cuts = cuts or [(0, len(text))]  # the tokenizer returns no tokens
                 owner = i if self.ids is None else self.ids[i]
@@ -633,7 +633,7 @@ class Documents:
             raise ValueError(f"{path}: {error}") from None
 
 
-def _find_cuts(
+def _find_chunk_spans(
     starts: list[int], ends: list[int], length: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the start and the end offset of each chunk.

@@ -207,8 +207,8 @@ def _compute_marks(
     )
     wrong = begin < xp.gather(xp.concat([start, [0]], 0), segment)
     wrong |= behind > xp.gather(ends, segment)
-    inexact = _reduce_any(inside & wrong, segment, count)
-    lost = ~_reduce_any(inside, segment, count)
+    inexact = _segment_any(inside & wrong, segment, count)
+    lost = ~_segment_any(inside, segment, count)
     if not xp.is_symbolic_tensor(span):
         log_spans(
             "%d of the spans have no token of their own, so they are ignored.",
@@ -242,7 +242,7 @@ def _compute_marks(
     return xp.cast(marked, xp.int32) * INEXACT + number * LOST
 
 
-def _reduce_any(values: xp.Tensor, segment: xp.Tensor, count: xp.Tensor) -> xp.Tensor:
+def _segment_any(values: xp.Tensor, segment: xp.Tensor, count: xp.Tensor) -> xp.Tensor:
     """Return whether each of the first `count` segments of values (P,) contains True."""
     numbers = xp.cast(values, xp.int32)
     return xp.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0

@@ -83,7 +83,7 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
     """
     known = set(tags)
     parts = {tag: DEFAULT.split(tag) for tag in known - {"O"}}
-    letters, of_kind = {letter for letter, _ in parts.values()}, _collect_letters(parts.values())
+    letters, of_kind = {letter for letter, _ in parts.values()}, _collect_prefixes(parts.values())
     # Letters such as M, E and S are only prefixes if other prefixes occur, so "E-mail" can be a
     # type.
     company = {kind for kind, found in of_kind.items() if len(found) > 1}
@@ -101,8 +101,8 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
     return DEFAULT, parts
 
 
-def _collect_letters(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Return the position letters of each type that occurs with prefixes."""
+def _collect_prefixes(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Return the prefixes of each type that occurs with a prefix."""
     found: dict[str, set[str]] = {}
     for letter, kind in parts:
         if letter:
@@ -118,7 +118,7 @@ def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation, has_lower
     notation is lowercase.
     """
     letters = {letter for letter, _ in parts}
-    of_kind = _collect_letters(parts)
+    of_kind = _collect_prefixes(parts)
     in_company = any(len(found) > 1 for found in of_kind.values())
     all_begin = letters == {"B"} and (has_lower_o if notation.is_lower else len(of_kind) > 1)
     return "" not in letters and bool(letters & {"B", "I"}) and (in_company or all_begin)
