@@ -1,4 +1,4 @@
-"""How the tokens of a vocabulary are written in texts."""
+"""Describe how tokens are written in texts, and read this from the decoder in tokenizer.json."""
 
 from __future__ import annotations
 

@@ -321,13 +321,15 @@ class StreamBatches(Source):
             yield from super().read_one_pass()
             return
         count = self._stream.count(self.plan.batch_size)
-        batches = InOrder(lambda first: self._iterate_batches(first, 0), count)
-        yield from self._convert_for_keras(batches, count).map(drop_padding_rows)
+        yield from self._make_batch_range(0, 0, count).map(drop_padding_rows)
 
     def _make_epoch_batches(self, seed: int, start: int):
-        total = self.total_steps - start
-        batches = InOrder(lambda first: self._iterate_batches(first + start, seed), total)
-        return self._convert_for_keras(batches, total)
+        return self._make_batch_range(seed, start, self.total_steps - start)
+
+    def _make_batch_range(self, seed: int, start: int, count: int):
+        """Return `count` batches, starting at index `start`."""
+        batches = InOrder(lambda first: self._iterate_batches(first + start, seed), count)
+        return self._convert_for_keras(batches, count)
 
     def read_in_order(self):
         def batches(first: int = 0) -> Iterator:
