@@ -7,6 +7,7 @@ For this reason, this field is only used to choose between tasks with the same t
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from encoder_zoo.encoders.family import CUSTOM_HEAD, Family, Head
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     convert_to_float32,
-    copy,
+    copy_tensors,
     find_unexpected,
     make_default_labels,
     match,
@@ -50,17 +51,20 @@ _OTHER_FILES = (
 )
 
 
-def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
+def settle_head(
+    checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping
+) -> tuple[Checkpoint, str | None]:
     """Set `architectures` and `id2label` to values that match the weights and the task.
 
     Args:
-        checkpoint: The `Checkpoint` whose `config` is updated.
+        checkpoint: `Checkpoint`.
         cls: Task class to load.
         given: Dict of task arguments from the caller.
 
     Returns:
-        Optional string. The class in transformers to which the head belongs, or None if the head
-        belongs to `cls` or the checkpoint has no head.
+        A copy of the `Checkpoint` with the updated `config`, and an optional string: the class in
+        transformers to which the head belongs, or None if the head belongs to `cls` or the
+        checkpoint has no head.
 
     Raises:
         ValueError: If the checkpoint does not have one label per output, or if two labels are
@@ -74,17 +78,18 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         names = make_default_labels(len(names))
     if names:
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
+    checkpoint = copy.copy(checkpoint)
     checkpoint.config = config
     if not _has_head_tensors(checkpoint, head):
-        return None
+        return checkpoint, None
     owner = _choose_owner(checkpoint, cls, head)
     config["architectures"] = [family.get_class_name(owner)]
     if owner != suffix:
-        return family.get_class_name(owner)
+        return checkpoint, family.get_class_name(owner)
     if suffix.endswith("Classification"):
         labels = _read_output_labels(checkpoint, head, names, given)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-    return None
+    return checkpoint, None
 
 
 def _choose_owner(checkpoint: Checkpoint, cls: type[PresetTask], head: Head) -> str:
@@ -262,7 +267,7 @@ def restore_head(
         reason = task.explain_head_misfit(checkpoint.config, arguments) or described
     if not reason:
         _check_tied(checkpoint, head)
-        copy(checkpoint, matched, safeguards.allow_nonfinite)
+        copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
         if head.output:
             _report_differences(checkpoint, task, absent)
         if new_pooler:
@@ -339,7 +344,7 @@ def _keep_hidden(
     record = task.head_record
     if task.head:
         hidden = {n: w for n, w in matched.items() if not n.startswith(f"{record.output}.")}
-        copy(checkpoint, hidden, safeguards.allow_nonfinite)
+        copy_tensors(checkpoint, hidden, safeguards.allow_nonfinite)
         return set(hidden)
     layers = set(record.tensors.values()) - {record.output}
     names = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}

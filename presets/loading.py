@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import pathlib
@@ -152,8 +151,7 @@ def load_tasks(
     with convert_load_errors(source), open_preset(source, checks) as checkpoint:
         for cls, arguments in classes:
             backbone = tasks[0].backbone if tasks else None
-            own = copy.copy(checkpoint)  # `settle_head` changes the config
-            tasks.append(_read_task(cls, own, checks, dict(arguments), backbone))
+            tasks.append(_read_task(cls, checkpoint, checks, dict(arguments), backbone))
         tasks[0].backbone.origin = find_origin(source, checkpoint.folder)
     return tasks
 
@@ -202,7 +200,7 @@ def _read_task(
 ) -> PresetTask:
     """Load a task from an open checkpoint. If `backbone` is None, the backbone is also loaded."""
     request = divide_arguments(cls, checkpoint.family, arguments)
-    other_class = settle_head(checkpoint, cls, request.task)
+    checkpoint, other_class = settle_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
     preprocessor = make_preprocessor(cls, checkpoint, request, tokenizer)
     checkpoint = add_missing_rows(checkpoint, tokenizer)

@@ -14,7 +14,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
-    copy,
+    copy_tensors,
     find_unexpected,
     map_backbone_layers,
     match,
@@ -68,7 +68,7 @@ def restore_backbone(
     collect_dropped_models()
     kind = kind or checkpoint.family.backbone
     backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
-    copy(checkpoint, matched, safeguards.allow_nonfinite)
+    copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
     saved_as = checkpoint.settings.get("backbone_class")
     if saved_as not in (None, kind.__name__):
         logger.warning(

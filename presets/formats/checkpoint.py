@@ -359,7 +359,7 @@ def match(
     return fitting, misfits
 
 
-def copy(
+def copy_tensors(
     checkpoint: Checkpoint,
     matched: Mapping[str, tuple[keras.Variable, bool]],
     allow_nonfinite: bool = False,

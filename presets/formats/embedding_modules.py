@@ -19,7 +19,7 @@ from encoder_zoo.presets.files.pytorch_file import PyTorchFile, encode_pytorch_f
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_not_quantized,
-    copy,
+    copy_tensors,
     list_named_weights,
     make_stored_array,
     match,
@@ -326,7 +326,7 @@ def _load(
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
         raise ValueError(f"{weights.folder}: {found}.{advice}")
-    copy(weights, matched, allow_nonfinite)
+    copy_tensors(weights, matched, allow_nonfinite)
 
 
 def make_dense_files(

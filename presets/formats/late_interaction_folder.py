@@ -18,7 +18,7 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
 from encoder_zoo.presets.formats import colbert_settings
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, copy, match
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, copy_tensors, match
 from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
@@ -132,7 +132,7 @@ class LateInteractionFolder(FolderFormat):
         form, files = _find_layout(checkpoint), checkpoint.files.root
         if "projections" not in given and form == _STANFORD:
             matched, _ = match(checkpoint, task.projection_layers[0], _PROJECTION)
-            copy(checkpoint, matched, allow_nonfinite)
+            copy_tensors(checkpoint, matched, allow_nonfinite)
             return set(matched)
         if "projections" not in given and form == _BGE_M3:
             LinearFile(checkpoint.files, COLBERT_LINEAR).load(

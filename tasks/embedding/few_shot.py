@@ -21,7 +21,7 @@ from encoder_zoo.common.weights_lock import get_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
-    copy,
+    copy_tensors,
     list_named_weights,
     make_stored_array,
     match,
@@ -203,7 +203,7 @@ class FewShotFolder(EmbeddingFolder):
         if misfits:
             found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
             raise ValueError(f"{weights.folder}: {found}, according to the labels in config.json.")
-        copy(weights, matched, allow_nonfinite)
+        copy_tensors(weights, matched, allow_nonfinite)
         return used
 
     def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:

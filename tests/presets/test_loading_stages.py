@@ -23,8 +23,7 @@ def folder(golden, tmp_path):
 @pytest.fixture
 def checkpoint(folder):
     with open_preset(folder, Safeguards()) as checkpoint:
-        settle_head(checkpoint, CLS, {})
-        yield checkpoint
+        yield settle_head(checkpoint, CLS, {})[0]
 
 
 def divided(checkpoint, **arguments):
