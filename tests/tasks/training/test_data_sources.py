@@ -129,7 +129,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.slow(except_for="^batches-fit|^rows-predict")
+@pytest.mark.slow(except_for="^batches-fit")
 @methods
 @pytest.mark.parametrize("source", ENDLESS)
 def test_endless_sources_end_after_their_steps(task, source, method):
@@ -162,6 +162,7 @@ def cross_entropy(logits, y):
     return -logits[np.arange(len(y)), y].mean()
 
 
+@pytest.mark.slow(except_for="texts")
 @pytest.mark.parametrize("form", ["texts", "arrays"])
 def test_steps_of_data_in_memory_are_its_first_batches(task, form):
     """The longest texts are computed first, and are not in these batches."""
@@ -200,6 +201,7 @@ SORTED_SOURCES = {
 }
 
 
+@pytest.mark.slow(except_for="^(lists|unknown size-1)")
 @pytest.mark.parametrize("steps", [None, 1])
 @pytest.mark.parametrize("source", SORTED_SOURCES)
 def test_balanced_weights_count_all_labels(task, source, steps):

@@ -61,6 +61,7 @@ class TestFrozenLayers:
         model.compile(frozen_layers=0)
         assert {id(weight) for weight in model.trainable_variables} == before
 
+    @pytest.mark.slow
     def test_weights_that_are_trained_beside_their_updates_are_logged(self, model, caplog):
         model.enable_lora(rank=1)
         updates = len(model.trainable_variables)
@@ -114,6 +115,7 @@ def find_changed(model, train) -> list[bool]:
 class TestTrainableAfterTraining:
     """Keras would go on to train the weights that were trainable in the first step."""
 
+    @pytest.mark.slow(except_for="^SGD-train_on_batch")
     @pytest.mark.parametrize("optimizer", ["auto", "sgd", keras.optimizers.SGD])
     def test_frozen_and_thawed_without_another_compile(self, model, optimizer, train):
         model.compile(optimizer=optimizer() if isinstance(optimizer, type) else optimizer)
@@ -123,6 +125,7 @@ class TestTrainableAfterTraining:
         model.backbone.trainable = True
         assert find_changed(model, train) == [True, True]
 
+    @pytest.mark.slow
     def test_one_block(self, model, train):
         model.compile(optimizer=keras.optimizers.Adam(0.1))
         TRAINING[train](model)
@@ -133,6 +136,7 @@ class TestTrainableAfterTraining:
         for old, weight in zip(before, block.weights, strict=True):
             np.testing.assert_array_equal(weight, old)
 
+    @pytest.mark.slow(except_for="fit")
     def test_an_optimizer_that_was_built_for_fewer_weights(self, model, train):
         model.backbone.trainable = False
         model.compile(optimizer=keras.optimizers.Adam(0.1))

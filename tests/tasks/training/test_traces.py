@@ -339,7 +339,7 @@ CHANGES = {  # and how many of two blocks are traced
 }
 
 
-@pytest.mark.slow(except_for="alike|updates")
+@pytest.mark.slow(except_for="updates")
 @pytest.mark.parametrize("name", CHANGES)
 def test_blocks_that_are_not_alike_are_traced_each(name, one_by_one, monkeypatch):
     traced, call = [], EncoderBlock.call
@@ -395,6 +395,7 @@ def penalized(request, monkeypatch):
     return ez.SequenceClassifier(backbone, inputs, num_classes=2, dropout=0.0)
 
 
+@pytest.mark.slow(except_for="user")
 def test_losses_and_metrics_of_blocks_that_share_a_trace(penalized):
     x, y = sequence_data(8, 0)
     blocks = penalized.backbone.blocks
