@@ -13,7 +13,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import operator
 import os
 import sys
 import warnings
@@ -209,7 +208,10 @@ class Stream:
     def has_length(self) -> bool:
         """Return whether the stream is finite and its length is known without reading it."""
         is_infinite = getattr(self.source, "num_batches", 0) is None
-        return not is_infinite and operator.length_hint(self.source, sys.maxsize) < sys.maxsize
+        try:  # `__length_hint__` is only an estimate
+            return not is_infinite and len(self.source) < sys.maxsize
+        except TypeError:
+            return False
 
     def count(self, batch_size: int) -> int:
         """Return the number of batches in one pass. If the length is unknown, read one pass."""

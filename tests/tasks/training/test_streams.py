@@ -11,6 +11,7 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks.training.streams import Stream
 from encoder_zoo.testing import tiny as facade_tiny
 
 SOURCES = ["PyDataset", "workers", "DataLoader", "grain", "datasets", "generator"]
@@ -556,6 +557,26 @@ def test_words_that_pytorch_put_together_by_columns_are_refused(tiny):
     loader = torch.utils.data.DataLoader([(["a", "b"], ["O", "O"]), (["c", "d"], ["O", "B-X"])], 2)
     with pytest.raises(ValueError, match="DataLoader.*collate_fn="):
         task.fit(loader)
+
+
+class Estimated(keras.utils.PyDataset):
+    """Batches whose number is only estimated."""
+
+    num_batches = 1
+
+    def __getitem__(self, i):
+        return ["a"], [0]
+
+    def __len__(self):
+        raise TypeError("unknown length")
+
+    def __length_hint__(self):
+        return 5
+
+
+def test_an_estimated_length_is_not_the_length_of_a_stream(tiny):
+    maker = tiny.task(get_family("bert"), "SequenceClassifier").batch_maker
+    assert not Stream(Estimated(), maker).has_length
 
 
 # -- tokens in a folder ---------------------------------------------------------------------------
