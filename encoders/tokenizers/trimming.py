@@ -20,25 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.wording import quote
-from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer
-from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.esm import EsmTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import make_byte_alphabet
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
-from encoder_zoo.encoders.tokenizers.steps import SPACE
-from encoder_zoo.encoders.tokenizers.wordpiece import MAX_WORD_LENGTH, BertTokenizer
+from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS, SPACE
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-# Classes whose vocabulary can be trimmed. All other tokenizers execute the steps in a file.
-TRIMMABLE = (
-    BertTokenizer,
-    BertweetTokenizer,
-    EsmTokenizer,
-    RobertaTokenizer,
-    SentencePieceTokenizer,
-)
 
 
 def trim_tokenizer(
@@ -47,7 +33,7 @@ def trim_tokenizer(
     """Remove all tokens that are not needed to tokenize texts.
 
     Args:
-        tokenizer: A tokenizer of a class in `TRIMMABLE`.
+        tokenizer: A tokenizer of a kind in `TOKENIZERS`.
         texts: List of strings. All texts will have the same tokens as before.
         ids: Iterable of integers. The ids of additional tokens to keep.
 
@@ -58,6 +44,7 @@ def trim_tokenizer(
         ValueError: If the tokens of a text would change.
 
     Example:
+        >>> from encoder_zoo import BertTokenizer
         >>> words = ["a", "##b", "##c", "ab"]
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
         >>> trimmed, kept = trim_tokenizer(tokenizer, ["ab a abc"])
@@ -119,7 +106,7 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
     """Return the ids of all tokens that are needed to find the same tokens in texts.
 
     Args:
-        tokenizer: A tokenizer of a class in `TRIMMABLE`.
+        tokenizer: A tokenizer of a kind in `TOKENIZERS`.
         found: Set with the ids of the tokens in the texts.
         unknown: List of strings. The texts that contain an unknown token.
     """
@@ -127,26 +114,23 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
     ids = {*found, *tokenizer.special_token_ids, *tokenizer.hidden_ids}
     ids.update(*tokenizer.template_ids[:4])
     ids |= {token["id"] for token in tokenizer.added_tokens}
-    if isinstance(tokenizer, BertTokenizer):
-        ids |= _find_unknown_word_ids(tokenizer, unknown)
-    elif isinstance(tokenizer, RobertaTokenizer):
-        known = tokenizer.vocabulary
-        ids |= {known[byte] for byte in make_byte_alphabet() if byte in known}
-        ids |= _find_merged_ids(known, tokenizer.merges, ids)
-    elif isinstance(tokenizer, SentencePieceTokenizer):
-        scores, known = tokenizer.scores, {t: i for i, t in enumerate(tokenizer.vocabulary)}
-        own = (SPACE, *(token for token, _ in (*tokenizer.front, *tokenizer.behind)))
-        ids |= {known[token] for token in own if token in known}
-        ids |= set(tokenizer.byte_ids if tokenizer.byte_fallback else ())
-        if tokenizer.merges is None:
-            ids.add(min(range(len(scores)), key=lambda i: scores[i] or 0.0))
-        else:
-            merged = ids - tokenizer.hidden_ids
-            ids |= _find_merged_ids(known, tokenizer.merges_in_texts, merged)
-    return ids
+    model, symbol_ids = tokenizer._make_text_model()
+    if model["type"] == "WordPiece":
+        return ids | _find_unknown_word_ids(tokenizer, model, unknown)
+    if model["type"] == "WordLevel" or symbol_ids:
+        return ids
+    own = [SPACE, *tokenizer._list_fixed_tokens(), *(BYTE_TOKENS if model["byte_fallback"] else ())]
+    if "ByteLevel" in tokenizer.steps.list_types("pre_tokenizer"):
+        own = make_byte_alphabet()
+    known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
+    ids |= {known[token] for token in own if token in known}
+    if model["type"] == "BPE":
+        return ids | _find_merged_ids(model, ids.difference(tokenizer.hidden_ids))
+    scores = [score for _, score in model["vocab"]]
+    return ids | {scores.index(min(scores))}
 
 
-def _find_unknown_word_ids(tokenizer: BertTokenizer, texts: Sequence[str]) -> set[int]:
+def _find_unknown_word_ids(tokenizer: Tokenizer, model: Mapping, texts: Sequence[str]) -> set[int]:
     """Return the ids of the tokens that WordPiece matches in unknown words before it fails."""
     ids, starts, ends = tokenizer.tokenize_with_offsets(list(texts))
     unknown = np.asarray(ids.flat_values) == tokenizer.unknown_token_id
@@ -154,9 +138,8 @@ def _find_unknown_word_ids(tokenizer: BertTokenizer, texts: Sequence[str]) -> se
     spans = (np.asarray(offsets.flat_values)[unknown] for offsets in (starts, ends))
     parts = {texts[row][start:end] for row, start, end in zip(rows, *spans, strict=True)}
     words = {word for part in parts for word in tokenizer.library.split(part)}
-    known = {token: i for i, token in enumerate(tokenizer.vocabulary)}
-    short = (word for word in words if len(word) <= MAX_WORD_LENGTH)
-    return {token_id for word in short for token_id in _match_longest(word, known)}
+    short = (word for word in words if len(word) <= model["max_input_chars_per_word"])
+    return {token_id for word in short for token_id in _match_longest(word, model["vocab"])}
 
 
 def _match_longest(word: str, known: Mapping[str, int]) -> list[int]:
@@ -177,16 +160,15 @@ def _match_longest(word: str, known: Mapping[str, int]) -> list[int]:
     return found
 
 
-def _find_merged_ids(
-    known: Mapping[str, int], merges: Sequence[str], ids: Iterable[int]
-) -> set[int]:
+def _find_merged_ids(model: Mapping, ids: Iterable[int]) -> set[int]:
     """Return the ids of all tokens that occur while BPE merges characters into the given tokens.
 
     The characters of a token in a text are merged in the same order as without the text, because
     merges outside of the token do not change them.
     """
+    known = model["vocab"]
     tokens = {i: token for token, i in known.items()}
-    ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+    ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
     symbols = {
         symbol for i in ids if i in tokens for symbol in _find_merged_symbols(tokens[i], ranks)
     }
@@ -225,8 +207,9 @@ def _select_tokens(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
         config["vocabulary"] = [names.get(token, token) for token in tokens]
     if "scores" in config:
         config["scores"] = [config["scores"][i] for i in kept if i < len(config["scores"])]
-    if config.get("merges") and not isinstance(tokenizer, BertweetTokenizer):
-        left = set(config["vocabulary"])  # merges of BERTweet do not depend on its vocabulary
+    # In BERTweet, symbols have other names than tokens, so merges do not depend on the vocabulary.
+    if config.get("merges") and not tokenizer._make_text_model().ids:
+        left = set(config["vocabulary"])
         config["merges"] = [merge for merge in config["merges"] if _has_tokens(merge, left)]
     added = tokenizer.added_tokens
     config["added_tokens"] = [{**token, "id": new[token["id"]]} for token in added]

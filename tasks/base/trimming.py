@@ -12,9 +12,10 @@ import numpy as np
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.arrays import gather_array
+from encoder_zoo.encoders.tokenizers import TOKENIZERS
 from encoder_zoo.encoders.tokenizers.library import decode_texts
 from encoder_zoo.encoders.tokenizers.text.text_input import make_text_tensor
-from encoder_zoo.encoders.tokenizers.trimming import TRIMMABLE, count_changed_tokens, trim_tokenizer
+from encoder_zoo.encoders.tokenizers.trimming import count_changed_tokens, trim_tokenizer
 from encoder_zoo.presets.origin import OriginVocabulary
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ def _check_can_trim(task: PresetTask) -> None:
 def _get_tokenizer(task: PresetTask) -> Tokenizer:
     """Return a task's tokenizer. Raise a TypeError if its vocabulary cannot be trimmed."""
     tokenizer = getattr(getattr(task, "preprocessor", None), "tokenizer", None)
-    if not isinstance(tokenizer, TRIMMABLE):
-        kinds = ", ".join(kind.__name__ for kind in TRIMMABLE)
+    if getattr(tokenizer, "kind", None) not in TOKENIZERS:
+        kinds = ", ".join(kind.name for kind in TOKENIZERS)
         raise TypeError(
             f"The tokenizer of this {type(task).__name__} is a {type(tokenizer).__name__}, which "
             f"cannot be trimmed. Expected one of the classes {kinds} or a subclass."
