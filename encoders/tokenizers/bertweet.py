@@ -99,7 +99,7 @@ class BertweetTokenizer(Tokenizer):
     # -- files -------------------------------------------------------------------------------------
 
     @classmethod
-    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> BertweetTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
         if files.get_setting("normalization", "normalization"):
             raise ValueError(
                 f"{files.folder / 'tokenizer_config.json'}: normalization is True, which is not "
@@ -120,8 +120,7 @@ class BertweetTokenizer(Tokenizer):
         if mask not in tokens:
             behind = max([len(tokens) - 1, *files.added_tokens().values()]) + 1
             special.setdefault(mask, behind)
-        tokens = append_tokens(tokens, special)
-        return cls(tokens, _read_merges(files), **options)
+        return {"vocabulary": append_tokens(tokens, special), "merges": _read_merges(files)}
 
     def to_files(self) -> dict[str, str | bytes]:
         """Convert the tokenizer to files that can be loaded with AutoTokenizer in transformers.

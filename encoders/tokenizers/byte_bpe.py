@@ -109,7 +109,7 @@ class RobertaTokenizer(Tokenizer):
     # -- files -------------------------------------------------------------------------------------
 
     @classmethod
-    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> RobertaTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = check_vocabulary(files.contents["vocab.json"], "vocab.json")
             merges = parse_merges(files.contents["merges.txt"])
@@ -125,28 +125,23 @@ class RobertaTokenizer(Tokenizer):
         trims = files.get_setting("trim_offsets", "trim_offsets", "post_processor")
         if trims is None and files.get_steps("post_processor"):
             trims = False
-        tokenizer = cls(
-            vocabulary | files.map_added_tokens(roles.values()),
-            merges,
-            add_prefix_space=bool(prefix),
-            trim_offsets=trims,
-            **options,
-        )
-        model = files.get_part("model")
-        if (
-            model
-            and tokenizer.has_unknown_bytes
-            and files.names_class
-            and not model.get("unk_token")
-        ):
+        vocabulary |= files.map_added_tokens(roles.values())
+        model, unknown = files.get_part("model"), roles["unknown_token"]
+        is_omitted = model and files.names_class and not model.get("unk_token")
+        if is_omitted and not vocabulary.keys() >= {*make_byte_alphabet()}:
             logger.warning(
                 "%s: some bytes have no token, and model.unk_token in tokenizer.json is null. "
                 "transformers omits these bytes. They are converted to %s instead.",
                 files.folder.name,
-                tokenizer.unknown_token,
+                unknown,
             )
-            model["unk_token"] = tokenizer.unknown_token
-        return tokenizer
+            model["unk_token"] = unknown
+        return {
+            "vocabulary": vocabulary,
+            "merges": merges,
+            "add_prefix_space": bool(prefix),
+            "trim_offsets": trims,
+        }
 
     def _make_vocabulary_files(self) -> dict[str, str]:
         lines = ["#version: 0.2", *self.merges]
@@ -248,13 +243,13 @@ class EuroBertTokenizer(RobertaTokenizer):
     trims_spans = False
 
     @classmethod
-    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> EuroBertTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
         # The library would add a space before every word instead of only before the first word.
         if any(step.get("add_prefix_space") for step in files.get_steps("pre_tokenizer")):
             raise files.make_mismatch_error(
                 "pre_tokenizer has add_prefix_space=True", "add_prefix_space=False"
             )
-        return super()._read(files, roles, **options)
+        return super()._read(files, roles)
 
     def _make_vocabulary_files(self) -> dict[str, str]:
         return {}

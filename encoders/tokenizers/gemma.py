@@ -67,7 +67,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         return {name: v for name, v in super().get_config().items() if name not in fixed}
 
     @classmethod
-    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> GemmaTokenizer:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
         if "tokenizer.json" not in files:
             raise FileNotFoundError(
                 f"{files.folder} has no tokenizer.json, which contains the vocabulary. Download "
@@ -75,7 +75,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
             )
         tokens, merges, _ = read_bpe_model(files, roles)
         byte_fallback = bool(files.get_part("model").get("byte_fallback"))
-        return cls(tokens, merges, byte_fallback, **options)
+        return {"vocabulary": tokens, "merges": merges, "byte_fallback": byte_fallback}
 
     def _list_normalizers(self) -> list[dict]:
         return [REPLACED_SPACE]

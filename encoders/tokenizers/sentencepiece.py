@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
@@ -110,33 +110,28 @@ class AlbertTokenizer(SentencePieceTokenizer):
         super().__init__(*args, **options)
 
     @classmethod
-    def _read_options(cls, files: TokenizerFiles) -> dict:
-        types = [step.get("type") for step in files.get_steps("normalizer")]
-        written = "tokenizer.json" in files
-        lowercase = files.get_setting("do_lower_case", "lowercase", "normalizer")
-        keep = files.get_setting("keep_accents", "keep_accents", "normalizer")
-        path = files.folder / "tokenizer_config.json"
-        if files.names_class and QUOTES[0] in files.get_steps("normalizer"):
-            for name, value, said in (
-                ("do_lower_case", lowercase, "Lowercase" in types),
-                ("keep_accents", keep, "NFKD" not in types),
-            ):
-                if value not in (None, said):
-                    raise ValueError(
-                        f"{path}: {name} is {value}, but {said} in the normalizer of "
-                        "tokenizer.json. Expected the same value."
-                    )
-        if not written:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
+        steps, path = files.get_steps("normalizer"), files.folder / "tokenizer_config.json"
+        types = [step.get("type") for step in steps]
+        found = {"lowercase": "Lowercase" in types, "keep_accents": "NFKD" not in types}
+        if "tokenizer.json" not in files:
+            found = {}
             for name in ("add_bos_token", "add_eos_token"):
                 if (value := files.get_config_value(name)) is not None:
                     raise ValueError(
                         f"{path}: {name}={quote(value)} is not supported without "
                         "tokenizer.json. Remove this field."
                     )
-        return {
-            "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
-            "keep_accents": "NFKD" not in types and written if keep is None else keep,
-        }
+        for name, argument in cls.kind.settings:
+            if (value := files.get_setting(name, argument, "normalizer")) is None:
+                continue
+            if files.names_class and QUOTES[0] in steps and value != found[argument]:
+                raise ValueError(
+                    f"{path}: {name} is {value}, but {found[argument]} in the normalizer of "
+                    "tokenizer.json. Expected the same value."
+                )
+            found[argument] = value
+        return {**super()._read(files, roles), **found}
 
     def _list_normalizers(self) -> list[dict]:
         accents = [] if self.keep_accents else [{"type": "NFKD"}, {"type": "StripAccents"}]
@@ -203,15 +198,15 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         super().__init__(vocabulary, scores, precompiled_charsmap, **options)
 
     @classmethod
-    def _read_options(cls, files: TokenizerFiles) -> dict:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
         for name in ("do_lower_case", "split_by_punct"):
             if files.get_setting(name, name, "normalizer"):
                 raise ValueError(
                     f"{files.folder / 'tokenizer_config.json'}: {name}=True is not supported. "
                     "Expected False, as in Microsoft's checkpoints."
                 )
-        steps = files.get_steps("normalizer")
-        return {"normalize_nfc": {"type": "NFC"} in steps}
+        is_nfc = {"type": "NFC"} in files.get_steps("normalizer")
+        return {**super()._read(files, roles), "normalize_nfc": is_nfc}
 
     def _list_normalizers(self) -> list[dict]:
         return COMPOSING if self.normalize_nfc else super()._list_normalizers()
@@ -258,10 +253,9 @@ class XLNetTokenizer(AlbertTokenizer):
         super().__init__(*args, lowercase=lowercase, **options)
 
     @classmethod
-    def _read_options(cls, files: TokenizerFiles) -> dict:
-        options, types = super()._read_options(files), files.get_steps("normalizer")
-        lowers = files.get_setting("do_lower_case", "lowercase", "normalizer")
-        if options["keep_accents"] and files.names_class:
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
+        found = super()._read(files, roles)
+        if found.get("keep_accents") and files.names_class:
             raise ValueError(
                 f"{files.folder}: keep_accents=True is not supported, because versions 4 and 5 of "
                 "transformers compute different ids for it. Expected False."
@@ -272,6 +266,4 @@ class XLNetTokenizer(AlbertTokenizer):
                 f"{files.folder}: unk_id is {unknown} in tokenizer_config.json and {own} in "
                 "tokenizer.json. Expected the same value."
             )
-        if lowers is None:
-            options["lowercase"] = any(step.get("type") == "Lowercase" for step in types)
-        return options
+        return found

@@ -148,16 +148,15 @@ class SentencePieceTokenizer(Tokenizer):
         return [token for token, _ in (*cls.front, *cls.behind)]
 
     @classmethod
-    def _read(
-        cls, files: reading.TokenizerFiles, roles: Mapping[str, str], **options
-    ) -> SentencePieceTokenizer:
-        """Load the tokenizer. As in transformers, tokenizer.json takes precedence."""
+    def _read(cls, files: reading.TokenizerFiles, roles: Mapping[str, str]) -> dict:
+        """Read constructor arguments. As in transformers, tokenizer.json takes precedence."""
         cls._check_settings(files, roles)
-        options = {**cls._read_options(files), **options}
         name = cls.kind.files[0]
         if "tokenizer.json" not in files and name in files:
-            path = str(files.folder / name)
-            tokenizer = cls.from_sentencepiece(files.contents[name], path, **options)
+            path, added = str(files.folder / name), cls._read_added_tokens(files, roles)
+            found = cls._read_sentencepiece(
+                files.contents[name], path, roles["unknown_token"], added
+            )
         else:
             model, merges = files.get_part("model"), None
             if model.get("type") == "BPE":
@@ -167,16 +166,15 @@ class SentencePieceTokenizer(Tokenizer):
                 tokens, scores = read_unigram_model(files, name, roles.values())
             cls._compare_model(files, tokens)
             normalizers = [step.get("type") for step in files.get_steps("normalizer")]
-            tokenizer = cls(
-                tokens,
-                scores,
-                precompiled_charsmap=find_charsmap(files),
-                byte_fallback=bool(model.get("byte_fallback")),
-                merges=merges,
-                remove_extra_whitespaces="Prepend" not in normalizers,
-                **options,
-            )
-        known = dict(zip(tokenizer.vocabulary, tokenizer.scores, strict=False))
+            found = {
+                "vocabulary": tokens,
+                "scores": scores,
+                "precompiled_charsmap": find_charsmap(files),
+                "byte_fallback": bool(model.get("byte_fallback")),
+                "merges": merges,
+                "remove_extra_whitespaces": "Prepend" not in normalizers,
+            }
+        known = dict(zip(found["vocabulary"], found["scores"], strict=False))
         for argument, token in roles.items():
             if known.get(token):
                 names = " or ".join(reading.SPECIAL_TOKENS[argument])
@@ -185,7 +183,7 @@ class SentencePieceTokenizer(Tokenizer):
                     f"the score {known[token]}. Expected a token that is never produced from a "
                     "text."
                 )
-        return tokenizer
+        return found
 
     @classmethod
     def from_sentencepiece(
@@ -201,6 +199,15 @@ class SentencePieceTokenizer(Tokenizer):
         Raises:
             ValueError: If the model is damaged, or if settings or tokens are not supported.
         """
+        unknown = options.get("unknown_token", get_argument_defaults(cls)["unknown_token"])
+        added = options.pop("added_tokens", ())
+        return cls(**cls._read_sentencepiece(content, name, unknown, added), **options)
+
+    @classmethod
+    def _read_sentencepiece(
+        cls, content: bytes, name: str, unknown: str, added: Sequence[str | Mapping]
+    ) -> dict:
+        """Read constructor arguments from a SentencePiece model. See `from_sentencepiece`."""
         model = spm.read_model(content, name)
         for field, expected in MODEL_SETTINGS.items():
             if (found := getattr(model, field)) not in expected:
@@ -215,7 +222,6 @@ class SentencePieceTokenizer(Tokenizer):
                     "(unused). Expected a type from 1 to 4, or 6."
                 )
         default = get_argument_defaults(cls)["unknown_token"]
-        unknown = options.get("unknown_token", default)
         own = {default, *(piece.text for piece in model.pieces if piece.kind == spm.UNKNOWN)}
         if unknown not in own:
             raise invalid(
@@ -224,34 +230,26 @@ class SentencePieceTokenizer(Tokenizer):
                 f"{' or '.join(sorted(own))}, the unknown token of the model",
             )
         tokens, scores = zip(*cls._sort_pieces(model.pieces), strict=True)
-        if model.model_type == spm.BPE:
-            options = cls._add_merges(model.pieces, options)
+        merges = None
+        if model.model_type == spm.BPE:  # transformers adds merges and user-defined symbols
+            merges = make_merges_by_score(
+                {piece.text: piece.score for piece in model.pieces if piece.kind == spm.NORMAL}
+            )
+            known = {token if isinstance(token, str) else token["content"] for token in added}
+            symbols = [piece.text for piece in model.pieces if piece.kind == spm.USER_DEFINED]
+            symbols = [{"content": t, "normalized": False} for t in symbols if t not in known]
+            added = [*symbols, *added]
             textless = [t for t, score in zip(tokens, scores, strict=True) if score is None]
-            scores = cls._merge_scores(tokens, options["merges"], textless)
-        charsmap = base64.b64encode(model.precompiled_charsmap).decode() or None
-        return cls(
-            tokens,
-            scores,
-            precompiled_charsmap=charsmap,
-            byte_fallback=model.byte_fallback,
-            remove_extra_whitespaces=model.remove_extra_whitespaces,
-            **options,
-        )
-
-    @classmethod
-    def _add_merges(cls, pieces: Sequence[spm.Piece], options: Mapping) -> dict:
-        """Add merges and user-defined symbols to the options, as is done in transformers."""
-        merges = make_merges_by_score(
-            {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
-        )
-        given = options.get("added_tokens", ())
-        known = {token if isinstance(token, str) else token["content"] for token in given}
-        symbols = [
-            {"content": piece.text, "normalized": False}
-            for piece in pieces
-            if piece.kind == spm.USER_DEFINED and piece.text not in known
-        ]
-        return {**options, "merges": merges, "added_tokens": [*symbols, *given]}
+            scores = cls._merge_scores(tokens, merges, textless)
+        return {
+            "vocabulary": tokens,
+            "scores": scores,
+            "precompiled_charsmap": base64.b64encode(model.precompiled_charsmap).decode() or None,
+            "byte_fallback": model.byte_fallback,
+            "merges": merges,
+            "remove_extra_whitespaces": model.remove_extra_whitespaces,
+            "added_tokens": added,
+        }
 
     @classmethod
     def _merge_scores(
@@ -295,11 +293,6 @@ class SentencePieceTokenizer(Tokenizer):
                     f"{path}: {name} is {quote(token)} and {older} is {quote(expected)}. Expected "
                     "the same token, because versions 4 and 5 of transformers read different files."
                 )
-
-    @classmethod
-    def _read_options(cls, files: reading.TokenizerFiles) -> dict:
-        """Read additional constructor arguments from the files."""
-        return {}
 
     @classmethod
     def _sort_pieces(cls, pieces: Sequence[spm.Piece]) -> list[tuple[str, float | None]]:

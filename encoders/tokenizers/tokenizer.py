@@ -424,9 +424,14 @@ class Tokenizer(TokenizerArguments):
             **template: Arguments `uses_segments`, `pair_separators` and `post_processor`.
         """
         roles = files.read_special_tokens(cls)
+        found = {"added_tokens": cls._read_added_tokens(files, roles), **cls._read(files, roles)}
+        return cls(**found, **roles, **template)
+
+    @classmethod
+    def _read_added_tokens(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> list[dict]:
+        """Return the added tokens in the files, without special tokens and fixed tokens."""
         special = {*roles.values(), *cls._list_fixed_tokens()}
-        added = [token for token in files.list_added_tokens() if token["content"] not in special]
-        return cls._read(files, roles, added_tokens=added, **roles, **template)
+        return [token for token in files.list_added_tokens() if token["content"] not in special]
 
     @classmethod
     def _list_fixed_tokens(cls) -> list[str]:
@@ -434,15 +439,16 @@ class Tokenizer(TokenizerArguments):
         return []
 
     @classmethod
-    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> Self:
-        """Create a tokenizer from files. By default, only the vocabulary is read.
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
+        """Read constructor arguments from files. By default, only the vocabulary is read.
+
+        `compare_steps` then checks that these arguments describe the steps in tokenizer.json.
 
         Args:
             files: `TokenizerFiles` to read.
             roles: Dict mapping argument names such as "pad_token" to special tokens.
-            **options: Arguments for the constructor, including the arguments in `roles`.
         """
-        return cls(read_vocabulary(files, roles), **options)
+        return {"vocabulary": read_vocabulary(files, roles)}
 
     def __call__(self, texts: object, **options: Any) -> xp.RaggedTensor:
         """Tokenize texts. See `tokenize`."""

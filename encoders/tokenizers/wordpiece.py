@@ -90,8 +90,8 @@ class BertTokenizer(Tokenizer):
     # -- files -------------------------------------------------------------------------------------
 
     @classmethod
-    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str], **options) -> BertTokenizer:
-        """Load a tokenizer from files.
+    def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
+        """Read constructor arguments from files.
 
         Settings are first read from tokenizer_config.json and then from tokenizer.json. Texts are
         not normalized if the normalizer in tokenizer.json is null. If lower-casing is not specified
@@ -120,14 +120,13 @@ class BertTokenizer(Tokenizer):
         if lowercase is None:
             capital = any(t != t.lower() for t in tokens if not t.startswith(("[", "<")))
             lowercase = normalizes and not capital
-        return cls(
-            tokens,
-            lowercase=lowercase,
-            strip_accents=strips,
-            split_chinese_characters=normalizes if chinese is None else chinese,
-            clean_text=normalizes and (False not in cleans or files.names_class),
-            **options,
-        )
+        return {
+            "vocabulary": tokens,
+            "lowercase": lowercase,
+            "strip_accents": strips,
+            "split_chinese_characters": normalizes if chinese is None else chinese,
+            "clean_text": normalizes and (False not in cleans or files.names_class),
+        }
 
     def _make_vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": vocab_txt.write_vocabulary(self.vocabulary)}
