@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import Rule, check_argument, get_rules
+
+F = TypeVar("F", bound=Callable)
 
 
 class ConfigFromSignature:
@@ -114,6 +116,26 @@ def get_argument_defaults(cls: type) -> dict[str, object]:
     found = {name: parameter.default for name, parameter in _collect_arguments(cls).items()}
     found |= getattr(cls, "defaults", {})
     return {n: default for n, default in found.items() if default is not inspect.Parameter.empty}
+
+
+def use_class_defaults(initializer: F) -> F:
+    """Decorator for an `__init__` whose default values are replaced by the class's `defaults`.
+
+    Example:
+        >>> class Scale(ConfigFromSignature):
+        ...     defaults = {"factor": 2.0}
+        ...     @use_class_defaults
+        ...     def __init__(self, factor=1.0):
+        ...         self.factor = factor
+        >>> Scale().factor, Scale(factor=3.0).factor
+        (2.0, 3.0)
+    """
+
+    @functools.wraps(initializer)
+    def initialize(self, *args, **options):
+        initializer(self, *args, **{**self.defaults, **options})
+
+    return cast(F, initialize)
 
 
 def build_signature(cls: type) -> inspect.Signature:

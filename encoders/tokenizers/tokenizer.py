@@ -18,6 +18,7 @@ from encoder_zoo.common.configuration import (
     ConfigFromSignature,
     get_argument_defaults,
     get_argument_names,
+    use_class_defaults,
 )
 from encoder_zoo.common.lazy import LazyModule, refuse_in_fork, tf, uses_tensorflow, xp
 from encoder_zoo.common.validation import (
@@ -128,20 +129,93 @@ def check_no_overlap(tokens: Sequence[str]) -> None:
 PROCESSOR = Rule(lambda value: isinstance(value, dict), "a dict, as in tokenizer.json")
 
 
-class TokenizerArguments(ConfigFromSignature):
-    """Base class that stores the arguments: vocabulary, special tokens and added tokens.
+# A graph is faster than the library for most models, but tracing it takes a second. For 10,000
+# texts of 500 characters on two cores, a graph is 7.8 (WordPiece), 2.0 (BPE) and 0.9 (Unigram)
+# times as fast as the library. For 600 texts, the factors are 3.3, 1.5 and 0.9.
+LIBRARY_BYTES = 2**20
 
-    See `Tokenizer` for a description of arguments, attributes and errors.
+
+class Tokenizer(ConfigFromSignature):
+    """Converts texts to token ids with character offsets, and token ids to texts.
+
+    Texts are tokenized with a graph of TensorFlow core operations inside `tf.function`, `tf.data`
+    and SavedModels, and for large inputs with the TensorFlow backend. In all other cases, the
+    `tokenizers` library is used. Ids and offsets are the same for both.
+
+    By default, each text is looked up in the vocabulary. Subclasses override `_make_steps` and
+    `_make_model` to split texts, `spelling` to join tokens, and `_read` to load their files. They
+    must store each argument for `__init__` as an attribute with the same name.
+
+    Args:
+        vocabulary: List of tokens in the order of their ids.
+        special_tokens_in_text: Boolean. Whether to convert special tokens that occur in a text,
+            such as "[SEP]" or "</s>". If False, they are treated as ordinary text, so that texts
+            cannot change the input structure. Defaults to False.
+        start_token: String. The token to add at the start of each example. Defaults to "<s>".
+        end_token: String. The token to add at the end of each text. Defaults to "</s>".
+        pad_token: String. The padding token. Defaults to "<pad>".
+        mask_token: String. The mask token. Defaults to "<mask>".
+        unknown_token: String. The token to use for unknown words or characters. Defaults to
+            "<unk>".
+        uses_segments: Boolean. Whether to use segment id 1 for the second text in a pair. Defaults
+            to False.
+        pair_separators: Positive integer. The number of end tokens to add between two texts.
+            Defaults to 2.
+        truncation_side: "right" or "left". The side to remove tokens from if a text is too long.
+            Defaults to "right".
+        padding_side: "right" or "left". The padding side to use for the tokenizer in transformers.
+            With "left", `SpanQA` will put the context before the question. Batches are always
+            padded on the right, because padding is ignored by all tokens. Defaults to "right".
+        model_max_length: Optional integer. The default maximum number of tokens per example,
+            including special tokens, for tasks and preprocessors. If None, the maximum length for
+            the backbone is used.
+        added_tokens: List of tokens to find in texts before the model is applied. See
+            `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
+        post_processor: Optional dict. The post_processor in a tokenizer.json that adds several
+            special tokens in one place, or different tokens after each text. If None, `start_token`
+            is added to each example, and `end_token` to each text.
+
+    Attributes:
+        kind: `TokenizerClass` that describes this class, including the default special tokens.
+        spelling: `Spelling` of the tokens in texts.
+        defaults: Dict mapping argument names to default values of this class, which override the
+            default values in the signature.
+        first_column: Integer. The position where the first text starts in an example. This is 0
+            if the start token is added at the end, and 1 by default.
+        template: `Template` with the special tokens around texts. `template_ids` has their ids.
+        start_token_id: Integer. The id for the start token. `end_token_id`, `pad_token_id`,
+            `mask_token_id` and `unknown_token_id` are defined in the same way.
+        special_tokens: Tuple with the start, end, padding, mask and unknown tokens.
+
+    Raises:
+        ValueError: If the vocabulary does not contain a special token.
+        TypeError: If an argument is unknown.
     """
+
+    if not TYPE_CHECKING:  # hidden from editors
+        from_pretrained = ForeignName("from_preset(source)")
+        encode = ForeignName("tokenize(texts)")
+        batch_encode_plus = ForeignName("tokenize(texts)")
+        decode = ForeignName("detokenize(ids)")
+        batch_decode = ForeignName("detokenize(ids)")
+        convert_tokens_to_ids = ForeignName("token_to_id(token)")
+        convert_ids_to_tokens = ForeignName("id_to_token(id)")
+        get_vocab = ForeignName("get_vocabulary()")
+        vocab_size = ForeignName("vocabulary_size")
 
     kind: ClassVar[TokenizerClass] = ANY_STEPS
     defaults: ClassVar[Mapping[str, object]] = {}  # defaults of `__init__`, from `kind`
+
+    autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
+    spelling = Spelling()
+    hidden_ids: Collection[int] = ()  # tokens that the model does not find in texts
 
     def __init_subclass__(cls, **options: object):
         super().__init_subclass__(**options)
         if "kind" in vars(cls) and "defaults" not in vars(cls):
             cls.defaults = cls.kind.defaults
 
+    @use_class_defaults
     @validate_arguments
     def __init__(
         self,
@@ -164,7 +238,7 @@ class TokenizerArguments(ConfigFromSignature):
         for name in options:
             known = get_argument_names(type(self))
             raise TypeError(describe_unknown_argument(type(self).__name__, name, known))
-        super().__init__()
+        self._engines, self._lock = {}, threading.RLock()
         self._vocabulary = Vocabulary(vocabulary)  # model vocabulary, without added tokens
         added = complete_added_tokens(added_tokens, self._vocabulary.ids)
         self._added = added
@@ -264,89 +338,6 @@ class TokenizerArguments(ConfigFromSignature):
     def id_to_token(self, token_id: int) -> str:
         """Convert an id to its token."""
         return self._all_tokens.get_token(int(token_id))
-
-
-# A graph is faster than the library for most models, but tracing it takes a second. For 10,000
-# texts of 500 characters on two cores, a graph is 7.8 (WordPiece), 2.0 (BPE) and 0.9 (Unigram)
-# times as fast as the library. For 600 texts, the factors are 3.3, 1.5 and 0.9.
-LIBRARY_BYTES = 2**20
-
-
-class Tokenizer(TokenizerArguments):
-    """Converts texts to token ids with character offsets, and token ids to texts.
-
-    Texts are tokenized with a graph of TensorFlow core operations inside `tf.function`, `tf.data`
-    and SavedModels, and for large inputs with the TensorFlow backend. In all other cases, the
-    `tokenizers` library is used. Ids and offsets are the same for both.
-
-    By default, each text is looked up in the vocabulary. Subclasses override `_make_steps` and
-    `_make_model` to split texts, `spelling` to join tokens, and `_read` to load their files. They
-    must store each argument for `__init__` as an attribute with the same name.
-
-    Args:
-        vocabulary: List of tokens in the order of their ids.
-        special_tokens_in_text: Boolean. Whether to convert special tokens that occur in a text,
-            such as "[SEP]" or "</s>". If False, they are treated as ordinary text, so that texts
-            cannot change the input structure. Defaults to False.
-        start_token: String. The token to add at the start of each example. Defaults to "<s>".
-        end_token: String. The token to add at the end of each text. Defaults to "</s>".
-        pad_token: String. The padding token. Defaults to "<pad>".
-        mask_token: String. The mask token. Defaults to "<mask>".
-        unknown_token: String. The token to use for unknown words or characters. Defaults to
-            "<unk>".
-        uses_segments: Boolean. Whether to use segment id 1 for the second text in a pair. Defaults
-            to False.
-        pair_separators: Positive integer. The number of end tokens to add between two texts.
-            Defaults to 2.
-        truncation_side: "right" or "left". The side to remove tokens from if a text is too long.
-            Defaults to "right".
-        padding_side: "right" or "left". The padding side to use for the tokenizer in transformers.
-            With "left", `SpanQA` will put the context before the question. Batches are always
-            padded on the right, because padding is ignored by all tokens. Defaults to "right".
-        model_max_length: Optional integer. The default maximum number of tokens per example,
-            including special tokens, for tasks and preprocessors. If None, the maximum length for
-            the backbone is used.
-        added_tokens: List of tokens to find in texts before the model is applied. See
-            `files.special_tokens.complete_added_tokens`. Defaults to no tokens.
-        post_processor: Optional dict. The post_processor in a tokenizer.json that adds several
-            special tokens in one place, or different tokens after each text. If None, `start_token`
-            is added to each example, and `end_token` to each text.
-
-    Attributes:
-        kind: `TokenizerClass` that describes this class, including the default special tokens.
-        spelling: `Spelling` of the tokens in texts.
-        defaults: Dict mapping argument names to default values of this class, which override the
-            default values in the signature.
-        first_column: Integer. The position where the first text starts in an example. This is 0
-            if the start token is added at the end, and 1 by default.
-        template: `Template` with the special tokens around texts. `template_ids` has their ids.
-        start_token_id: Integer. The id for the start token. `end_token_id`, `pad_token_id`,
-            `mask_token_id` and `unknown_token_id` are defined in the same way.
-        special_tokens: Tuple with the start, end, padding, mask and unknown tokens.
-
-    Raises:
-        ValueError: If the vocabulary does not contain a special token.
-        TypeError: If an argument is unknown.
-    """
-
-    if not TYPE_CHECKING:  # hidden from editors
-        from_pretrained = ForeignName("from_preset(source)")
-        encode = ForeignName("tokenize(texts)")
-        batch_encode_plus = ForeignName("tokenize(texts)")
-        decode = ForeignName("detokenize(ids)")
-        batch_decode = ForeignName("detokenize(ids)")
-        convert_tokens_to_ids = ForeignName("token_to_id(token)")
-        convert_ids_to_tokens = ForeignName("id_to_token(id)")
-        get_vocab = ForeignName("get_vocabulary()")
-        vocab_size = ForeignName("vocabulary_size")
-
-    autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
-    spelling = Spelling()
-    hidden_ids: Collection[int] = ()  # tokens that the model does not find in texts
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **{**self.defaults, **options})
-        self._engines, self._lock = {}, threading.RLock()
 
     @property
     def graph(self) -> TokenizerGraph:

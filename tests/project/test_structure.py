@@ -141,10 +141,6 @@ OWN_HOOKS = dict.fromkeys(
     ("fit", "evaluate", "predict"),
     "`FewShotClassifier` takes texts and classes, but trains on pairs, and then its head",
 )
-# Bases that one class alone extends, and that nothing else names, each with its reason.
-SLICES = {
-    "TokenizerArguments": "`Tokenizer.__init__` puts a class's defaults before its arguments",
-}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +176,7 @@ def test_training_is_read_in_few_rooms(house):
 
 @pytest.mark.slow
 def test_no_base_is_a_slice_of_its_subclass(house):
-    assert {base.name for base in house.slices()} == SLICES.keys()
+    assert not house.slices()
 
 
 @pytest.mark.slow
