@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from encoder_zoo.common.lazy import keras, ops
-from encoder_zoo.common.wording import find_close_names, invalid, suggest_names
+from encoder_zoo.common.wording import find_close_names, invalid, quote, suggest_names
 
 # Inputs that can be used with every backbone.
 BACKBONE_INPUTS = (
@@ -154,7 +154,10 @@ def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
             hint = suggest_names(meant) or f" Expected one of {', '.join(names)}."
             raise ValueError(f"{taker} has no input {name!r}.{hint}")
     if inputs.get("token_ids") is None:
-        raise invalid("inputs", list(inputs), f"a dictionary with token_ids for {taker}")
+        raise ValueError(
+            f"The input token_ids is missing or None. Received the keys {quote(list(inputs))}. "
+            f"Pass a dictionary with token_ids to {taker}."
+        )
 
 
 def _check_type(name: str, values: object) -> None:

@@ -48,7 +48,7 @@ WRONG_FORMS = [
     ({**GOOD, "attention_mask": IDS}, "has no input 'attention_mask'. Did you mean 'padding_"),
     ({**GOOD, "x": IDS}, "has no input 'x'"),
     ({"input_ids": IDS}, "has no input 'input_ids'. Did you mean 'token_ids'"),
-    ({"padding_mask": IDS}, r"inputs is \[\'padding_mask\'\].*token_ids"),
+    ({"padding_mask": IDS}, r"token_ids is missing.*\['padding_mask'\]"),
     (TOO_LONG, "token_ids is 17.* 16.*sequence_length"),
 ]
 
