@@ -128,7 +128,7 @@ def suppress_advice() -> Iterator[None]:
     """Context manager that hides the warning about new layers, because `fit` trains them."""
 
     def is_other(record: logging.LogRecord) -> bool:
-        return "Fine-tune before use" not in record.getMessage()
+        return not hasattr(record, "has_new_weights")
 
     logger = logging.getLogger("encoder_zoo")
     logger.addFilter(is_other)

@@ -24,6 +24,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     make_default_labels,
     match,
     select_rows,
+    warn_new_weights,
 )
 from encoder_zoo.presets.formats.preset_files import PYTORCH, SAFETENSORS
 from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -271,10 +272,8 @@ def restore_head(
         if head.output:
             _report_differences(checkpoint, task, absent)
         if new_pooler:
-            message = (
-                "%s has no pooler. The new pooler starts from random weights. Fine-tune before use."
-            )
-            logger.warning(message, checkpoint.folder.name)
+            message = "%s has no pooler. The new pooler starts from random weights."
+            warn_new_weights(message, checkpoint.folder.name)
         return set(matched)
     kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)
     if task.head:
@@ -295,8 +294,8 @@ def _report_new_head(
     own = _list_layer_names([task.get_family_head(family)])
     unused = _find_unused_tensors(checkpoint, pretrained - own, kept)
     unread = _describe_unread_head_files(checkpoint)
-    logger.warning(
-        "%s: the head of %s starts from random weights: %s%s.%s%s%s Fine-tune before use.",
+    warn_new_weights(
+        "%s: the head of %s starts from random weights: %s%s.%s%s%s",
         checkpoint.folder.name,
         type(task).__name__,
         reason,
@@ -398,9 +397,8 @@ def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) 
         return checkpoint
     new = [label for label, row in zip(task.labels, rows, strict=True) if row is None]
     if new:
-        logger.warning(
-            "%s: the head of %s keeps the labels in the checkpoint, but %s %s new. Fine-tune "
-            "before use.",
+        warn_new_weights(
+            "%s: the head of %s keeps the labels in the checkpoint, but %s %s new.",
             checkpoint.folder.name,
             type(task).__name__,
             ", ".join(map(repr, new)),

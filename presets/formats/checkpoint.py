@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 import re
 from abc import ABC, abstractmethod
@@ -30,6 +31,8 @@ _WEIGHTS = {
     "bias": "bias",
 }
 MAX_CLASSES = 2**20
+logger = logging.getLogger("encoder_zoo")
+
 # Trained weights are much smaller. Products of larger values can overflow in float16.
 _MAX_WEIGHT = 1e4
 # Buffers that do not contain trained values.
@@ -375,6 +378,11 @@ def copy_tensors(
         if not allow_nonfinite:
             check_weights(value, f"{checkpoint.folder}: {name}", advice)
         weight.assign(value.T if transposed else value)
+
+
+def warn_new_weights(message: str, *args: object) -> None:
+    """Log a warning about random weights. Its record has the attribute `has_new_weights`."""
+    logger.warning(f"{message} Fine-tune before use.", *args, extra={"has_new_weights": True})
 
 
 def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:

@@ -13,7 +13,7 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json_files
 from encoder_zoo.presets.formats import embedding_modules, preset_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, warn_new_weights
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, make_static_files
 
@@ -90,8 +90,8 @@ class EmbeddingFolder(FolderFormat):
         if not task.dense_layers:
             return set()
         if "dense" in given:
-            message = "%s: the dense layers start from random weights. Fine-tune before use."
-            logger.warning(message, checkpoint.folder.name)
+            message = "%s: the dense layers start from random weights."
+            warn_new_weights(message, checkpoint.folder.name)
             return set()
         files = checkpoint.files.root
         modules = theirs.select_modules(theirs.read_embedding_modules(files), "Dense")

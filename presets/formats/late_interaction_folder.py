@@ -8,7 +8,6 @@ embedding model can be used as a late interaction model.
 
 from __future__ import annotations
 
-import logging
 import string
 from collections.abc import Mapping
 
@@ -18,7 +17,13 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
 from encoder_zoo.presets.formats import colbert_settings
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, copy_tensors, match
+from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
+    TokenizerPreset,
+    copy_tensors,
+    match,
+    warn_new_weights,
+)
 from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
@@ -40,8 +45,6 @@ from encoder_zoo.presets.formats.preset_files import (
 )
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
-
-logger = logging.getLogger("encoder_zoo")
 
 # Default markers, as in PyLate. Each marker and the space after it are a single token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
@@ -143,8 +146,8 @@ class LateInteractionFolder(FolderFormat):
         modules = _read_modules(files, form) if has_modules and "projections" not in given else []
         dense = theirs.select_modules(modules, "Dense")
         if not dense and task.projection_layers:
-            message = "%s: the projection starts from random weights. Fine-tune before use."
-            logger.warning(message, checkpoint.folder.name)
+            message = "%s: the projection starts from random weights."
+            warn_new_weights(message, checkpoint.folder.name)
             return set()
         for layer, module in zip(task.projection_layers, dense, strict=True):
             load_dense(layer, files, module, allow_nonfinite)

@@ -8,7 +8,6 @@ so that transformers can load it. A separate query encoder is stored in a subfol
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     check_weights,
     convert_to_float32,
     make_stored_array,
+    warn_new_weights,
 )
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
@@ -41,8 +41,6 @@ from encoder_zoo.presets.formats.preset_files import (
 )
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
-
-logger = logging.getLogger("encoder_zoo")
 
 SPARSE_SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
@@ -132,10 +130,8 @@ class SparseFolder(FolderFormat):
         if task.pooling == TOKEN_WEIGHTS and SPARSE_LINEAR in checkpoint.files:
             _open_token_weights(checkpoint).load(task.head, allow_nonfinite)
         elif task.pooling == TOKEN_WEIGHTS:
-            logger.warning(
-                "%s: the token weight layer starts from random weights. Fine-tune before use.",
-                checkpoint.folder.name,
-            )
+            message = "%s: the token weight layer starts from random weights."
+            warn_new_weights(message, checkpoint.folder.name)
         return set()
 
     def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:

@@ -169,7 +169,7 @@ class CandidateIndex(NamedTuple):
         return xp.cast(labels, xp.int32)
 
 
-def check_not_missing(y, x=None, none_is_answer: bool = False):
+def check_not_missing(y, x=None, none_is_answer: bool = False, cure: str | None = None):
     """Check that no label is missing, and return the labels.
 
     Args:
@@ -178,6 +178,8 @@ def check_not_missing(y, x=None, none_is_answer: bool = False):
             inputs and labels.
         none_is_answer: Boolean. Whether to allow None and blank strings as labels, for example for
             questions without an answer. Defaults to False.
+        cure: Optional string. Code that filters the data, for the error message. If None, the code
+            is created for `x` and `y`.
 
     Raises:
         ValueError: If a label in `y` is missing, or if `y` is a set.
@@ -203,7 +205,7 @@ def check_not_missing(y, x=None, none_is_answer: bool = False):
         and (found := _find(value, not none_is_answer)) is not None
     }
     if missing:
-        cure = _suggest_filter(given if isinstance(y, np.ndarray) else y, x, rows, missing)
+        cure = cure or _suggest_filter(given if isinstance(y, np.ndarray) else y, x, rows, missing)
         row, (path, value) = next(iter(missing.items()))
         place = "".join(f"[{key!r}]" for key in path)
         place = f", at y[{row}]{place}" if path else ""
@@ -224,12 +226,8 @@ def check_not_missing_in_dataset(y: np.ndarray | list, single: bool) -> None:
     Raises:
         ValueError: If a label in `y` is missing.
     """
-    try:
-        check_not_missing(y)
-    except ValueError as error:
-        start = str(error).partition(" Drop such rows: ")[0]
-        texts = np.asarray(y).dtype.kind in "OSU"
-        raise ValueError(f"{start} Drop such rows: {_make_dataset_filter(texts, single)}") from None
+    of_texts = np.asarray(y).dtype.kind in "OSU"
+    check_not_missing(y, cure=_make_dataset_filter(of_texts, single))
 
 
 def _make_dataset_filter(of_texts: bool, single: bool = True) -> str:
