@@ -34,7 +34,7 @@ keras.utils.set_random_seed(0)
 """
 ## Fine-tune
 
-This is the same training as in the guide on text classification.
+The guide on text classification explains this training.
 """
 
 # %%

@@ -11,8 +11,9 @@ A model can make correct predictions for the wrong reason, and fail when the dat
 guide shows which words speak for or against a prediction, and how to find a shortcut that was
 learned by a model.
 
-Nothing has to be downloaded for this guide. Two fine-tuned nano models are included in the package,
-and 3,000 review sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are in this folder.
+Nothing has to be downloaded for this guide. Two fine-tuned nano models are included in the
+repository, and 3,000 review sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) are in this
+folder.
 """
 
 # %%
