@@ -31,7 +31,7 @@ def escape_html(text: object) -> str:
         >>> escape_html("a < 'b'\\r")
         'a &lt; &#x27;b&#x27;&#13;'
     """
-    return html.escape(escape_unwritable(str(text))).replace("\r", "&#13;")
+    return html.escape(escape_unencodable(str(text))).replace("\r", "&#13;")
 
 
 def escape_markdown(text: object) -> str:
@@ -41,7 +41,7 @@ def escape_markdown(text: object) -> str:
         >>> escape_markdown("bert_base *new* | <b>")
         'bert_base &#42;new&#42; &#124; &#60;b&#62;'
     """
-    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", escape_unwritable(str(text)))
+    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", escape_unencodable(str(text)))
 
 
 def escape_yaml(text: str) -> str:
@@ -75,17 +75,17 @@ def escape_line(text: str) -> str:
     return _IN_LINE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def escape_unwritable(text: str) -> str:
+def escape_unencodable(text: str) -> str:
     """Escape NUL and lone surrogates, so that the result can be encoded as UTF-8.
 
     Example:
-        >>> escape_unwritable("a\\0b")
+        >>> escape_unencodable("a\\0b")
         'a\\\\x00b'
     """
     return _UNWRITABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def check_writable(text: str, name: str) -> None:
+def check_encodable(text: str, name: str) -> None:
     """Check that a string can be encoded as UTF-8.
 
     Raises:
@@ -110,7 +110,7 @@ class EscapingFilter(logging.Filter):
         return True
 
 
-class _Line(str):
+class _EscapedString(str):
     """String that is escaped in log messages, even for `%s`."""
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class _Line(str):
 
 
 def _escape(value: object) -> object:
-    return _Line(value) if isinstance(value, str | BaseException | os.PathLike) else value
+    return _EscapedString(value) if isinstance(value, str | BaseException | os.PathLike) else value
 
 
 logging.getLogger("encoder_zoo").addFilter(EscapingFilter())

@@ -50,7 +50,7 @@ class HigherIsBetter:
     _direction = "up"
 
 
-def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
+def copy_metric_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) -> None:
     """Copy the direction of `inner`, which tells callbacks to maximize or minimize a metric."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
@@ -116,16 +116,16 @@ def replace_training_functions(cls: type[M]) -> type[M]:
         """Create the function for `evaluate`. Other threads cannot change weights during a step."""
         make_function(self, "test", force)
 
-    def make_readers_predict_function(self, force: bool = False) -> None:
+    def make_locked_predict_function(self, force: bool = False) -> None:
         """Create the function for `predict`. Other threads cannot change weights during a step."""
         self.forget_stale_functions()
         if not force and self.predict_function is not None:
             return
         if own_on_jax:
-            self.predict_function = _predict_function_on_jax(self)
+            self.predict_function = _make_jax_predict_function(self)
             return
         if has_ddp_model(self):
-            self.predict_function = _predict_function_on_torch(self)
+            self.predict_function = _make_torch_predict_function(self)
         else:
             make_predict_function(self, force)
         self.predict_function = wrap_in_lock(self, False, self.predict_function)
@@ -139,17 +139,17 @@ def replace_training_functions(cls: type[M]) -> type[M]:
             return call(self, *args, **kwargs)
 
     if backend == "tensorflow" and hasattr(cls, "_maybe_symbolic_build"):
-        _build_under_strategies(cls)
+        _replace_symbolic_build(cls)
     if own_on_jax:
-        _open_on_jax(cls)
+        _keep_weights_on_jax(cls)
     cls.__call__ = __call__
     cls.make_train_function = make_train_function
     cls.make_test_function = make_test_function
-    cls.make_predict_function = make_readers_predict_function
+    cls.make_predict_function = make_locked_predict_function
     return cls
 
 
-def _build_under_strategies(cls: type[keras.Model]) -> None:
+def _replace_symbolic_build(cls: type[keras.Model]) -> None:
     """Build models from the batch for the first replica of a distribution strategy.
 
     By default, Keras computes the average of the batches for all replicas, which raises an error
@@ -175,7 +175,7 @@ def _drop_batch_size(values: tf.Tensor) -> keras.KerasTensor:
     return keras.KerasTensor((None, *values.shape[1:]), values.dtype.name)
 
 
-def _open_on_jax(cls: type[keras.Model]) -> None:
+def _keep_weights_on_jax(cls: type[keras.Model]) -> None:
     """Keep all weights in the model during training, so other threads can use the model."""
 
     def _purge_model_variables(self, *args, **kwargs) -> None:
@@ -229,7 +229,7 @@ def get_variable_reader() -> Callable:
     return _get_accessors()[0]
 
 
-class _Held:
+class _VariableContainer:
     """Container of variables that replaces a list of values in the training state.
 
     This class saves time. After each step, Keras searches lists for layers, which can take longer
@@ -244,21 +244,21 @@ class _Held:
         return False
 
 
-def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_Held, ...]:
+def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_VariableContainer, ...]:
     """Return all variables of the model that are part of the training state."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in parts
     )
-    return tuple(map(_Held, found))
+    return tuple(map(_VariableContainer, found))
 
 
 def _has_variables(given: tuple) -> bool:
     """Return whether the state contains variables. In the first step, Keras passes values."""
-    return isinstance(given[0], _Held)
+    return isinstance(given[0], _VariableContainer)
 
 
-def _read_values(held: tuple[_Held, ...]) -> tuple[list, ...]:
+def _read_values(held: tuple[_VariableContainer, ...]) -> tuple[list, ...]:
     """Return the values of all variables as arguments for a JAX function."""
     read, _ = _get_accessors()
     return tuple(list(map(read, part.variables)) for part in held)
@@ -313,7 +313,7 @@ def gather_from_processes(value: object) -> list:
     return found
 
 
-def _predict_function_on_torch(model: keras.Model) -> Callable:
+def _make_torch_predict_function(model: keras.Model) -> Callable:
     """Create a function for `predict` that runs in a single `torch.distributed` process.
 
     By default, Keras would wait for a call to `predict` in all other processes.
@@ -366,7 +366,7 @@ def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Call
     return function
 
 
-def _predict_function_on_jax(model: keras.Model) -> Callable:
+def _make_jax_predict_function(model: keras.Model) -> Callable:
     """Create the prediction function for JAX.
 
     Unlike in training, the buffers of the weights are not donated.

@@ -32,14 +32,14 @@ def list_innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]
     return [inner for inner in list_layers(layer)[1:] if not _inside(inner)]
 
 
-def list_own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+def list_direct_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Return all weights of a layer, including frozen weights, except for nested layers.
 
     Example:
         >>> block = keras.Sequential([keras.layers.Dense(2)])
         >>> block.build((None, 3))
-        >>> own = list_own_weights(block.layers[0])
-        >>> len(list_own_weights(block)), [weight.name for weight in own]
+        >>> own = list_direct_weights(block.layers[0])
+        >>> len(list_direct_weights(block)), [weight.name for weight in own]
         (0, ['kernel', 'bias'])
     """
     inner = {id(weight) for one in _inside(layer) for weight in one.weights}
@@ -66,7 +66,7 @@ def get_frozen_kernel(layer: keras.layers.Layer) -> keras.Variable:
     `layer.kernel` and `layer.embeddings` also include the updates.
     """
     names = "kernel", "embeddings"
-    return next(weight for weight in list_own_weights(layer) if weight.name in names)
+    return next(weight for weight in list_direct_weights(layer) if weight.name in names)
 
 
 def remove_lora(layer: keras.layers.Layer) -> None:

@@ -148,7 +148,7 @@ else:
 _user: int | None = None  # id of the first process that used the backend
 
 
-def refuse_in_fork() -> None:
+def check_not_forked() -> None:
     """Raise an error if the backend was used before this process was forked.
 
     TensorFlow, JAX and PyTorch need threads to run. The threads are not available after a fork, so

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.layers import list_layers, list_own_weights
+from encoder_zoo.common.layers import list_direct_weights, list_layers
 from encoder_zoo.common.validation import is_number
 from encoder_zoo.common.wording import invalid
 
@@ -57,7 +57,7 @@ def add_layer_states(cls: type[ModelClass]) -> type[ModelClass]:
         Raises:
             ValueError: If the `.keras` file is too small to contain all weights of the model.
         """
-        check_file_holds(cls, config)
+        check_file_size(cls, config)
         arguments = {name: value for name, value in config.items() if name not in LAYER_STATES}
         model = made_of(cls, arguments, custom_objects)
         for name, (_, restore) in LAYER_STATES.items():
@@ -108,7 +108,7 @@ def _get_weight_bytes() -> int | None:
     return None
 
 
-def check_file_holds(cls: Any, config: Mapping) -> None:
+def check_file_size(cls: Any, config: Mapping) -> None:
     """Check the size of the `.keras` file before allocating memory for weights.
 
     `cls.count_min_weights(config)` should return a lower bound for the number of weights.
@@ -154,7 +154,7 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
             )
 
 
-def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
+def _find_low_rank_layers(model: keras.Model) -> dict[str, dict]:
     """Map the indices of layers with low-rank updates to their rank and alpha."""
     return {
         str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
@@ -166,14 +166,14 @@ def _find_updated_layers(model: keras.Model) -> dict[str, dict]:
 MAX_LORA_RANK = 1024  # Maximum rank in a file, unless the layer is larger.
 
 
-def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
+def _add_low_rank_updates(model: keras.Model, updated: dict[str, dict]) -> None:
     """Add low-rank updates again, except for layers that already have low-rank updates."""
     layers = list_layers(model)
     for index, entry in updated.items():
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
         if getattr(layer, "lora_enabled", None) is not False:
             continue
-        sizes = [size for weight in list_own_weights(layer) for size in weight.shape]
+        sizes = [size for weight in list_direct_weights(layer) for size in weight.shape]
         most = max(MAX_LORA_RANK, *sizes)
         if type(rank) is not int or not 0 < rank <= most:
             expected = f"an integer from 1 to {most}"
@@ -194,7 +194,7 @@ def _find_frozen_layers(model: keras.Model) -> dict[str, list]:
     weights = [
         [i, j]
         for i, layer in enumerate(layers)
-        for j, weight in enumerate(list_own_weights(layer))
+        for j, weight in enumerate(list_direct_weights(layer))
         if weight.trainable != layer.trainable
     ]
     found: dict[str, list] = {"layers": frozen, "weights": weights}
@@ -207,7 +207,7 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
     for i, layer in enumerate(layers):  # outer layers first, because this also changes inner layers
         layer.trainable = i not in indices
     for i, j in frozen.get("weights", ()):
-        weight = list_own_weights(layers[i])[j]
+        weight = list_direct_weights(layers[i])[j]
         weight.trainable = not layers[i].trainable
 
 
@@ -215,7 +215,7 @@ GRADIENT_CHECKPOINTING = "gradient_checkpointing"
 # {configuration key: functions that get and set the state of all layers}
 LAYER_STATES: dict[str, tuple[Callable, Callable]] = {
     "quantized": (_find_quantized_layers, _quantize_layers),
-    "low_rank_updates": (_find_updated_layers, _update_layers),
+    "low_rank_updates": (_find_low_rank_layers, _add_low_rank_updates),
     "frozen": (_find_frozen_layers, _freeze_layers),
     GRADIENT_CHECKPOINTING: (
         lambda model: getattr(model, "_checkpoints_gradients", False),

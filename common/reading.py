@@ -48,7 +48,7 @@ def convert_read_errors(
     except (OSError, ImportError):
         raise
     except BaseException as error:
-        if _is_own(error) and isinstance(error, ValueError):
+        if _is_raised_by_package(error) and isinstance(error, ValueError):
             if str(name) in str(error):
                 raise
             raise ValueError(f"{name}: {error}") from error
@@ -231,7 +231,7 @@ def _find_raising_instruction(error: BaseException) -> tuple[str, str]:
     return module, dis.opname[code.co_code[place.tb_lasti]]
 
 
-def _is_own(error: BaseException) -> bool:
+def _is_raised_by_package(error: BaseException) -> bool:
     """Return whether an error was raised by a `raise` statement in this package."""
     module, instruction = _find_raising_instruction(error)
     return module.partition(".")[0] == _PACKAGE and instruction == "RAISE_VARARGS"

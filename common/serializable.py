@@ -23,7 +23,7 @@ def serializable(cls: T) -> T:
         >>> keras.saving.get_registered_name(Scale)
         'encoder_zoo>Scale'
     """
-    call_after_keras(lambda: keras.saving.register_keras_serializable("encoder_zoo")(cls))
+    call_after_keras_import(lambda: keras.saving.register_keras_serializable("encoder_zoo")(cls))
     return cls
 
 
@@ -42,17 +42,17 @@ def make_serializable(cls: type) -> None:
         keras.saving.register_keras_serializable(package=package)(cls)
 
 
-def call_after_keras(function: Callable[[], object]) -> None:
+def call_after_keras_import(function: Callable[[], object]) -> None:
     """Call a function as soon as Keras is imported, or now if Keras is already imported."""
     if "keras" in sys.modules:
         function()
-    elif (waiting := next((f for f in sys.meta_path if isinstance(f, AfterImport)), None)) is None:
-        sys.meta_path.insert(0, AfterImport("keras", [function]))
+    elif (waiting := next((f for f in sys.meta_path if isinstance(f, ImportHook)), None)) is None:
+        sys.meta_path.insert(0, ImportHook("keras", [function]))
     else:
         waiting.functions.append(function)
 
 
-class AfterImport:
+class ImportHook:
     """Import hook that calls functions after a module is imported.
 
     The hook wraps all other finders, as described in PEP 369. It does not inherit from

@@ -73,7 +73,7 @@ def _disable_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
     return changed
 
 
-def separate_collectives(strategy: tf.distribute.MirroredStrategy) -> None:
+def set_unique_group_keys(strategy: tf.distribute.MirroredStrategy) -> None:
     """Set unique group keys for the collective operations of a distribution strategy.
 
     By default, TensorFlow uses the same keys for all strategies, and checks that the shapes for

@@ -228,10 +228,10 @@ def _find_names(function: Callable) -> dict[str, object]:
     With these modules, evaluating an annotation such as `tf.Tensor` would import TensorFlow.
     """
     variables = inspect.unwrap(function).__globals__.items()
-    return {n: v for n, v in variables if not isinstance(v, types.ModuleType) or _is_ours(v)}
+    return {n: v for n, v in variables if not isinstance(v, types.ModuleType) or _is_in_package(v)}
 
 
-def _is_ours(module: types.ModuleType) -> bool:
+def _is_in_package(module: types.ModuleType) -> bool:
     return module.__name__.partition(".")[0] == __name__.partition(".")[0]
 
 

@@ -24,28 +24,28 @@ class SharedVariableNames(type(keras.Model)):  # type: ignore[misc]
     """
 
     def __call__(cls, *args, **kwargs):
-        with name_variables_alike():
+        with share_variable_names():
             return super().__call__(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def name_variables_alike() -> Iterator[None]:
+def share_variable_names() -> Iterator[None]:
     """Context manager that removes numbers from the TensorFlow names of new variables.
 
     Example:
         >>> import tensorflow as tf
-        >>> with name_variables_alike(), tf.name_scope("bert_backbone_7"):
+        >>> with share_variable_names(), tf.name_scope("bert_backbone_7"):
         ...     tf.Variable(0.0, name="bias").name
         'bert_backbone/bias:0'
     """
     if keras.config.backend() != "tensorflow":
         yield
         return
-    with tf.variable_creator_scope(_create_named_alike):
+    with tf.variable_creator_scope(_create_without_number):
         yield
 
 
-def _create_named_alike(next_creator: Callable, **kwargs) -> tf.Variable:
+def _create_without_number(next_creator: Callable, **kwargs) -> tf.Variable:
     if not xp.executing_eagerly():  # in a graph, the same name refers to the same variable
         return next_creator(**kwargs)
     with tf.name_scope(kwargs.get("name") or "Variable") as path:

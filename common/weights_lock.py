@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
-from encoder_zoo.common.lazy import keras, refuse_in_fork
+from encoder_zoo.common.lazy import check_not_forked, keras
 from encoder_zoo.common.validation import validate_arguments
 
 F = TypeVar("F", bound=Callable)
@@ -151,9 +151,9 @@ def get_weights_lock(model: keras.Model) -> WeightsLock:
 
     Raises:
         RuntimeError: If this process was forked from a process that had already used the backend.
-            See `refuse_in_fork`.
+            See `check_not_forked`.
     """
-    refuse_in_fork()
+    check_not_forked()
     known = vars(getattr(model, "backbone", model))
     # `setdefault` is atomic, so all threads get the same lock.
     return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())
@@ -168,13 +168,13 @@ def lock_weights(function: F) -> F:
     """Decorator for functions that use models. The locks of all models are held for reading.
 
     The arguments of the function can be models, or objects with a list of models in the attribute
-    `_asked_models`. To avoid deadlocks, locks are always acquired in the same order.
+    `_models_to_lock`. To avoid deadlocks, locks are always acquired in the same order.
     """
 
     @functools.wraps(function)
     def call_holding_locks(*args, **kwargs):
         given = [x for x in (*args, *kwargs.values()) if not isinstance(x, type)]
-        models = [model for x in given for model in getattr(x, "_asked_models", [x])]
+        models = [model for x in given for model in getattr(x, "_models_to_lock", [x])]
         owners = [getattr(model, "backbone", model) for model in models]
         locks = {get_weights_lock(owner) for owner in owners if isinstance(owner, WeightsLockMixin)}
         with contextlib.ExitStack() as stack:
@@ -214,7 +214,7 @@ class WeightsLockMixin:
             method = getattr(cls, name)
             way = WAYS.get(name) or ("shared" if _is_batched_method(name, method) else None)
             if way in ("shared", "exclusive") or (way and is_first):
-                setattr(cls, name, _hold(way, method))
+                setattr(cls, name, _lock_method(way, method))
 
     @property
     def weights_version(self) -> int:
@@ -228,16 +228,16 @@ def _is_batched_method(name: str, method: Any) -> bool:
     return is_public and "batch_size" in inspect.signature(method).parameters
 
 
-def _hold(way: str, method: Any) -> Callable:
+def _lock_method(way: str, method: Any) -> Callable:
     """Wrap a method so that it holds the lock of the model after validating its arguments."""
     if "__signature__" in vars(method):  # set by `validate_arguments`
-        return validate_arguments(_hold(way, method.__wrapped__))
+        return validate_arguments(_lock_method(way, method.__wrapped__))
     if way == "shared":
         return lock_weights(method)
 
     @functools.wraps(method)
-    def holding(self, *args, **kwargs):
+    def call_with_lock(self, *args, **kwargs):
         with getattr(get_weights_lock(self), way)():
             return method(self, *args, **kwargs)
 
-    return holding
+    return call_with_lock

@@ -214,12 +214,12 @@ class ForeignName:
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
         called = self._meant if instance is not None else f"{owner.__name__}.{self._meant}"
-        self._refuse(owner, called)
+        self._raise_error(owner, called)
 
     def __set__(self, instance: object, value: object) -> NoReturn:
-        self._refuse(type(instance), self._meant)
+        self._raise_error(type(instance), self._meant)
 
-    def _refuse(self, owner: type, called: str) -> NoReturn:
+    def _raise_error(self, owner: type, called: str) -> NoReturn:
         # Python adds another suggestion to the message, unless `name` is passed without `obj`.
         raise AttributeError(
             f"{owner.__name__} has no {self._name!r}. Use {called}.", name=self._name

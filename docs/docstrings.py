@@ -12,14 +12,15 @@ PLAIN = re.compile(r"^(Returns|Yields):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 # The same for sections with entries "name: text".
 NAMED = re.compile(r"^(Call arguments):\n((?:(?: .*)?(?:\n|$))+)", re.MULTILINE)
 
-# The value of a method that a task has from its answers: `answered_by(ClassAnswers.classify)`.
-DELEGATED = re.compile(r"(?:lock_weights\()?answered_by\((\w+)\.\w+.*\)")
+# The value of a method that a task has from its answers, such as
+# `delegate_to_answers(ClassAnswers.classify)`.
+DELEGATED = re.compile(r"(?:lock_weights\()?delegate_to_answers\((\w+)\.\w+.*\)")
 
 
 class Sections(griffe.Extension):
     """Converts sections to Markdown if Griffe's Google style cannot parse them.
 
-    Methods from `answered_by` are replaced by the methods of the answers.
+    Methods from `delegate_to_answers` are replaced by the methods of the answers.
     """
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:

@@ -14,9 +14,9 @@ from encoder_zoo.common.arguments import CommitMessage, PresetArguments, Reposit
 from encoder_zoo.common.configuration import build_signature, get_argument_names
 from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.keras_private import replace_training_functions
-from encoder_zoo.common.lazy import LazyModule, refuse_in_fork
+from encoder_zoo.common.lazy import LazyModule, check_not_forked
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.common.variable_names import name_variables_alike
+from encoder_zoo.common.variable_names import share_variable_names
 from encoder_zoo.common.weights_lock import WeightsLockMixin
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.attention_masks import AttentionMask
@@ -25,12 +25,12 @@ from encoder_zoo.encoders.inputs import BACKBONE_INPUTS, TASK_INPUTS, check_inpu
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.training import (
+    add_low_rank_updates,
     call_block,
     choose_layers,
-    find_updates,
+    find_low_rank_updates,
     make_megatron_layout,
     recompute_block,
-    train_updates,
 )
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class _BuildingMetaclass(type(keras.Model)):
         return build_signature(cls)
 
     def __call__(cls, *args, **kwargs):
-        refuse_in_fork()
-        with name_variables_alike():
+        check_not_forked()
+        with share_variable_names():
             model = super().__call__(*args, **{**cls.defaults, **kwargs})
             model.build((None, None))
         return model
@@ -536,7 +536,7 @@ class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
         """
         chosen = choose_layers(self, layers)
         updates = dict.fromkeys(chosen, (rank, rank if alpha is None else alpha))
-        present = find_updates(self)
+        present = find_low_rank_updates(self)
         if present and present != updates:
             ranks, alphas = (sorted(set(values)) for values in zip(*present.values(), strict=True))
             raise ValueError(
@@ -546,4 +546,4 @@ class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
                 "`save_to_preset`, which merges the current updates, and load it again with "
                 "`from_preset`."
             )
-        train_updates(self, updates)
+        add_low_rank_updates(self, updates)

@@ -45,14 +45,14 @@ def add_gradient(formula: Formula) -> Callable:
 
     @functools.wraps(formula)
     def operation(*arguments, training=None):
-        if is_active(training):
+        if uses_manual_gradients(training):
             return ops.custom_gradient(formula)(*arguments)
         return formula(*arguments)[0]
 
     return operation
 
 
-def hold_gradients() -> None:
+def keep_gradient_functions() -> None:
     """Store the gradient functions of the current TensorFlow graph in the graph.
 
     By default, TensorFlow keeps each traced `custom_gradient` until the process ends, including the
@@ -61,10 +61,10 @@ def hold_gradients() -> None:
     step, the memory of the graph can be freed.
     """
     if keras.config.backend() == "tensorflow" and not tf.executing_eagerly():
-        _hold_gradients(tf.compat.v1.get_default_graph())
+        _keep_gradient_functions(tf.compat.v1.get_default_graph())
 
 
-def _hold_gradients(graph) -> None:
+def _keep_gradient_functions(graph) -> None:
     # TensorFlow has no public API for these parts.
     from tensorflow.python.framework.ops import gradient_registry
 
@@ -83,10 +83,10 @@ def _hold_gradients(graph) -> None:
             graph.gradients_of_operations[name], entry["type"] = entry["type"], gradient
             weakref.finalize(graph, gradient_registry._registry.pop, name, None)
     for function in graph._functions.values():  # the loops inside the graph
-        _hold_gradients(function.graph)
+        _keep_gradient_functions(function.graph)
 
 
-def is_active(training: bool | None) -> bool:
+def uses_manual_gradients(training: bool | None) -> bool:
     """Return True for training on TensorFlow, which uses manual gradients."""
     return bool(training) and keras.config.backend() == "tensorflow"
 

@@ -94,7 +94,7 @@ def activate(name: str, x: keras.KerasTensor, training: bool | None = None) -> k
         >>> float(activate("relu", -1.0))
         0.0
     """
-    if name == "gelu" and gradients.is_active(training):
+    if name == "gelu" and gradients.uses_manual_gradients(training):
         return gradients.gelu(x, training=True)
     return ACTIVATIONS[name](x)
 
@@ -255,7 +255,7 @@ class Dropout(DirectCallMixin, keras.layers.Dropout):
             return gradients.apply_mask(inputs, kept, training=True)
         return gradients.residual(residual, inputs, kept, training=True)
 
-    def share_draw(self, training: bool | None) -> Callable:
+    def share_seed(self, training: bool | None) -> Callable:
         """Draw a single seed for several calls, for example for the parts of a batch.
 
         Args:
@@ -270,12 +270,12 @@ class Dropout(DirectCallMixin, keras.layers.Dropout):
             return lambda part=0: contextlib.nullcontext()
         drawn = self.seed_generator.next()
 
-        def draw_part(part=0):
+        def use_part_seed(part=0):
             offset = ops.stack([part * 2**20, 0])  # exceeds the number of draws in any training
             state = drawn + ops.cast(offset, drawn.dtype)
             return keras.StatelessScope(state_mapping=[(self.seed_generator.state, state)])
 
-        return draw_part
+        return use_part_seed
 
     def _make_mask(self, x):
         """Create a dropout mask with the same shape as x. The values are 0 or 1 / (1 - rate)."""

@@ -173,7 +173,7 @@ def compute_yarn(theta: float, head_dim: int, scaling: Mapping) -> tuple[np.ndar
     return (speeds * (1 - share + share / scaling["factor"])).astype("float32"), scale
 
 
-def read_rope(config: Mapping) -> dict:
+def convert_rope_fields(config: Mapping) -> dict:
     """Convert the fields for rotary positions to `rope_theta` and `rope_scaling`.
 
     The fields can have the form of any version of transformers. The field `head_dim` is removed if
@@ -185,9 +185,9 @@ def read_rope(config: Mapping) -> dict:
 
     Example:
         >>> parameters = {"rope_type": "dynamic", "rope_theta": 1000, "factor": 2.0}
-        >>> read_rope({"rope_parameters": parameters})
+        >>> convert_rope_fields({"rope_parameters": parameters})
         {'rope_scaling': {'rope_type': 'dynamic', 'factor': 2.0}, 'rope_theta': 1000}
-        >>> read_rope({"rope_theta": 10, "rope_scaling": {"type": "default"}})
+        >>> convert_rope_fields({"rope_theta": 10, "rope_scaling": {"type": "default"}})
         {'rope_theta': 10, 'rope_scaling': None}
     """
     config = dict(config)

@@ -15,9 +15,9 @@ from encoder_zoo.common.context import get_context
 from encoder_zoo.common.layers import (
     get_frozen_kernel,
     list_attributes,
+    list_direct_weights,
     list_innermost_layers,
     list_layers,
-    list_own_weights,
     remove_lora,
 )
 from encoder_zoo.common.lazy import keras, ops, tf
@@ -152,22 +152,22 @@ def _describe_block(block: keras.layers.Layer) -> str:
     """
     layers = []
     for layer in list_layers(block):
-        given = {n: v for n, v in vars(layer).items() if not _belongs_to_keras(n)}
+        given = {n: v for n, v in vars(layer).items() if not _is_keras_attribute(n)}
         policy = layer.dtype_policy.get_config()
         layers.append((type(layer), policy, {n: _describe_value(v) for n, v in given.items()}))
     return repr((layers, [(v.shape, v.dtype, v.trainable) for v in block.variables]))
 
 
-def _belongs_to_keras(name: str) -> bool:
+def _is_keras_attribute(name: str) -> bool:
     """Return whether every Keras layer has this attribute, such as its name and path.
 
     TensorFlow adds attributes that begin with "_self_".
     """
-    return name in _list_attributes_of_keras() or name.startswith("_self_")
+    return name in _list_keras_attributes() or name.startswith("_self_")
 
 
 @functools.cache
-def _list_attributes_of_keras() -> frozenset[str]:
+def _list_keras_attributes() -> frozenset[str]:
     return frozenset(vars(keras.layers.Layer(name="layer")))
 
 
@@ -214,7 +214,7 @@ def list_undecayed(model: keras.layers.Layer) -> list[keras.Variable]:
     """
     found = []
     for layer in list_layers(model):
-        own = list_own_weights(layer)
+        own = list_direct_weights(layer)
         named = [v for name, v in list_attributes(layer).items() if _UNDECAYED.fullmatch(name)]
         held = {id(value) for value in keras.tree.flatten(named)}
         is_norm = isinstance(layer, _NORMALIZATIONS)
@@ -262,7 +262,7 @@ def _list_dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.l
                     yield attribute.removesuffix("_dense"), inner
 
 
-def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]) -> None:
+def add_low_rank_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]) -> None:
     """Freeze a backbone, and train low-rank updates for some layers.
 
     Biases are also frozen, as with `bias="none"` in peft. Existing updates are kept if they have
@@ -278,8 +278,8 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
 
     Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
     """
-    check_updatable(updates)
-    present = find_updates(backbone)
+    check_supports_lora(updates)
+    present = find_low_rank_updates(backbone)
     if present != updates:
         for layer in present:
             remove_lora(layer)
@@ -296,7 +296,7 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
                 weight.trainable = False
 
 
-def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
+def check_supports_lora(layers: Iterable[keras.layers.Dense]) -> None:
     """Raise a ValueError if a layer does not support low-rank updates."""
     for layer in layers:
         if layer.kernel_constraint is not None:
@@ -312,7 +312,7 @@ def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
             )
 
 
-def find_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
+def find_low_rank_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
     """Return the rank and alpha of each layer that has a low-rank update."""
     return {
         layer: (layer.lora_rank, layer.lora_alpha)

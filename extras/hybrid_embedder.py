@@ -24,7 +24,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.embedding.late_interaction import LateInteraction
-from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.searchable import Searchable
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
 from encoder_zoo.tasks.embedding.sparse_pooling import TOKEN_WEIGHTS
@@ -240,14 +240,14 @@ class HybridEmbedder(Searchable[HybridIndex]):
         """
         texts = [texts] if isinstance(texts, str | bytes) else texts
         require(sparse)
-        column = read_only_column(texts)
+        column = convert_single_texts(texts)
         count, width = column.shape[0], self.terms.embedding_dim
         dense = np.zeros((count, self.dense.embedding_dim), "float32")
         tokens: list[np.ndarray] = [np.zeros((0, self.tokens.embedding_dim), "float32")] * count
         parts, order = [sparse.csr_array((0, width), dtype="float32")], [np.zeros(0, "int64")]
         if count:
             examples = self.dense.preprocessor.encode(column, prompt=prompt)
-            kept = self.tokens._answers.mask_scored_tokens(examples)
+            kept = self.tokens._answers.mark_scored_tokens(examples)
             for indices, outputs in self._model._runner.run_examples(examples, batch_size):
                 dense[indices] = outputs["dense"]
                 parts.append(
@@ -257,7 +257,7 @@ class HybridEmbedder(Searchable[HybridIndex]):
                 for i, vectors in zip(indices.tolist(), outputs["tokens"], strict=True):
                     tokens[i] = np.asarray(vectors)[: len(kept[i])][kept[i]]
         rows = sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
-        return HybridVectors(self.dense._answers.shorten(dense), rows, tokens)
+        return HybridVectors(self.dense._answers.truncate(dense), rows, tokens)
 
     @validate_arguments
     def similarity(self, queries: object, documents: object) -> np.ndarray:
@@ -356,7 +356,7 @@ class HybridEmbedder(Searchable[HybridIndex]):
     ) -> Any:
         """Compute one kind of vectors. All kinds are cached for later calls in this thread."""
         if isinstance(texts, Documents):
-            read_only_column(texts)  # raises an error for chunks with late chunking
+            convert_single_texts(texts)  # raises an error for chunks with late chunking
         kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
         key = tuple(texts), prompt, self.backbone.weights_version
         if name not in kept.get(key, ()):

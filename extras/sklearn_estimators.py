@@ -78,7 +78,7 @@ class FineTunedEstimator(TextEstimator):
         """
         with use_seed(self.random_state):
             arguments |= self._get_preset_arguments()
-            with suppress_advice():
+            with suppress_new_layer_warning():
                 self.model_ = SequenceClassifier.from_preset(self.preset, **arguments)
             self.model_.compile(learning_rate=self.learning_rate)
             self.model_.fit(
@@ -124,18 +124,18 @@ def flatten_column(y: np.ndarray) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def suppress_advice() -> Iterator[None]:
+def suppress_new_layer_warning() -> Iterator[None]:
     """Context manager that hides the warning about new layers, because `fit` trains them."""
 
-    def is_other(record: logging.LogRecord) -> bool:
+    def is_other_warning(record: logging.LogRecord) -> bool:
         return not hasattr(record, "has_new_weights")
 
     logger = logging.getLogger("encoder_zoo")
-    logger.addFilter(is_other)
+    logger.addFilter(is_other_warning)
     try:
         yield
     finally:
-        logger.removeFilter(is_other)
+        logger.removeFilter(is_other_warning)
 
 
 @contextlib.contextmanager
@@ -249,7 +249,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         """
         X, y = split_texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
-        given_labels.log_odd_labels(y)
+        given_labels.log_suspicious_labels(y)
         y = flatten_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
         check_classification_targets(y)
         if self.class_weight is not None:

@@ -1,13 +1,13 @@
 """Register public classes with Keras without importing them, so that `.keras` files can be loaded.
 
-For each class, a `StandIn` is registered first. The class itself is registered when its module
-is imported.
+For each class, a `ClassPlaceholder` is registered first. The class itself is registered when its
+module is imported.
 """
 
 import importlib
 from collections.abc import Mapping
 
-from encoder_zoo.common.serializable import call_after_keras
+from encoder_zoo.common.serializable import call_after_keras_import
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
@@ -25,19 +25,19 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
         registered = keras.saving.get_custom_objects()
         for name, module in homes.items():
-            registered.setdefault(f"encoder_zoo>{name}", StandIn(module, name))
+            registered.setdefault(f"encoder_zoo>{name}", ClassPlaceholder(module, name))
 
-    call_after_keras(register)
+    call_after_keras_import(register)
 
 
-class StandIn:
+class ClassPlaceholder:
     """Placeholder in the Keras registry for a class that is imported on first use.
 
     Raises:
         TypeError: If the object is not a class for Keras files.
 
     Example:
-        >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__
+        >>> ClassPlaceholder("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__
         'BertTokenizer'
     """
 
@@ -49,7 +49,7 @@ class StandIn:
 
         importlib.import_module(self._module)  # this registers the class
         cls = keras.saving.get_custom_objects().get(f"encoder_zoo>{self._name}")
-        if cls is None or isinstance(cls, StandIn):
+        if cls is None or isinstance(cls, ClassPlaceholder):
             raise TypeError(
                 f"Could not locate class {self._name!r}. Keras files cannot contain this class."
             )

@@ -23,9 +23,13 @@ from encoder_zoo.common.validation import PositiveFloat, Rule, check_argument, g
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Size
-from encoder_zoo.encoders.training import check_updatable, find_updates, train_updates
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
-from encoder_zoo.presets.files.file_bytes import check_floats
+from encoder_zoo.encoders.training import (
+    add_low_rank_updates,
+    check_supports_lora,
+    find_low_rank_updates,
+)
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
+from encoder_zoo.presets.files.file_bytes import check_is_float
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -97,7 +101,7 @@ def map_projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
 
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """Save adapters to a folder. See `Task.save_adapters`."""
-    updates, known = find_updates(task), map_projections(task.backbone)
+    updates, known = find_low_rank_updates(task), map_projections(task.backbone)
     if not updates:
         raise ValueError(
             "The model has no low-rank updates. Call `enable_lora` and `fit` before saving."
@@ -115,11 +119,11 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         for name, layer in layers.items()
         for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
     }
-    whole = _list_whole_tensors(task, updates)
+    whole = _map_modules_to_save(task, updates)
     for name, (weight, transposed) in whole.items():
         arrays[name] = checkpoint.make_stored_array(weight, transposed)
     factors = [w for layer in updates for w in (layer.lora_kernel_a, layer.lora_kernel_b)]
-    _check_holds_trained(task, [*(weight for weight, _ in whole.values()), *factors])
+    _check_stores_trained_weights(task, [*(weight for weight, _ in whole.values()), *factors])
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
@@ -136,14 +140,14 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         "target_modules": _shorten_target_modules(layers, known),
         "modules_to_save": sorted({_strip_prefix(prefixes, name).split(".")[0] for name in whole}),
     }
-    kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, ADAPTER_MANIFEST)
+    kind = FolderKind("adapters", lambda manifest: manifest["task"] == ADAPTERS, ADAPTER_MANIFEST)
     with replace_folder(folder, kind) as new:
         (new / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(arrays, new / ADAPTER_WEIGHTS, metadata={"format": "pt"})
         write_manifest(new, {"task": ADAPTERS}, ADAPTER_MANIFEST)
 
 
-def _check_holds_trained(task: PresetTask, stored: list[keras.Variable]) -> None:
+def _check_stores_trained_weights(task: PresetTask, stored: list[keras.Variable]) -> None:
     """Raise a ValueError if an adapter file cannot store all trained weights."""
     known = set(map(id, stored))
     if not task.head_record.pooled and task.backbone.pooler:
@@ -166,16 +170,16 @@ def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
 def _shorten_target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
     """Create the peft field `target_modules`, with short names if they are unambiguous."""
     ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
-    exact = {name for name in known if _is_named(name, ends)} == {*chosen}
+    exact = {name for name in known if _matches_name(name, ends)} == {*chosen}
     return ends if exact else sorted(chosen)
 
 
-def _is_named(name: str, ends: Iterable[str]) -> bool:
+def _matches_name(name: str, ends: Iterable[str]) -> bool:
     """Return whether a module has one of the names, with or without a prefix, as in peft."""
     return any(f".{name}".endswith(f".{end}") for end in ends)
 
 
-def _list_whole_tensors(
+def _map_modules_to_save(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
 ) -> dict[str, tuple]:
     """Map tensor names to head and pooler weights, which adapter files store in full.
@@ -222,11 +226,11 @@ def get_weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
     """
     if task.record.peft_type is None:
         return {}
-    if find_updates(task.backbone):
+    if find_low_rank_updates(task.backbone):
         return task.weights_before_adapters
     found = {
         name: checkpoint.make_stored_array(*given)
-        for name, given in _list_whole_tensors(task, ()).items()
+        for name, given in _map_modules_to_save(task, ()).items()
     }
     return MappingProxyType(found)
 
@@ -245,13 +249,13 @@ def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     file = SafetensorsFile(files.open_file(ADAPTER_WEIGHTS))
     chosen, missing = _select_layers(task, config, file)
-    updates = {layer: _rank_and_alpha(name, config) for name, layer in chosen.items()}
+    updates = {layer: _get_rank_and_alpha(name, config) for name, layer in chosen.items()}
     head = _build_missing_head(task, file)
     shapes = {
         name: tuple(weight.shape)[:: -1 if transposed else 1]
-        for name, (weight, transposed) in _list_whole_tensors(task, updates, head).items()
+        for name, (weight, transposed) in _map_modules_to_save(task, updates, head).items()
     }
-    before, replaces = get_weights_before_adapters(task), bool(find_updates(task.backbone))
+    before, replaces = get_weights_before_adapters(task), bool(find_low_rank_updates(task.backbone))
     layers = {_get_layer_name(name) for name in file.shapes}  # layers that are stored in full
     expected = {
         name: shape
@@ -263,24 +267,24 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         expected[f"{PREFIX}{name}.lora_A.weight"] = (rank, layer.input_spec.axes[-1])
         expected[f"{PREFIX}{name}.lora_B.weight"] = (layer.units, rank)
     _check_shapes(file, expected, missing)
-    restored = {*_list_whole_tensors(task, ())} - {*expected} if replaces else set()
+    restored = {*_map_modules_to_save(task, ())} - {*expected} if replaces else set()
     if unknown := sorted(restored - {*before}):
         raise ValueError(
             f"{files.path} does not contain {', '.join(unknown)}, which were changed by other "
             "adapters or by training. Load a new model with `from_preset`, and then load the "
             "adapters."
         )
-    check_updatable(updates)
+    check_supports_lora(updates)
     values = {name: _read_values(file, name) for name in expected}
     files.check_unchanged()  # before the task is changed
-    train_updates(task.backbone, {})
+    add_low_rank_updates(task.backbone, {})
     if head is not None:
         task._set_classes(head.units, None)
     values |= {name: before[name] for name in restored}
-    for name, (weight, transposed) in _list_whole_tensors(task, ()).items():
+    for name, (weight, transposed) in _map_modules_to_save(task, ()).items():
         if name in values:
             weight.assign(values[name].T if transposed else values[name])
-    train_updates(task.backbone, updates)
+    add_low_rank_updates(task.backbone, updates)
     task.train_pooler()
     for name, layer in chosen.items():
         layer.lora_kernel_a.assign(values[f"{PREFIX}{name}.lora_A.weight"].T)
@@ -314,7 +318,9 @@ def _select_layers(
         if not {f"{PREFIX}{name}.lora_{which}.weight" for which in "AB"}.isdisjoint(file.shapes)
     }
     if isinstance(targets, list):
-        named = {name for name in known if _is_named(name, targets) and _is_chosen(name, config)}
+        named = {
+            name for name in known if _matches_name(name, targets) and _is_selected(name, config)
+        }
         chosen = named & stored if isinstance(config.get("exclude_modules"), str) else named
     else:
         chosen = stored
@@ -323,10 +329,10 @@ def _select_layers(
     return layers, [] if layers else [absent]
 
 
-def _is_chosen(name: str, config: dict) -> bool:
+def _is_selected(name: str, config: dict) -> bool:
     """Return whether the peft options select a module for low-rank updates."""
     excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
-    if isinstance(excluded, list) and _is_named(name, excluded):
+    if isinstance(excluded, list) and _matches_name(name, excluded):
         return False
     if _is_inside(name, config.get("modules_to_save") or []):
         return False
@@ -353,7 +359,7 @@ def _is_saved(name: str, config: dict) -> bool:
     return _is_inside(name, (*(config.get("modules_to_save") or ()), *classifiers))
 
 
-def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
+def _get_rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
     """Return a layer's rank and alpha according to the peft options."""
 
     def get_value(option: str, default: float) -> float:
@@ -370,7 +376,7 @@ def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
 def _matches_pattern(name: str, pattern: str) -> bool:
     """Return whether a module name matches a peft pattern. "^" requires the complete name."""
     literal = pattern.replace("\\.", ".")
-    return f"^{name}" == literal or _is_named(name, [literal])
+    return f"^{name}" == literal or _matches_name(name, [literal])
 
 
 def _build_missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
@@ -481,7 +487,7 @@ def _check_shapes(
 
 
 def _read_values(file: SafetensorsFile, name: str) -> np.ndarray:
-    check_floats(file.get_dtype(name), file.path, name)
+    check_is_float(file.get_dtype(name), file.path, name)
     value = checkpoint.convert_to_float32(file.read(name))
     checkpoint.check_weights(value, f"{file.path}: {name}", "Download the file again.")
     return value

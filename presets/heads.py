@@ -20,9 +20,9 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     convert_to_float32,
     copy_tensors,
-    find_unexpected,
+    list_unused_tensors,
     make_default_labels,
-    match,
+    match_weights,
     select_rows,
     warn_new_weights,
 )
@@ -52,7 +52,7 @@ _OTHER_FILES = (
 )
 
 
-def settle_head(
+def resolve_head(
     checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping
 ) -> tuple[Checkpoint, str | None]:
     """Set `architectures` and `id2label` to values that match the weights and the task.
@@ -102,7 +102,7 @@ def _choose_owner(checkpoint: Checkpoint, cls: type[PresetTask], head: Head) -> 
     suffix = cls.record.head
     # Heads that compute the same function as the task head.
     same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
-    rivals = _find_rivals(checkpoint, head, same)
+    rivals = _find_other_matching_heads(checkpoint, head, same)
     written = checkpoint.config.get("architectures") or []
     named = [found for name in written if (found := _find_head(name, checkpoint.family))]
     if same.intersection(named):
@@ -152,7 +152,9 @@ def _has_head_tensors(checkpoint: Checkpoint, head: Head) -> bool:
     return bool(layers) and all(f"{name}.weight" in shapes or name in shapes for name in layers)
 
 
-def _find_rivals(checkpoint: Checkpoint, head: Head, same: set[str]) -> dict[str, Head]:
+def _find_other_matching_heads(
+    checkpoint: Checkpoint, head: Head, same: set[str]
+) -> dict[str, Head]:
     """Find all other heads of the family that match the output layer in the checkpoint."""
     if head.tied_bias:  # other pretraining heads have separate tensors
         return {}
@@ -229,12 +231,12 @@ def restore_head(
     """Load the task head, or log a warning with the reason for a new head.
 
     Args:
-        checkpoint: The `Checkpoint` after `settle_head`.
+        checkpoint: The `Checkpoint` after `resolve_head`.
         task: Task whose head is loaded.
         arguments: Dict of task arguments from the caller.
         safeguards: The `Safeguards` to use.
         new_pooler: Boolean. Whether the pooler is new because the checkpoint has no pooler.
-        other_class: Optional string. The class name returned by `settle_head`.
+        other_class: Optional string. The class name returned by `resolve_head`.
 
     Returns:
         A set of strings. Names of all loaded tensors.
@@ -245,7 +247,9 @@ def restore_head(
     """
     head = task.get_family_head(checkpoint.family)
     checkpoint = _select_labelled_rows(task, checkpoint, head)
-    matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
+    matched, misfits = match_weights(
+        checkpoint, task, task.head_record.tensors if task.head else {}
+    )
     if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
         del misfits[head.tied_bias]
     absent = _find_absent_biases(matched, misfits)
@@ -265,9 +269,9 @@ def restore_head(
         own = "the checkpoint has a custom head, which must be passed as head=..."
         reason = own if is_custom else "the checkpoint has no head"
     else:
-        reason = task.explain_head_misfit(checkpoint.config, arguments) or described
+        reason = task.explain_head_mismatch(checkpoint.config, arguments) or described
     if not reason:
-        _check_tied(checkpoint, head)
+        _check_tied_weights(checkpoint, head)
         copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
         if head.output:
             _report_differences(checkpoint, task, absent)
@@ -275,7 +279,7 @@ def restore_head(
             message = "%s has no pooler. The new pooler starts from random weights."
             warn_new_weights(message, checkpoint.folder.name)
         return set(matched)
-    kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)
+    kept = set() if other_class else _load_hidden_layers(checkpoint, task, matched, safeguards)
     if task.head:
         task.new_head = tuple(np.array(gather_array(weight)) for weight in task.head.weights)
     _report_new_head(checkpoint, task, reason, kept, new_pooler)
@@ -332,7 +336,7 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
         logger.warning(message, folder, name, unused, type(task.backbone).__name__)
 
 
-def _keep_hidden(
+def _load_hidden_layers(
     checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
 ) -> set[str]:
     """Load the hidden layers of the head if their shapes match, as transformers does.
@@ -365,7 +369,7 @@ def _find_unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterabl
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
     known |= layers
     stems = tuple(f"{name}." for name in known)
-    found = find_unexpected(checkpoint, (*known, *kept, *family.pretraining_only))
+    found = list_unused_tensors(checkpoint, (*known, *kept, *family.pretraining_only))
     return _join_names(name for name in found if not name.startswith(stems))
 
 
@@ -415,10 +419,10 @@ def _select_labelled_rows(task: PresetTask, checkpoint: Checkpoint, head: Head) 
     return select_rows(checkpoint, head.output, rows)
 
 
-def _check_tied(checkpoint: Checkpoint, head: Head) -> None:
+def _check_tied_weights(checkpoint: Checkpoint, head: Head) -> None:
     """Raise a ValueError when a tied output projection differs from the token embedding."""
     twins = checkpoint.family.tied if head.tied_bias else {}
-    for name in find_unexpected(checkpoint, ()):
+    for name in list_unused_tensors(checkpoint, ()):
         if name in twins and name.startswith(f"{head.output}."):
             raise ValueError(
                 f"{checkpoint.folder}: {name} and {twins[name]} are different, but must be equal. "

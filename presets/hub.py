@@ -53,7 +53,7 @@ _FIRST = re.compile(r"(?:\w+_)?0_")  # the folder of an encoder
 _LISTED: dict[pathlib.Path, list[str]] = {}
 
 
-def from_hugging_face(
+def download_from_hugging_face(
     address: str, verify: bool = True, max_bytes: int = 2**63, weights: bool = True
 ) -> pathlib.Path:
     """Download the missing files of a repository, and return the cache folder.
@@ -83,7 +83,7 @@ def from_hugging_face(
     try:
         files, commit, names = list_files(address, max_bytes, weights)
     except Unreachable as error:
-        folder = _find_cached(address, weights, str(error))
+        folder = _find_cached_folder(address, weights, str(error))
         wrong = find_missing_files(folder, hub_cache.find_linked_files(folder), verify)
         if wrong:
             raise ValueError(
@@ -93,7 +93,7 @@ def from_hugging_face(
         return folder
     folder = get_cache_folder(repository) / "snapshots" / commit
     if missing := find_missing_files(folder, files, verify):
-        _announce(address, repository, missing)
+        _log_download_size(address, repository, missing)
         try:
             hub_cache.download_files(address, repository, commit, files, verify)
         except Unreachable as error:
@@ -110,8 +110,8 @@ def list_not_downloaded(folder: pathlib.Path) -> list[str]:
     """List the files of a repository that were not downloaded.
 
     Args:
-        folder: Path. Cache folder from `from_hugging_face`. For other folders, and if this process
-            has not listed the files on the hub, the result is [].
+        folder: Path. Cache folder from `download_from_hugging_face`. For other folders, and if
+            this process has not listed the files on the hub, the result is [].
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]
@@ -136,7 +136,7 @@ def list_files(
     """List the files in a repository.
 
     Args:
-        address: String. See `from_hugging_face`.
+        address: String. See `download_from_hugging_face`.
         max_bytes: Integer. The maximum total file size. Defaults to 2**63.
         weights: Boolean. Whether to select files with weights. Defaults to True.
 
@@ -152,13 +152,13 @@ def list_files(
 
     repository, revision = parse_address(address)
 
-    def ask() -> tuple[dict[str, HubFile], str]:
+    def request_listing() -> tuple[dict[str, HubFile], str]:
         api = HfApi(endpoint=get_endpoint())
         info = api.model_info(repository, revision=revision, files_metadata=True, timeout=10)
         return _read_listing(info), info.sha
 
     try:
-        files, commit = run_with_retries(address, lambda: run_with_timeout(ask))
+        files, commit = run_with_retries(address, lambda: run_with_timeout(request_listing))
     except Unreachable as error:
         cause = error.__cause__
         kinds = (TypeError, KeyError, AttributeError, ValueError)
@@ -219,7 +219,7 @@ def _find_conversion(repository: str) -> str:
     return ""
 
 
-def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> None:
+def _log_download_size(address: str, repository: str, missing: Mapping[str, HubFile]) -> None:
     """Log the download size, or print the size if logging is disabled."""
     from huggingface_hub.utils import are_progress_bars_disabled
 
@@ -232,7 +232,7 @@ def _announce(address: str, repository: str, missing: Mapping[str, HubFile]) -> 
         print(text, file=sys.stderr)
 
 
-def _find_cached(address: str, weights: bool, why: str) -> pathlib.Path:
+def _find_cached_folder(address: str, weights: bool, why: str) -> pathlib.Path:
     """Find the cache folder of a repository. Raise a ValueError if files are missing."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -317,7 +317,7 @@ def _select_weight_files(names: Collection[str]) -> list[str]:
     return []
 
 
-def from_kaggle(address: str) -> pathlib.Path:
+def download_from_kaggle(address: str) -> pathlib.Path:
     """Download a KerasHub preset if necessary, and return the folder in the kagglehub cache.
 
     Args:

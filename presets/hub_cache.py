@@ -37,7 +37,7 @@ class HubFile(NamedTuple):
     size: int
     checksum: str | None
 
-    def is_at(self, path: pathlib.Path, verify: bool = True) -> bool:
+    def matches_file(self, path: pathlib.Path, verify: bool = True) -> bool:
         """Return whether a local file has the expected contents.
 
         Args:
@@ -75,7 +75,9 @@ def find_missing_files(
     folder: pathlib.Path, files: Mapping[str, HubFile], verify: bool
 ) -> dict[str, HubFile]:
     """Find missing files in a folder, and damaged files if `verify` is True."""
-    return {name: file for name, file in files.items() if not file.is_at(folder / name, verify)}
+    return {
+        name: file for name, file in files.items() if not file.matches_file(folder / name, verify)
+    }
 
 
 def find_linked_files(folder: pathlib.Path) -> dict[str, HubFile]:
@@ -122,21 +124,21 @@ def download_files(
             pointer = snapshot / name
             blob = folder / "blobs" / file.checksum if file.checksum else pointer
             url = hf_hub_url(repository, name, revision=commit, endpoint=get_endpoint())
-            if not file.is_at(blob):
+            if not file.matches_file(blob):
                 fetch = functools.partial(_download, url, blob, name, file)
                 run_with_retries(address, fetch, any_error=True)
             if blob != pointer:
-                _replace(pointer, functools.partial(_link, blob, pointer.parent))
+                _write_atomically(pointer, functools.partial(_link_or_copy, blob, pointer.parent))
 
 
 def write_reference(folder: pathlib.Path, revision: str, commit: str) -> None:
     """Store the commit for a branch or tag, for loading without a connection."""
     path = folder / "refs" / revision
     if not path.is_file() or path.read_text("utf-8") != commit:
-        _replace(path, lambda new: new.write_text(commit, encoding="utf-8"))
+        _write_atomically(path, lambda new: new.write_text(commit, encoding="utf-8"))
 
 
-def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
+def _write_atomically(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
     """Write a temporary file, and move it to the path in a single step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{secrets.token_hex(8)}")
@@ -144,14 +146,14 @@ def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> Non
     os.replace(new, path)
 
 
-def _link(blob: pathlib.Path, folder: pathlib.Path, new: pathlib.Path) -> None:
+def _link_or_copy(blob: pathlib.Path, folder: pathlib.Path, new: pathlib.Path) -> None:
     try:
         new.symlink_to(os.path.relpath(blob, folder))
     except OSError:  # on Windows without permission to create links
         shutil.copyfile(blob, new)
 
 
-class _Part(io.FileIO):
+class _PartialFile(io.FileIO):
     """Partially downloaded file. Writing more than the expected bytes raises an error."""
 
     def __init__(self, path: pathlib.Path, size: int):
@@ -177,9 +179,9 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
     if part.is_symlink() or (part.exists() and not part.is_file()):
         raise ValueError(f"{part} is not a regular file. Delete it, and load the preset again.")
     try:
-        with _Part(part, file.size) as target:
+        with _PartialFile(part, file.size) as target:
 
-            def get() -> None:
+            def resume_download() -> None:
                 http_get(
                     url,
                     target,
@@ -189,8 +191,8 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
                     displayed_filename=name,
                 )
 
-            run_with_timeout(get, lambda: part.stat().st_size)
-        if not file.is_at(part):
+            run_with_timeout(resume_download, lambda: part.stat().st_size)
+        if not file.matches_file(part):
             raise ValueError(f"the content of {name} does not match its checksum")
     except ValueError:  # the content is wrong, so resuming the download would not help
         part.unlink()

@@ -29,7 +29,7 @@ from encoder_zoo.presets.formats.config import convert_config
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
-from encoder_zoo.presets.heads import restore_head, settle_head
+from encoder_zoo.presets.heads import resolve_head, restore_head
 from encoder_zoo.presets.opening import Safeguards, open_files, open_preset, open_tokenizer
 from encoder_zoo.presets.origin import OriginVocabulary, find_origin
 from encoder_zoo.presets.restoring import report_unused, restore_backbone
@@ -156,7 +156,7 @@ def load_tasks(
     return tasks
 
 
-class Request(NamedTuple):
+class LoadArguments(NamedTuple):
     """Arguments of `Task.from_preset`, grouped by the object that takes them.
 
     Attributes:
@@ -199,14 +199,14 @@ def _read_task(
     backbone: Backbone | None = None,
 ) -> PresetTask:
     """Load a task from an open checkpoint. If `backbone` is None, the backbone is also loaded."""
-    request = divide_arguments(cls, checkpoint.family, arguments)
-    checkpoint, other_class = settle_head(checkpoint, cls, request.task)
+    request = group_arguments(cls, checkpoint.family, arguments)
+    checkpoint, other_class = resolve_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
     preprocessor = make_preprocessor(cls, checkpoint, request, tokenizer)
-    checkpoint = add_missing_rows(checkpoint, tokenizer)
+    checkpoint = add_missing_embeddings(checkpoint, tokenizer)
     restored = restore_encoder(cls, checkpoint, request, safeguards, backbone)
     settings = collect_task_settings(cls, checkpoint, request.task)
-    settings = load_further_models(cls, settings, request, safeguards)
+    settings = load_additional_models(cls, settings, request, safeguards)
     task = cls(restored.backbone, preprocessor, **settings)
     if tokenizer is not None:
         task.backbone.checkpoint_vocabulary = OriginVocabulary.create(tokenizer)
@@ -221,7 +221,7 @@ def _read_task(
     return task
 
 
-def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Request:
+def group_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> LoadArguments:
     """Group the arguments of `from_preset` by the object that takes them.
 
     Raises:
@@ -231,11 +231,13 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
     preprocessor = _pop_preprocessor(cls, arguments)
-    return Request(added_tokens, preprocessor, arguments, *_split_arguments(cls, family, arguments))
+    return LoadArguments(
+        added_tokens, preprocessor, arguments, *_split_arguments(cls, family, arguments)
+    )
 
 
 def read_task_tokenizer(
-    cls: type[PresetTask], checkpoint: Checkpoint, request: Request
+    cls: type[PresetTask], checkpoint: Checkpoint, request: LoadArguments
 ) -> Tokenizer | None:
     """Load the tokenizer, and add the tokens from the caller and the task.
 
@@ -264,7 +266,10 @@ def read_task_tokenizer(
 
 
 def make_preprocessor(
-    cls: type[PresetTask], checkpoint: Checkpoint, request: Request, tokenizer: Tokenizer | None
+    cls: type[PresetTask],
+    checkpoint: Checkpoint,
+    request: LoadArguments,
+    tokenizer: Tokenizer | None,
 ) -> object:
     """Return the preprocessor from the caller, or create a preprocessor from the preset.
 
@@ -284,7 +289,7 @@ def make_preprocessor(
     return kind(tokenizer, **{**from_files, **stored, **request.texts})
 
 
-def add_missing_rows(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
+def add_missing_embeddings(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
     """Add embeddings for tokens that are missing in the checkpoint."""
     if tokenizer is None:
         return checkpoint
@@ -296,7 +301,7 @@ def add_missing_rows(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Che
 def restore_encoder(
     cls: type[PresetTask],
     checkpoint: Checkpoint,
-    request: Request,
+    request: LoadArguments,
     safeguards: Safeguards,
     shared: Backbone | None = None,
 ) -> RestoredBackbone:
@@ -309,15 +314,15 @@ def restore_encoder(
     )
 
 
-def load_further_models(
-    cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
+def load_additional_models(
+    cls: type[PresetTask], settings: dict, request: LoadArguments, safeguards: Safeguards
 ) -> dict[str, object]:
     """Load the additional models of a task, such as a query encoder.
 
     Args:
         cls: Task class. The additional models belong to the same class.
         settings: Dict of task arguments. A value that is a `FolderFiles` is replaced with a model.
-        request: The `Request` from the caller.
+        request: The `LoadArguments` from the caller.
         safeguards: The `Safeguards` to use.
 
     Returns:
@@ -345,7 +350,7 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
 
     Args:
         cls: Task class.
-        checkpoint: The `Checkpoint` after `settle_head`.
+        checkpoint: The `Checkpoint` after `resolve_head`.
         given: Dict of task arguments from the caller, which override values from the checkpoint.
 
     Returns:

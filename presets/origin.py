@@ -51,7 +51,7 @@ def find_origin(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
     """
     name = os.fspath(source)
     if entry := get_listed_entry(name):
-        return _read_listed(name, entry)
+        return _make_origin(name, entry)
     found = read_card(folder / CARD)
     repository = name.removeprefix("hf://").split("@")[0]
     is_remote = name.startswith("hf://") or not pathlib.Path(name).exists()
@@ -60,7 +60,7 @@ def find_origin(source: str | os.PathLike, folder: pathlib.Path) -> Origin:
     return found
 
 
-def _read_listed(name: str, entry: dict) -> Origin:
+def _make_origin(name: str, entry: dict) -> Origin:
     source, licence = entry["source"], entry["licence"].lower()
     base_model = source.removeprefix("hf://") if source.startswith("hf://") else name
     several = entry["languages"].startswith("multi")
@@ -80,17 +80,17 @@ def read_card(path: pathlib.Path) -> Origin:
         text = file.read(_MAX_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
     matched = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     front = matched[1] if matched else ""
-    licences = [v for v in _read_values(front, "license") if _LICENCE.fullmatch(v)]
-    languages = [v for v in _read_values(front, "language") if _LANGUAGE.fullmatch(v)]
-    models = [v for v in _read_values(front, "base_model") if REPOSITORY.fullmatch(v)]
+    licences = [v for v in _parse_values(front, "license") if _LICENCE.fullmatch(v)]
+    languages = [v for v in _parse_values(front, "language") if _LANGUAGE.fullmatch(v)]
+    models = [v for v in _parse_values(front, "base_model") if REPOSITORY.fullmatch(v)]
     return Origin(next(iter(models), None), next(iter(licences), None), tuple(languages))
 
 
-def _read_values(front: str, field: str) -> list[str]:
+def _parse_values(front: str, field: str) -> list[str]:
     r"""Parse the values of a YAML field, which can contain a single value or a list.
 
     Example:
-        >>> _read_values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
+        >>> _parse_values("license: mit\nlanguage:\n- en\n- de\ntags: [a, 'b']", "language")
         ['en', 'de']
     """
     found = re.search(rf"^{field}:(.*(?:\n *- .*)*)", front, re.MULTILINE)

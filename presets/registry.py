@@ -202,9 +202,9 @@ def fetch_preset(
     if name in presets:
         name = presets[name].source
     if name.startswith("hf://"):
-        return hub.from_hugging_face(name, verify, max_bytes, weights)
+        return hub.download_from_hugging_face(name, verify, max_bytes, weights)
     if name.startswith("kaggle://"):
-        return hub.from_kaggle(name)
+        return hub.download_from_kaggle(name)
     folder = pathlib.Path(source)
     if folder.is_dir():
         return folder
@@ -212,7 +212,7 @@ def fetch_preset(
         raise ValueError(f"{folder} is a file. Expected a folder with a preset.")
     if REPOSITORY.fullmatch(name):
         try:
-            return hub.from_hugging_face(f"hf://{name}", verify, max_bytes, weights)
+            return hub.download_from_hugging_face(f"hf://{name}", verify, max_bytes, weights)
         except ValueError as error:
             raise ValueError(
                 f"The folder {name!r} does not exist, and loading it from the Hugging Face Hub "

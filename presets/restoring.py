@@ -15,9 +15,9 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     copy_tensors,
-    find_unexpected,
+    list_unused_tensors,
     map_backbone_layers,
-    match,
+    match_weights,
 )
 from encoder_zoo.presets.formats.config import convert_config
 from encoder_zoo.presets.opening import Safeguards
@@ -65,7 +65,7 @@ def restore_backbone(
     Returns:
         A tuple of the backbone, the loaded tensor names, and whether the pooler is new.
     """
-    collect_dropped_models()
+    collect_garbage()
     kind = kind or checkpoint.family.backbone
     backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
     copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
@@ -81,7 +81,7 @@ def restore_backbone(
         )
     if kind is not checkpoint.family.backbone:
         read = [weight for weight, _ in matched.values()]
-        _log_own_weights(
+        _log_subclass_weights(
             backbone, read + (backbone.pooler_dense.weights if new else []), checkpoint
         )
     backbone.pooler_is_new = new
@@ -99,7 +99,7 @@ def match_backbone(
         kind: Backbone class.
 
     Returns:
-        A tuple of the backbone, the result of `match`, and whether the pooler is new.
+        A tuple of the backbone, the result of `match_weights`, and whether the pooler is new.
     """
     family = checkpoint.family
     arguments = convert_config(checkpoint.config, family)
@@ -109,11 +109,11 @@ def match_backbone(
     new_weights = (arguments["pooler"] and not has_pooler) or kind is not family.backbone
     with use_context(draws_weights=new_weights):
         backbone = kind(**arguments)
-    matched, misfits = match(checkpoint, backbone, map_backbone_layers(backbone))
+    matched, misfits = match_weights(checkpoint, backbone, map_backbone_layers(backbone))
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
     if len(misfits) > len(new):
         lines = [f"- {name} ({what})" for name, what in misfits.items()]
-        lines += [f"+ {name} (unexpected)" for name in find_unexpected(checkpoint, matched)]
+        lines += [f"+ {name} (unexpected)" for name in list_unused_tensors(checkpoint, matched)]
         raise ValueError(
             f"{checkpoint.folder}: the weights do not match {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
@@ -121,7 +121,7 @@ def match_backbone(
     return backbone, matched, bool(new)
 
 
-def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
+def _log_subclass_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
     """Log which weights of a user's subclass are not in the checkpoint."""
     others = {id(weight) for weight in others}
     own = [weight.path for weight in backbone.weights if id(weight) not in others]
@@ -172,7 +172,7 @@ def check_overrides(
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:
     """Log all unused tensors. Raise a ValueError if an unused tensor belongs to the encoder."""
     check_all_used(checkpoint, used)
-    if left := find_unexpected(checkpoint, used):
+    if left := list_unused_tensors(checkpoint, used):
         logger.info("%s: %s does not use %s.", checkpoint.folder.name, reader, ", ".join(left))
 
 
@@ -185,7 +185,7 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
     untied = {
         n: f" (differs from {tied[n]}, but must be tied to the token embedding)" for n in tied
     }
-    found = find_unexpected(checkpoint, others.union(used))
+    found = list_unused_tensors(checkpoint, others.union(used))
     inside = [f"+ {name}{untied.get(name, '')}" for name in found]
     if inside:
         raise ValueError(
@@ -194,7 +194,7 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
         )
 
 
-def collect_dropped_models() -> None:
+def collect_garbage() -> None:
     """Collect garbage after loading models with more than `MAX_WEIGHTS` weights in total.
 
     Keras layers contain reference cycles, so an unused model stays in memory until Python collects

@@ -25,7 +25,7 @@ from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.low_rank import UPDATES
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
 from encoder_zoo.presets import model_card
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.json_data import convert_to_json, encode_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats import checkpoint, preset_files
@@ -61,13 +61,13 @@ def save_backbone(
         return
     config = {"architectures": [backbone.family.get_class_name("Model")]}
     model = StoredModel(config, weights, backbone, tokenizer)
-    _save(folder, model, settings, about, dtype, shard_bytes)
+    _write_preset(folder, model, settings, about, dtype, shard_bytes)
 
 
 def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
     """Save a tokenizer to a folder. See `Tokenizer.save_to_preset`."""
     others = [name for name in list_replaced_patterns() if name != preset_files.MANIFEST]
-    kind = Kind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
+    kind = FolderKind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
     with replace_folder(folder, kind) as new:
         _write_files(new, tokenizer.to_files())
         write_manifest(new, {"task": "tokenizer"})
@@ -117,7 +117,7 @@ def save_task(
         settings["head"] = {"labels": task.labels}  # the user passed these names
     files = {**layout.make_files(task, DTYPES[dtype] if dtype else None), **beside}
     model = model._replace(config=config if layout.encoder_prefix is None else None)
-    _save(folder, model, settings, about._replace(labels=labels), dtype, shard_bytes, files)
+    _write_preset(folder, model, settings, about._replace(labels=labels), dtype, shard_bytes, files)
 
 
 class StoredModel(NamedTuple):
@@ -179,7 +179,7 @@ def _make_usage(task: PresetTask) -> model_card.Usage:
     return model_card.Usage(task.record.pipeline_tag, here, library, there, example)
 
 
-def _save(
+def _write_preset(
     folder,
     model: StoredModel,
     settings: dict,
@@ -253,7 +253,7 @@ def list_replaced_patterns() -> list[str]:
 @contextlib.contextmanager
 def replace_preset(folder, settings, about: model_card.Description) -> Iterator[pathlib.Path]:
     """Context manager that replaces a preset, and writes the model card and the manifest."""
-    kind = Kind(
+    kind = FolderKind(
         "a preset",
         _is_preset,
         read=[n for n in list_replaced_patterns() if n != preset_files.MANIFEST],

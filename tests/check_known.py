@@ -156,7 +156,7 @@ class RemoteFolder(FolderFiles):
     def _open(self, name: str) -> None:
         if name not in self._sizes:
             raise FileNotFoundError(self.path / name)
-        file = self.keep(
+        file = self.enter_context(
             self._hub.open(
                 f"{self.path}/{name}",
                 revision=self.commit,
@@ -173,10 +173,10 @@ def open_remote(address: str) -> RemoteFolder:
     """Open the files in a commit of a preset on the hub, without downloading them.
 
     Args:
-        address: String. See `from_hugging_face`.
+        address: String. See `download_from_hugging_face`.
 
     Raises:
-        ValueError: If the hub cannot be reached. See also `from_hugging_face`.
+        ValueError: If the hub cannot be reached. See also `download_from_hugging_face`.
     """
     repository, _ = hub.parse_address(address)
     try:
@@ -246,7 +246,7 @@ def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
     """
     files = checkpoint.files.root
     if MODULES in files and select_modules(read_modules(files), "Pooling"):
-        layout = embedding_folder.EmbeddingFolder()
+        layout = embedding_folder.EmbeddingFolderFormat()
         layout.read_arguments(checkpoint, {})
         layout.read_preprocessor_arguments(checkpoint, tokenizer)
 

@@ -277,14 +277,14 @@ class BartBackbone(Backbone):
         return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
-def _name_attention(ours: str, theirs: str) -> dict[str, str]:
+def _map_attention_names(ours: str, theirs: str) -> dict[str, str]:
     """Map the attribute paths of an attention layer to the names in the checkpoint."""
     layers = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
     return {f"{ours}.{name}_dense": f"{theirs}.{there}" for name, there in layers.items()}
 
 
 _BLOCK = {
-    **_name_attention("attention", "self_attn"),
+    **_map_attention_names("attention", "self_attn"),
     "attention_norm": "self_attn_layer_norm",
     "intermediate_dense": "fc1",
     "output_dense": "fc2",
@@ -292,7 +292,7 @@ _BLOCK = {
 }
 _DECODER_BLOCK = {
     **_BLOCK,
-    **_name_attention("cross_attention", "encoder_attn"),
+    **_map_attention_names("cross_attention", "encoder_attn"),
     "cross_norm": "encoder_attn_layer_norm",
 }
 

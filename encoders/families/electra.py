@@ -63,14 +63,14 @@ class ElectraBackbone(Backbone):
 # -- config.json -------------------------------------------------------------------------------
 
 
-def read_summary(config: Mapping) -> dict:
+def normalize_summary(config: Mapping) -> dict:
     """Return a copy of a configuration, with "linear" instead of an empty `summary_activation`.
 
     Args:
         config: Dictionary with the contents of config.json.
 
     Example:
-        >>> read_summary({"summary_activation": None}), read_summary({})
+        >>> normalize_summary({"summary_activation": None}), normalize_summary({})
         ({'summary_activation': 'linear'}, {})
     """
     config = dict(config)
@@ -111,7 +111,7 @@ FAMILY = Family(
         "embedding_dim": "embedding_size",
         "summary_activation": "summary_activation",
     },
-    read_config=read_summary,
+    read_config=normalize_summary,
     rules={**BERT_RULES, **make_summary_rules("first")},
     constants={**CONSTANTS, **make_summary_constants("first")},
     tokenizer=WORDPIECE,

@@ -26,7 +26,7 @@ from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import DirectCallMixin, LayerMixin, Size, reshape
 from encoder_zoo.encoders.positions import average_tokens, rotate
 from encoder_zoo.encoders.pre_norm_block import PreNormBlock
-from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, read_rope
+from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, convert_rope_fields
 from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
 
@@ -291,7 +291,7 @@ def read_config(config: Mapping) -> dict:
         >>> read_config({"num_attention_heads": 12, "rope_theta": 250000})["rope_theta"]
         250000
     """
-    config = read_rope(config)
+    config = convert_rope_fields(config)
     if config.get("num_key_value_heads") is None and "num_attention_heads" in config:
         config["num_key_value_heads"] = config["num_attention_heads"]
     return config

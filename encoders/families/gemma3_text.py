@@ -27,8 +27,8 @@ from encoder_zoo.encoders.families.modernbert import (
     GLOBAL,
     LOCAL,
     ROTATIONS,
+    convert_rotary_fields,
     make_alternating_contexts,
-    read_rotations,
 )
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import NO_VALUE, Size
@@ -58,7 +58,7 @@ class ScaledTokenEmbeddings(TokenEmbeddings):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class CenteredRMSNorm(RMSNorm):
+class UnitOffsetRMSNorm(RMSNorm):
     """`RMSNorm` with the factor 1 + γ in float32. The initial value of γ is 0.
 
     See `RMSNorm` for the arguments.
@@ -67,7 +67,7 @@ class CenteredRMSNorm(RMSNorm):
 
     Example:
         >>> import numpy as np
-        >>> CenteredRMSNorm()(np.array([[3.0, 4.0]], "float32")).numpy().round(2).tolist()
+        >>> UnitOffsetRMSNorm()(np.array([[3.0, 4.0]], "float32")).numpy().round(2).tolist()
         [[0.8500000238418579, 1.1299999952316284]]
     """
 
@@ -78,20 +78,20 @@ class CenteredRMSNorm(RMSNorm):
         return ops.cast(self.normalize(inputs) * scale, inputs.dtype)
 
 
-class CenteredNormMixin(RMSNormMixin):
-    """Mixin that creates `CenteredRMSNorm` layers instead of `LayerNorm` layers."""
+class UnitOffsetNormMixin(RMSNormMixin):
+    """Mixin that creates `UnitOffsetRMSNorm` layers instead of `LayerNorm` layers."""
 
-    norm_class = CenteredRMSNorm
+    norm_class = UnitOffsetRMSNorm
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Gemma3Attention(CenteredNormMixin, GroupedQueryAttention):
+class Gemma3Attention(UnitOffsetNormMixin, GroupedQueryAttention):
     """`GroupedQueryAttention` with an RMSNorm for each query and key.
 
     Args:
         query_pre_attn_scalar: Positive integer. Queries are divided by the square root of this
             value, instead of √d.
-        layer_norm_epsilon: Float. Value that is added to the mean in `CenteredRMSNorm`.
+        layer_norm_epsilon: Float. Value that is added to the mean in `UnitOffsetRMSNorm`.
         **kwargs: Additional arguments for `GroupedQueryAttention`.
 
     Source: Gemma Team 2025, Gemma 3, section 2.
@@ -131,7 +131,7 @@ class Gemma3Attention(CenteredNormMixin, GroupedQueryAttention):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Gemma3Block(CenteredNormMixin, EuroBertBlock):
+class Gemma3Block(UnitOffsetNormMixin, EuroBertBlock):
     """Compute y = x + norm(attention(norm(x))) and return y + norm(FFN(norm(y))).
 
     Args:
@@ -171,7 +171,7 @@ class Gemma3Block(CenteredNormMixin, EuroBertBlock):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Gemma3TextBackbone(CenteredNormMixin, Backbone):
+class Gemma3TextBackbone(UnitOffsetNormMixin, Backbone):
     """Encoder of EmbeddingGemma. See `Backbone` for inputs and outputs.
 
     The model uses rotary positions. Most blocks use local attention, and every `global_every`-th
@@ -278,7 +278,7 @@ def read_config(config: Mapping) -> dict:
     types = config.get("layer_types")
     if types is not None and _LAYER_TYPES.holds(types):
         config["sliding_window_pattern"] = _find_sliding_window_pattern(types)
-    return config | read_rotations(config, "rope_theta", "rope_local_base_freq")
+    return config | convert_rotary_fields(config, "rope_theta", "rope_local_base_freq")
 
 
 def _make_layer_types(layers: int, every: int) -> list[str]:

@@ -13,7 +13,13 @@ from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.families.nomic_bert import ATTENTION, NOMIC_TENSORS, QUERIES_KEYS_VALUES
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.rope import LINEAR, ROPE_RULES, RopeScaling, ScaledRotation, read_rope
+from encoder_zoo.encoders.rope import (
+    LINEAR,
+    ROPE_RULES,
+    RopeScaling,
+    ScaledRotation,
+    convert_rope_fields,
+)
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -118,7 +124,7 @@ def read_config(config: Mapping) -> dict:
         >>> config["rope_scaling"]["rope_type"], round(config["rope_scaling"]["factor"], 4)
         ('linear', 1.0219)
     """
-    config = read_rope(config)
+    config = convert_rope_fields(config)
     if config.get("model_type") != OLD_MODEL_TYPE:
         return config
     config["model_type"] = "gte"
@@ -128,10 +134,10 @@ def read_config(config: Mapping) -> dict:
         config["architectures"] = [
             f"Gte{name.removeprefix('New')}" if name.startswith("New") else name for name in names
         ]
-    return _read_ntk(config)
+    return _convert_ntk_scaling(config)
 
 
-def _read_ntk(config: dict) -> dict:
+def _convert_ntk_scaling(config: dict) -> dict:
     """Convert "ntk" scaling in a configuration to linear scaling."""
     scaling, factor = config.get("rope_scaling"), None
     if isinstance(scaling, dict) and set(scaling) == {"rope_type", "factor"}:

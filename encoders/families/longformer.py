@@ -77,29 +77,31 @@ class LongformerAttention(FastAttention):
             return super().call(x, mask, training, return_probabilities, **context)
         if return_probabilities:
             return self._attend_with_probabilities(x, mask, training)
-        drawing = self.dropout_layer.share_draw(training)
+        drawing = self.dropout_layer.share_seed(training)
         query_key_value = self.project(x, **context)
 
-        def use_pairs():
+        def attend_globally_to_all():
             with drawing():
                 by_chunks = dataclasses.replace(mask, global_positions=None)
                 mixed = attend_fast(self, *query_key_value, by_chunks, training)
                 everywhere = self._project_globally(x, x)
-                of_all = attend_fast(self, *everywhere, _drop_distance(mask), training)
+                of_all = attend_fast(self, *everywhere, _remove_max_distance(mask), training)
                 return ops.where(ops.expand_dims(mask.global_keys, (2, 3)), of_all, mixed)
 
-        def use_slots():
+        def attend_globally_to_few():
             with drawing():
                 mixed = attend_fast(self, *query_key_value, mask, training)
-                return self._replace_global(mixed, x, mask, training)
+                return self._replace_global_outputs(mixed, x, mask, training)
 
         is_long = is_long_text(ops.shape(x)[1])
         if is_long is False:
-            return self.join_heads(use_pairs(), x)
+            return self.join_heads(attend_globally_to_all(), x)
         # Both functions use the method for long texts, because TensorFlow has no gradient for
         # selections within a selection. It is correct for all lengths.
         with use_context(is_long=True):
-            mixed = ops.cond(is_long & has_few_global, use_slots, use_pairs)
+            mixed = ops.cond(
+                is_long & has_few_global, attend_globally_to_few, attend_globally_to_all
+            )
         return self.join_heads(mixed, x)
 
     def _project_globally(self, queried, x):
@@ -113,12 +115,12 @@ class LongformerAttention(FastAttention):
             for layer, given in zip(layers, (queried, x, x), strict=True)
         )
 
-    def _replace_global(self, mixed, x, mask, training):
+    def _replace_global_outputs(self, mixed, x, mask, training):
         """Replace the outputs of global tokens, (B, L, H, d), with those of global attention."""
         last = ops.minimum(mask.global_positions, ops.shape(x)[1] - 1)  # (B, S)
         heads = self._project_globally(take_positions(x, last), x)
         texts = None if mask.texts is None else take_positions(mask.texts, last)
-        allowed = _drop_distance(mask).compare_pairs(mask.real, texts, mask.texts)
+        allowed = _remove_max_distance(mask).compare_pairs(mask.real, texts, mask.texts)
         heads = (ops.transpose(part, (0, 2, 1, 3)) for part in heads)
         of_slots = ops.transpose(attend_heads(self, *heads, allowed, training), (0, 2, 1, 3))
         slots = ops.cumsum(ops.cast(mask.global_keys, "int32"), axis=1) - 1  # (B, L)
@@ -133,7 +135,7 @@ class LongformerAttention(FastAttention):
             return self.attend(*heads, mask.make_matrix(), training)
 
         local = attend(self.project(x), mask)
-        everywhere = attend(self._project_globally(x, x), _drop_distance(mask))
+        everywhere = attend(self._project_globally(x, x), _remove_max_distance(mask))
         is_global = ops.expand_dims(mask.global_keys, (1, 3))
         mixed, probabilities = (
             ops.where(is_global, a, b) for a, b in zip(everywhere, local, strict=True)
@@ -146,7 +148,7 @@ class LongformerAttention(FastAttention):
         return x + 0 * unused
 
 
-def _drop_distance(mask: AttentionMask) -> AttentionMask:
+def _remove_max_distance(mask: AttentionMask) -> AttentionMask:
     return AttentionMask(mask.real, mask.texts, has_unattended=mask.has_unattended)
 
 
@@ -246,7 +248,9 @@ class LongformerBackbone(roberta.RobertaBackbone):
             for window in windows
         }
         if inputs.get("global_mask") is not None:
-            contexts = {w: _add_global(inputs["global_mask"], **c) for w, c in contexts.items()}
+            contexts = {
+                w: _add_global_tokens(inputs["global_mask"], **c) for w, c in contexts.items()
+            }
         return [contexts[window] for window in windows]
 
     def add_head_inputs(self, inputs: Mapping, head: Head) -> Mapping:
@@ -268,7 +272,7 @@ class LongformerBackbone(roberta.RobertaBackbone):
         return {**inputs, "global_mask": ops.cast(is_global, "int32")}
 
 
-def _add_global(global_mask, attention_mask: AttentionMask) -> dict:
+def _add_global_tokens(global_mask, attention_mask: AttentionMask) -> dict:
     """Return the context of a block with a mask that contains the global tokens."""
     length = ops.shape(global_mask)[1]
     keys = ops.cast(global_mask, "bool") & attention_mask.real
@@ -279,7 +283,7 @@ def _add_global(global_mask, attention_mask: AttentionMask) -> dict:
     return {"attention_mask": mask, "has_few_global": most <= MAX_LINEAR_GLOBAL_TOKENS}
 
 
-def _set_global(head: str, global_tokens: str, **changes: object) -> Head:
+def _set_global_tokens(head: str, global_tokens: str, **changes: object) -> Head:
     record = roberta.FAMILY.heads[head]
     return dataclasses.replace(record, global_tokens=global_tokens, **changes)
 
@@ -305,12 +309,12 @@ FAMILY = dataclasses.replace(
     uses_global_mask=True,
     heads={
         **roberta.FAMILY.heads,
-        "ForSequenceClassification": _set_global(
+        "ForSequenceClassification": _set_global_tokens(
             "ForSequenceClassification", "first", dropout=_DROPOUT
         ),
-        "ForMultipleChoice": _set_global("ForMultipleChoice", "second_text"),
+        "ForMultipleChoice": _set_global_tokens("ForMultipleChoice", "second_text"),
         "ForTokenClassification": Head("classifier", dropout=_DROPOUT),
-        "ForQuestionAnswering": _set_global("ForQuestionAnswering", "first_text"),
+        "ForQuestionAnswering": _set_global_tokens("ForQuestionAnswering", "first_text"),
     },
     tiny={"attention_window": [4, 8]},
 )

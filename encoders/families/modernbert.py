@@ -29,8 +29,8 @@ from encoder_zoo.encoders.positions import average_tokens
 from encoder_zoo.encoders.rope import (
     RopeScaling,
     compute_scaled_rotation,
+    convert_rope_fields,
     is_rope_scaling,
-    read_rope,
 )
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
@@ -288,16 +288,18 @@ def read_config(config: Mapping) -> dict:
             )
         every = config.get("global_attn_every_n_layers", 3)
         fits = type(every) is int and every > 0 and types == _make_layer_types(len(types), every)
-        config["global_attn_every_n_layers"] = every if fits else _find_period(types)
+        config["global_attn_every_n_layers"] = every if fits else _find_global_interval(types)
     if config.get("rope_scaling") is not None:  # has priority over `rope_parameters`
-        config["rope_scaling"] = read_rope({"rope_scaling": config["rope_scaling"]})["rope_scaling"]
-    config |= read_rotations(config, "global_rope_theta", "local_rope_theta")
+        config["rope_scaling"] = convert_rope_fields({"rope_scaling": config["rope_scaling"]})[
+            "rope_scaling"
+        ]
+    config |= convert_rotary_fields(config, "global_rope_theta", "local_rope_theta")
     if "local_rope_theta" in config and config["local_rope_theta"] is None:
         config["local_rope_theta"] = config.get("global_rope_theta", 160_000.0)
     return config
 
 
-def read_rotations(config: Mapping, global_key: str, local_key: str) -> dict[str, object]:
+def convert_rotary_fields(config: Mapping, global_key: str, local_key: str) -> dict[str, object]:
     """Convert the rotary fields of transformers 5 to two bases and the scaling.
 
     Args:
@@ -307,7 +309,7 @@ def read_rotations(config: Mapping, global_key: str, local_key: str) -> dict[str
 
     Example:
         >>> parameters = {"full_attention": {"rope_theta": 10.0}, "sliding_attention": None}
-        >>> read_rotations({"rope_parameters": parameters}, "rope_theta", "local_theta")
+        >>> convert_rotary_fields({"rope_parameters": parameters}, "rope_theta", "local_theta")
         {'rope_theta': 10.0}
     """
     kinds = config.get("rope_parameters")
@@ -315,7 +317,7 @@ def read_rotations(config: Mapping, global_key: str, local_key: str) -> dict[str
         return {}
     found = {}
     for kind, key in ((GLOBAL, global_key), (LOCAL, local_key)):
-        fields = read_rope({"rope_parameters": kinds.get(kind) or {}})
+        fields = convert_rope_fields({"rope_parameters": kinds.get(kind) or {}})
         found[key] = fields.get("rope_theta")
         found["rope_scaling"] = config.get("rope_scaling") or fields["rope_scaling"]
     return {key: value for key, value in found.items() if value is not None}
@@ -325,7 +327,7 @@ def _make_layer_types(layers: int, every: int) -> list[str]:
     return [LOCAL if i % every else GLOBAL for i in range(layers)]
 
 
-def _find_period(types: list[str]) -> int:
+def _find_global_interval(types: list[str]) -> int:
     """Return the distance between global blocks, or the number of blocks if only one is global."""
     return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
 
@@ -334,7 +336,7 @@ def _is_alternating(types: object) -> bool:
     return (
         isinstance(types, list)
         and bool(types)
-        and types == _make_layer_types(len(types), _find_period(types))
+        and types == _make_layer_types(len(types), _find_global_interval(types))
     )
 
 
@@ -345,7 +347,7 @@ def _has_same_scaling(kinds: object) -> bool:
     objects = [kinds.get(kind) or {} for kind in (GLOBAL, LOCAL)]
     if not all(isinstance(fields, dict) for fields in objects):
         return False
-    first, second = (read_rope({"rope_parameters": fields}) for fields in objects)
+    first, second = (convert_rope_fields({"rope_parameters": fields}) for fields in objects)
     bases = [fields.get("rope_theta", 1.0) for fields in (first, second)]
     return (
         first["rope_scaling"] == second["rope_scaling"]

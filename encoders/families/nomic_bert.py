@@ -13,7 +13,13 @@ from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.layers import NO_VALUE, Size
-from encoder_zoo.encoders.rope import DYNAMIC, ROPE_RULES, RopeScaling, ScaledRotation, read_rope
+from encoder_zoo.encoders.rope import (
+    DYNAMIC,
+    ROPE_RULES,
+    RopeScaling,
+    ScaledRotation,
+    convert_rope_fields,
+)
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -111,7 +117,7 @@ def read_config(config: Mapping) -> dict:
         >>> config["rope_scaling"], config["n_positions"]
         ({'rope_type': 'dynamic', 'factor': 2}, 8192)
     """
-    config = read_rope(config)
+    config = convert_rope_fields(config)
     for old, new in _OLD_KEYS.items():
         if config.get(old) is not None:
             config.setdefault(new, config[old])

@@ -19,7 +19,7 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
 from encoder_zoo.encoders.layers import make_initializer
 
 
-class _Rows(keras.layers.Layer):
+class _TokenTableLayer(keras.layers.Layer):
     """Layer that contains the token table, at the attribute path used by all other encoders."""
 
     def call(self, token_ids):
@@ -55,7 +55,7 @@ class TokenTable(Backbone):
     }
 
     def build(self, input_shape=None):
-        self.embeddings = _Rows(name="embeddings", dtype=self.dtype_policy)
+        self.embeddings = _TokenTableLayer(name="embeddings", dtype=self.dtype_policy)
         self.embeddings.token_embedding = keras.layers.Embedding(
             self.vocabulary_size,
             self.hidden_dim,

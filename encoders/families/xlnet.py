@@ -378,7 +378,7 @@ def read_config(config: Mapping) -> dict:
         >>> read_config({"d_model": 8, "n_head": 2, "d_head": 4})
         {'d_model': 8, 'n_head': 2}
     """
-    config = electra.read_summary(config)
+    config = electra.normalize_summary(config)
     width, heads = config.get("d_model"), config.get("n_head")
     sizes = type(width) is type(heads) is int and heads > 0
     if sizes and config.get("d_head") == width / heads:

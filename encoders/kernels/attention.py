@@ -86,7 +86,7 @@ def attend_fast(
 
     if not hasattr(mask, "max_distance"):
         return attend(query, key, value, mask=mask)
-    drawing = layer.dropout_layer.share_draw(training)
+    drawing = layer.dropout_layer.share_seed(training)
 
     def attend_all():
         with drawing():

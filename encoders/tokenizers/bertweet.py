@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers import BERTWEET
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles, append_tokens, check_count
-from encoder_zoo.encoders.tokenizers.spelling import Spelling, strip_texts
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    TokenizerFiles,
+    append_tokens,
+    check_vocabulary_size,
+)
 from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model, make_bpe_model
+from encoder_zoo.encoders.tokenizers.token_format import TokenFormat, strip_texts
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
 
 CONTINUED = "@@"  # suffix for tokens that do not end a word
@@ -49,7 +53,7 @@ class BertweetTokenizer(Tokenizer):
     """
 
     kind = BERTWEET
-    spelling = Spelling(
+    token_format = TokenFormat(
         lambda token: f"{token} ".removesuffix(f"{CONTINUED} "),
         starts_word=lambda token: False,  # tokens only indicate where a word ends
         ends_word=lambda token: not token.endswith(CONTINUED),
@@ -114,7 +118,7 @@ class BertweetTokenizer(Tokenizer):
                 )
         first = ("start_token", "pad_token", "end_token", "unknown_token")
         tokens = [*(roles[role] for role in first), *_read_tokens(files)]
-        files.compare_added({token: i for i, token in enumerate(tokens)})
+        files.compare_added_tokens({token: i for i, token in enumerate(tokens)})
         special = files.map_added_tokens(roles.values())
         mask = roles["mask_token"]
         if mask not in tokens:
@@ -187,7 +191,7 @@ def _check_merges(merges: Sequence[str]) -> None:
 def _read_lines(files: TokenizerFiles, name: str) -> list[str]:
     """Return all lines of a file, and raise a ValueError if the last line has no line break."""
     content = files.contents[name].replace("\r", "\n")  # as in transformers
-    check_count(content.count("\n"), name)
+    check_vocabulary_size(content.count("\n"), name)
     if content and not content.endswith("\n"):
         raise ValueError(
             f"{files.folder / name} ends without a line break, so it may be truncated. Download it "

@@ -22,8 +22,8 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     parse_merges,
     read_merges,
 )
-from encoder_zoo.encoders.tokenizers.spelling import Spelling
 from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, make_bpe_model, make_split_step
+from encoder_zoo.encoders.tokenizers.token_format import TokenFormat
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
 
 logger = logging.getLogger("encoder_zoo")
@@ -64,7 +64,7 @@ class RobertaTokenizer(Tokenizer):
     """
 
     kind = BYTE_BPE
-    spelling = Spelling(get_token_bytes, starts_word=lambda token: token.startswith("Ġ"))
+    token_format = TokenFormat(get_token_bytes, starts_word=lambda token: token.startswith("Ġ"))
     normalizer: ClassVar[str | None] = None
     trims_spans: ClassVar[bool] = True
 
@@ -119,7 +119,7 @@ class RobertaTokenizer(Tokenizer):
         else:
             vocabulary = files.get_vocabulary("vocab.json and merges.txt")
             merges = read_merges(files)
-        files.compare_added(vocabulary)
+        files.compare_added_tokens(vocabulary)
         parts = "pre_tokenizer", "post_processor"
         prefix = files.get_setting("add_prefix_space", "add_prefix_space", *parts)
         trims = files.get_setting("trim_offsets", "trim_offsets", "post_processor")
@@ -127,7 +127,7 @@ class RobertaTokenizer(Tokenizer):
             trims = False
         vocabulary |= files.map_added_tokens(roles.values())
         model, unknown = files.get_part("model"), roles["unknown_token"]
-        is_omitted = model and files.names_class and not model.get("unk_token")
+        is_omitted = model and files.has_class_name and not model.get("unk_token")
         if is_omitted and not vocabulary.keys() >= {*make_byte_alphabet()}:
             logger.warning(
                 "%s: some bytes have no token, and model.unk_token in tokenizer.json is null. "

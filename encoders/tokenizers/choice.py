@@ -9,7 +9,7 @@ from encoder_zoo.encoders import tokenizers as kinds
 from encoder_zoo.encoders.tokenizers.files.reading import (
     GENERIC_CLASSES,
     TokenizerFiles,
-    strip_fast,
+    remove_fast_suffix,
 )
 from encoder_zoo.encoders.tokenizers.steps import get_model_type
 
@@ -83,7 +83,7 @@ def choose_tokenizer(
 
 def _get_named_class(files: TokenizerFiles, config: Mapping) -> kinds.TokenizerClass | None:
     """Return the class named in tokenizer_config.json or config.json, if any."""
-    first, second = files.tokenizer_class, strip_fast(config.get("tokenizer_class"))
+    first, second = files.tokenizer_class, remove_fast_suffix(config.get("tokenizer_class"))
     if first is None:
         return _get_class(second, files.folder / "config.json")
     if second not in (None, first):

@@ -59,7 +59,7 @@ def create_tokenizer(cls: type[Tokenizer], files: TokenizerFiles, **template) ->
         return tokenizer
     except ValueError as own:
         error = own
-        if "tokenizer.json" in files and not files.names_class:
+        if "tokenizer.json" in files and not files.has_class_name:
             try:
                 return any_steps.from_files(files, cls, **template)
             except ValueError as general:
@@ -189,7 +189,7 @@ def compare_processors(
     """
     found, expected = files.get_steps("post_processor"), tokenizer.steps.post_processor
     template = files.get_template()
-    if template is None and not files.names_class:
+    if template is None and not files.has_class_name:
         advice = class_name and (
             f", or name a tokenizer_class in tokenizer_config.json, such as {class_name}"
         )

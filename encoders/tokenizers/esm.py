@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers import ESM_RESIDUES
-from encoder_zoo.encoders.tokenizers.files.vocab_txt import check_lines, write_vocabulary
+from encoder_zoo.encoders.tokenizers.files.vocab_txt import check_no_line_breaks, format_vocabulary
 from encoder_zoo.encoders.tokenizers.steps import make_split_step
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ class EsmTokenizer(Tokenizer):
 
     @validate_arguments
     def __init__(self, vocabulary: Sequence[str], **options):
-        check_lines(vocabulary)
+        check_no_line_breaks(vocabulary)
         super().__init__(vocabulary, **options)
         self.hidden_ids = self.special_token_ids[:5]
 
@@ -60,4 +60,4 @@ class EsmTokenizer(Tokenizer):
     # -- files -------------------------------------------------------------------------------------
 
     def _make_vocabulary_files(self) -> dict[str, str]:
-        return {"vocab.txt": write_vocabulary(self.vocabulary)}
+        return {"vocab.txt": format_vocabulary(self.vocabulary)}

@@ -11,8 +11,8 @@ from encoder_zoo.encoders.tokenizers import GEMMA_BPE
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import merge_scores, read_bpe_model
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
-from encoder_zoo.encoders.tokenizers.spelling import Spelling
 from encoder_zoo.encoders.tokenizers.steps import KEPT_WORDS, REPLACED_SPACE, SPACE
+from encoder_zoo.encoders.tokenizers.token_format import TokenFormat
 
 
 @serializable
@@ -59,7 +59,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
             remove_extra_whitespaces=False,
             **options,
         )
-        self.spelling = self.spelling._replace(clean_up=Spelling().clean_up)
+        self.token_format = self.token_format._replace(clean_up=TokenFormat().clean_up)
 
     def get_config(self) -> dict:
         """Return the constructor arguments, except for arguments with fixed values."""

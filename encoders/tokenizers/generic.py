@@ -15,14 +15,14 @@ from encoder_zoo.encoders.tokenizers.comparison import compare_processors
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
-    check_count,
     check_vocabulary,
+    check_vocabulary_size,
     sort_tokens_by_id,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
 from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer, parse_steps
-from encoder_zoo.encoders.tokenizers.spelling import Spelling, read_decoder
 from encoder_zoo.encoders.tokenizers.steps import flatten_steps, get_model_type, list_trimming_steps
+from encoder_zoo.encoders.tokenizers.token_format import TokenFormat, get_token_format
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 FILE = "tokenizer.json"
@@ -87,7 +87,7 @@ class GenericTokenizer(Tokenizer):
         """Return {token: id} for tokens in the model, and for added tokens in `roles`."""
         vocabulary = self._file["model"]["vocab"]
         if isinstance(vocabulary, list):  # tokens with scores
-            check_count(len(vocabulary), "model.vocab")
+            check_vocabulary_size(len(vocabulary), "model.vocab")
             vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
         added = {token: entry["id"] for token, entry in self._entries.items() if token in roles}
         return check_vocabulary({**vocabulary, **added}, "model.vocab")
@@ -117,9 +117,9 @@ class GenericTokenizer(Tokenizer):
             return tokenizer
 
     @functools.cached_property
-    def spelling(self) -> Spelling:
-        """Spelling of the tokens, as in the decoder."""
-        return read_decoder(self._file.get("decoder") or {})
+    def token_format(self) -> TokenFormat:
+        """Return the token format of the decoder."""
+        return get_token_format(self._file.get("decoder") or {})
 
     def _make_steps(self) -> dict:
         return {part: self._file.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}

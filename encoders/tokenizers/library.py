@@ -66,7 +66,7 @@ class LibraryTokenizer:
             texts = [
                 f" {text}" if text and not text.startswith(special) else text for text in texts
             ]
-        ids = self._collect_ids(encode(self._words, texts))
+        ids = self._collect_ids(encode(self._word_tokenizer, texts))
         lengths = ids.row_lengths()
         within = np.arange(len(texts)) - np.repeat(words.row_starts(), words.row_lengths())
         merged = words.with_values(ids).merge_dims(1, 2)
@@ -78,7 +78,7 @@ class LibraryTokenizer:
         return [word for word, _ in self._texts.pre_tokenizer.pre_tokenize_str(normalized)]
 
     @functools.cached_property
-    def _words(self) -> tokenizers.Tokenizer:
+    def _word_tokenizer(self) -> tokenizers.Tokenizer:
         """Library tokenizer that treats each text as a word that follows a space."""
         if "ByteLevel" not in self._steps.list_types("pre_tokenizer"):
             return self._texts  # "▁" is always inserted before words
@@ -160,7 +160,7 @@ def encode(tokenizer: tokenizers.Tokenizer, texts: list[str], with_offsets: bool
 MAX_GROWTH = 500  # maximum growth factor for normalized texts; NFKC can expand one letter to 18
 
 
-def check_growth(normalizer: Mapping | None) -> None:
+def check_normalizer_growth(normalizer: Mapping | None) -> None:
     """Raise an error for a normalizer that can turn short texts into very long texts.
 
     Args:
@@ -171,7 +171,7 @@ def check_growth(normalizer: Mapping | None) -> None:
 
     Example:
         >>> step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
-        >>> check_growth({"type": "Sequence", "normalizers": [step, step, step]})
+        >>> check_normalizer_growth({"type": "Sequence", "normalizers": [step, step, step]})
         Traceback (most recent call last):
         ValueError: normalizer increases the length of a text up to 1000 times. Expected at most ...
     """
@@ -191,11 +191,11 @@ def parse_steps(tokenizer_json: str) -> dict:
     """Parse a tokenizer.json, and check the parts that could crash or block the library.
 
     Raises:
-        ValueError: If the content is not valid. See `check_growth` and `check_merges`.
+        ValueError: If the content is not valid. See `check_normalizer_growth` and `check_merges`.
     """
     name = "tokenizer.json"
     content = parse_json(tokenizer_json, name)
-    check_growth(read_field(content, "normalizer", (dict, NoneType), name, None))
+    check_normalizer_growth(read_field(content, "normalizer", (dict, NoneType), name, None))
     check_merges(content["model"])
     return content
 
@@ -228,7 +228,7 @@ def _compute_growth(step: Mapping, lengths: Mapping[str, float]) -> dict[str, fl
     Args:
         step: Dict with a normalizer step.
         lengths: Dict mapping letters to the maximum number of letters after all later steps. See
-            `check_growth`.
+            `check_normalizer_growth`.
     """
     kind, longest = step.get("type"), max(lengths.values())
     if kind in ("Strip", "StripAccents", "Prepend"):  # "Prepend" is applied only once per text

@@ -125,7 +125,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         for name, argument in cls.kind.settings:
             if (value := files.get_setting(name, argument, "normalizer")) is None:
                 continue
-            if files.names_class and QUOTES[0] in steps and value != found[argument]:
+            if files.has_class_name and QUOTES[0] in steps and value != found[argument]:
                 raise ValueError(
                     f"{path}: {name} is {value}, but {found[argument]} in the normalizer of "
                     "tokenizer.json. Expected the same value."
@@ -255,13 +255,13 @@ class XLNetTokenizer(AlbertTokenizer):
     @classmethod
     def _read(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> dict:
         found = super()._read(files, roles)
-        if found.get("keep_accents") and files.names_class:
+        if found.get("keep_accents") and files.has_class_name:
             raise ValueError(
                 f"{files.folder}: keep_accents=True is not supported, because versions 4 and 5 of "
                 "transformers compute different ids for it. Expected False."
             )
         own, unknown = files.get_part("model").get("unk_id"), files.get_config_value("unk_id")
-        if files.names_class and own is not None and unknown not in (None, own):
+        if files.has_class_name and own is not None and unknown not in (None, own):
             raise ValueError(
                 f"{files.folder}: unk_id is {unknown} in tokenizer_config.json and {own} in "
                 "tokenizer.json. Expected the same value."

@@ -22,7 +22,6 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_bpe_model,
     read_unigram_model,
 )
-from encoder_zoo.encoders.tokenizers.spelling import Spelling
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     METASPACE,
@@ -33,6 +32,7 @@ from encoder_zoo.encoders.tokenizers.steps import (
     make_bpe_model,
 )
 from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
+from encoder_zoo.encoders.tokenizers.token_format import TokenFormat
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
@@ -79,7 +79,7 @@ class SentencePieceTokenizer(Tokenizer):
         **options,
     ):
         super().__init__(vocabulary, **options)
-        self.spelling = Spelling(
+        self.token_format = TokenFormat(
             functools.partial(_get_text, byte_fallback=byte_fallback),
             starts_word=lambda token: token.startswith(SPACE),
             clean_up=lambda texts: xp.strings.regex_replace(texts, "^ ", ""),
@@ -143,7 +143,7 @@ class SentencePieceTokenizer(Tokenizer):
     behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
 
     @classmethod
-    def _list_fixed_tokens(cls) -> list[str]:
+    def _list_required_tokens(cls) -> list[str]:
         """Return tokens that are always part of the vocabulary."""
         return [token for token, _ in (*cls.front, *cls.behind)]
 
@@ -278,7 +278,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _check_settings(cls, files: reading.TokenizerFiles, roles: Mapping[str, str]) -> None:
         """Raise an error for settings in transformers that are not supported."""
         path = files.folder / "tokenizer_config.json"
-        if not files.names_class:
+        if not files.has_class_name:
             return
         if files.get_config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
             raise ValueError(
@@ -351,11 +351,11 @@ class SentencePieceTokenizer(Tokenizer):
                 "The format of SentencePiece cannot store the tokens of this "
                 f"{type(self).__name__}. Save it as tokenizer.json."
             )
-        return spm.write_model(model)
+        return spm.serialize_model(model)
 
     def _make_vocabulary_files(self) -> dict[str, bytes]:
         model = self._make_sentencepiece_model()
-        return {self.kind.files[0]: spm.write_model(model)} if model else {}
+        return {self.kind.files[0]: spm.serialize_model(model)} if model else {}
 
     def _list_normalizers(self) -> list[dict]:
         """Return the normalizer steps for tokenizer.json."""

@@ -105,7 +105,7 @@ class Steps(NamedTuple):
         )
 
     @property
-    def words_are_independent(self) -> bool:
+    def has_independent_words(self) -> bool:
         """Return whether words can be tokenized separately.
 
         Added tokens may span several words, and NFC for DeBERTa depends on white space.

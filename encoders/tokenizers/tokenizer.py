@@ -20,7 +20,7 @@ from encoder_zoo.common.configuration import (
     get_argument_names,
     use_class_defaults,
 )
-from encoder_zoo.common.lazy import LazyModule, refuse_in_fork, tf, uses_tensorflow, xp
+from encoder_zoo.common.lazy import LazyModule, check_not_forked, tf, uses_tensorflow, xp
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -47,7 +47,6 @@ from encoder_zoo.encoders.tokenizers.files.special_tokens import (
 )
 from encoder_zoo.encoders.tokenizers.files.vocab_txt import read_vocabulary
 from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
-from encoder_zoo.encoders.tokenizers.spelling import Spelling
 from encoder_zoo.encoders.tokenizers.steps import (
     SEQUENCES,
     Model,
@@ -58,11 +57,12 @@ from encoder_zoo.encoders.tokenizers.steps import (
 from encoder_zoo.encoders.tokenizers.text.ragged import map_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
-    join_spelling,
+    join_tokens,
     make_text_tensor,
     make_word_tensor,
     truncate_texts,
 )
+from encoder_zoo.encoders.tokenizers.token_format import TokenFormat
 
 if TYPE_CHECKING:
     from typing import Self
@@ -143,8 +143,8 @@ class Tokenizer(ConfigFromSignature):
     `tokenizers` library is used. Ids and offsets are the same for both.
 
     By default, each text is looked up in the vocabulary. Subclasses override `_make_steps` and
-    `_make_model` to split texts, `spelling` to join tokens, and `_read` to load their files. They
-    must store each argument for `__init__` as an attribute with the same name.
+    `_make_model` to split texts, `token_format` to join tokens, and `_read` to load their files.
+    They must store each argument for `__init__` as an attribute with the same name.
 
     Args:
         vocabulary: List of tokens in the order of their ids.
@@ -177,7 +177,7 @@ class Tokenizer(ConfigFromSignature):
 
     Attributes:
         kind: `TokenizerClass` that describes this class, including the default special tokens.
-        spelling: `Spelling` of the tokens in texts.
+        token_format: `TokenFormat` of the tokens in texts.
         defaults: Dict mapping argument names to default values of this class, which override the
             default values in the signature.
         first_column: Integer. The position where the first text starts in an example. This is 0
@@ -207,7 +207,7 @@ class Tokenizer(ConfigFromSignature):
     defaults: ClassVar[Mapping[str, object]] = {}  # defaults of `__init__`, from `kind`
 
     autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
-    spelling = Spelling()
+    token_format = TokenFormat()
     hidden_ids: Collection[int] = ()  # tokens that the model does not find in texts
 
     def __init_subclass__(cls, **options: object):
@@ -342,7 +342,7 @@ class Tokenizer(ConfigFromSignature):
     @property
     def graph(self) -> TokenizerGraph:
         """TensorFlow graph for this tokenizer. It is built on first use."""
-        refuse_in_fork()
+        check_not_forked()
         from encoder_zoo.encoders.tokenizers.graphs.graph import make_graph
 
         return self._get_engine("graph", make_graph)
@@ -397,11 +397,11 @@ class Tokenizer(ConfigFromSignature):
         return Model(hide_tokens(model, self.hidden_ids) if self.hidden_ids else model)
 
     @functools.cached_property
-    def _spelled(self) -> xp.Tensor:
+    def _token_texts(self) -> xp.Tensor:
         """String tensor of shape (V,) with the text for each id."""
         # The tensor is cached, so it must be created outside of graphs that call `detokenize`.
         with tf.init_scope() if uses_tensorflow() else contextlib.nullcontext():
-            texts = [*map(self.spelling.get_text, self._all_tokens.tokens)]
+            texts = [*map(self.token_format.get_text, self._all_tokens.tokens)]
             return xp.constant(texts, xp.string)
 
     @classmethod
@@ -421,11 +421,11 @@ class Tokenizer(ConfigFromSignature):
     @classmethod
     def _read_added_tokens(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> list[dict]:
         """Return the added tokens in the files, without special tokens and fixed tokens."""
-        special = {*roles.values(), *cls._list_fixed_tokens()}
+        special = {*roles.values(), *cls._list_required_tokens()}
         return [token for token in files.list_added_tokens() if token["content"] not in special]
 
     @classmethod
-    def _list_fixed_tokens(cls) -> list[str]:
+    def _list_required_tokens(cls) -> list[str]:
         """Return tokens that are always part of the vocabulary, such as <s>NOTUSED."""
         return []
 
@@ -466,7 +466,7 @@ class Tokenizer(ConfigFromSignature):
         rows = xp.reshape(texts, [-1])
         if self._runs_in_graph(rows):
             whole = first is None or self.truncation_side == "left"
-            whole = whole or not self.graph.words_are_independent
+            whole = whole or not self.graph.has_independent_words
 
             def function(rows: xp.Tensor) -> tuple[xp.RaggedTensor, ...]:
                 return (self.graph.texts_to_ids(rows if whole else truncate_texts(rows, first)),)
@@ -562,10 +562,12 @@ class Tokenizer(ConfigFromSignature):
         if single:
             ids = [ids] if isinstance(ids, list | tuple) else ids[None]
         skipped = self.special_token_ids if skip_special_tokens else ()
-        texts = self.spelling.clean_up(join_spelling(self._read_ids(ids), self._spelled, skipped))
+        texts = self.token_format.clean_up(
+            join_tokens(self._convert_ids(ids), self._token_texts, skipped)
+        )
         return texts[0] if single else texts
 
-    def _read_ids(self, ids: object) -> xp.RaggedTensor:
+    def _convert_ids(self, ids: object) -> xp.RaggedTensor:
         """Convert ids (B, L), ragged or padded, to an int32 RaggedTensor.
 
         Ids are validated, except for the ids in symbolic tensors.

@@ -119,7 +119,11 @@ def _find_needed_ids(tokenizer: Tokenizer, found: Set[int], unknown: Sequence[st
         return ids | _find_unknown_word_ids(tokenizer, model, unknown)
     if model["type"] == "WordLevel" or symbol_ids:
         return ids
-    own = [SPACE, *tokenizer._list_fixed_tokens(), *(BYTE_TOKENS if model["byte_fallback"] else ())]
+    own = [
+        SPACE,
+        *tokenizer._list_required_tokens(),
+        *(BYTE_TOKENS if model["byte_fallback"] else ()),
+    ]
     if "ByteLevel" in tokenizer.steps.list_types("pre_tokenizer"):
         own = make_byte_alphabet()
     known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}

@@ -11,7 +11,7 @@ from encoder_zoo.common.wording import decode_text
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.files import vocab_txt
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.spelling import Spelling, strip_texts
+from encoder_zoo.encoders.tokenizers.token_format import TokenFormat, strip_texts
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 MAX_WORD_LENGTH = 100  # longer words become the unknown token
@@ -55,7 +55,7 @@ class BertTokenizer(Tokenizer):
     """
 
     kind = WORDPIECE
-    spelling = Spelling(
+    token_format = TokenFormat(
         lambda token: token[2:] if token.startswith("##") else f" {token}",
         starts_word=lambda token: not token.startswith("##"),
         clean_up=strip_texts,
@@ -75,7 +75,7 @@ class BertTokenizer(Tokenizer):
             vocabulary = vocab_txt.parse_vocabulary(
                 decode_text(Path(vocabulary).read_bytes(), vocabulary)
             )
-        vocab_txt.check_lines(vocabulary)
+        vocab_txt.check_no_line_breaks(vocabulary)
         super().__init__(vocabulary, **options)
         self.lowercase = lowercase
         self.strip_accents = strip_accents
@@ -104,7 +104,7 @@ class BertTokenizer(Tokenizer):
             >>> BertTokenizer.from_files(files).lowercase
             False
         """
-        if "tokenizer.json" in files and files.names_class and not files.get_steps("normalizer"):
+        if "tokenizer.json" in files and files.has_class_name and not files.get_steps("normalizer"):
             raise ValueError(
                 f"{files.json_path}: normalizer is null, but the tokenizer_class in "
                 f"tokenizer_config.json, {files.tokenizer_class}, uses a normalizer in "
@@ -125,11 +125,11 @@ class BertTokenizer(Tokenizer):
             "lowercase": lowercase,
             "strip_accents": strips,
             "split_chinese_characters": normalizes if chinese is None else chinese,
-            "clean_text": normalizes and (False not in cleans or files.names_class),
+            "clean_text": normalizes and (False not in cleans or files.has_class_name),
         }
 
     def _make_vocabulary_files(self) -> dict[str, str]:
-        return {"vocab.txt": vocab_txt.write_vocabulary(self.vocabulary)}
+        return {"vocab.txt": vocab_txt.format_vocabulary(self.vocabulary)}
 
     def _make_steps(self) -> dict:
         return {

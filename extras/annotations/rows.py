@@ -161,7 +161,7 @@ def extract_annotations(
         raise ValueError(f"`rows` is {quote_with_type(rows)}. {EXPECTED_ROWS}")
     for number, row in enumerate(_convert_to_records(rows, classes)):
         with convert_read_errors(f"Row {number}", EXPECTED_ROWS):
-            found = _read(row, number, text_key)
+            found = _parse_row(row, number, text_key)
         if isinstance(found, Row) and (task := _get_task_id(row)):
             found = _drop_repeated(found, number, of_tasks.setdefault(task, (number, found)))
         (left_out if isinstance(found, NotAnnotated) else read).append((number, found))
@@ -334,11 +334,11 @@ def _convert_labels(y: list[tuple[int, list]], several: bool | None) -> list:
 # -- one row -----------------------------------------------------------------------------------
 
 
-def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
+def _parse_row(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     """Extract the text and annotations from a row."""
     row = get_reference(row)
     if is_doc(row):
-        return _read_document(row, number)
+        return _parse_document(row, number)
     if _is_pair(row):
         row = {"text": row[0], **row[1]}
     if not isinstance(row, dict):
@@ -350,7 +350,7 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
         for key, value in row.items()
     }
     if isinstance(row.get("data"), dict):
-        return _read_label_studio(row, number, text_key)
+        return _parse_label_studio(row, number, text_key)
     answer = read_field(row, "answer", (str, type(None)), f"Row {number}", None)
     if answer in DROPPED_ANSWERS:
         return NotAnnotated(DROPPED_ANSWERS[answer])
@@ -488,7 +488,7 @@ def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
     keys = [k for k in LABEL_KEYS if k in row]
     if not keys:
         keys = _find_controls(row)
-        named = [k for k in keys if _read_classes(row[k], k) is not None]
+        named = [k for k in keys if _parse_classes(row[k], k) is not None]
         if len(named) > 1:
             raise ValueError(
                 f"Row {number} has several keys that could contain labels: "
@@ -496,14 +496,14 @@ def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
             )
     if "options" in row:  # Prodigy's choices
         keys = ["accept"] if "accept" in row else []
-    found = [(key, labels) for key in keys if (labels := _read_classes(row[key], key)) is not None]
+    found = [(key, labels) for key in keys if (labels := _parse_classes(row[key], key)) is not None]
     return next((item for item in found if item[1]), found[0] if found else None)
 
 
-def _read_classes(value: object, key: str) -> list | None:
+def _parse_classes(value: object, key: str) -> list | None:
     if isinstance(value, dict):
         if "choices" in value:
-            return _read_classes(value["choices"], key)
+            return _parse_classes(value["choices"], key)
         if key == "cats" and all(isinstance(v, numbers.Real) for v in value.values()):
             return [name for name, score in value.items() if score >= 0.5]
         return None
@@ -512,12 +512,12 @@ def _read_classes(value: object, key: str) -> list | None:
     return [value] if isinstance(value, str | numbers.Real) or is_missing(value) else None
 
 
-def _read_document(document, number: int) -> Row:
+def _parse_document(document, number: int) -> Row:
     """Extract entities and categories from a spaCy `Doc`."""
     annotated = getattr(document, "has_annotation", lambda _: True)("ENT_IOB")
     spans = convert_spans(document, document.ents) if annotated or document.ents else None
     cats = getattr(document, "cats", None)
-    labels = _read_classes(cats, "cats") if cats else None
+    labels = _parse_classes(cats, "cats") if cats else None
     text = document.text
     spans = None if spans is None else check_spans(spans, text, number)
     if spans is None and labels is None:
@@ -530,7 +530,7 @@ def _read_document(document, number: int) -> Row:
     return Row(text, spans=spans, labels=labels)
 
 
-def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
+def _parse_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
     """Extract the annotation from a Label Studio task in JSON format.
 
     If exactly one annotation of a task is marked as ground truth, only this annotation is
@@ -550,11 +550,11 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
     done = truth if len(truth) == 1 else done
     results = [read_field(annotation, "result", list, where, []) for annotation in done]
     every = [result for of_one in results for result in of_one]
-    related = any(_read_type(result, where) == "relation" for result in every)
-    results = [[r for r in of_one if _read_type(r, where) != "relation"] for of_one in results]
+    related = any(_get_type(result, where) == "relation" for result in every)
+    results = [[r for r in of_one if _get_type(r, where) != "relation"] for of_one in results]
     values = [read_field(result, "value", dict, where, {}) for result in results[0]]
     text = _get_task_text(row["data"], values, number, text_key)
-    readings = [_read_results(of_one, text, number) for of_one in results]
+    readings = [_parse_results(of_one, text, number) for of_one in results]
     if any(other != readings[0] for other in readings):
         raise ValueError(
             f"{where} has {len(done)} different annotations for the same text. Keep one "
@@ -566,11 +566,11 @@ def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | No
 _OPTIONAL_BOOL = (bool, type(None))
 
 
-def _read_type(result: object, where: str) -> str | None:
+def _get_type(result: object, where: str) -> str | None:
     return read_field(result, "type", (str, type(None)), where, None)
 
 
-def _read_results(results: list[dict], text: str, number: int) -> Row:
+def _parse_results(results: list[dict], text: str, number: int) -> Row:
     where = f"Row {number}"
     values = [read_field(result, "value", dict, where, {}) for result in results]
     spans = [value for value in values if _is_span(value)]

@@ -69,13 +69,13 @@ def check_installed() -> None:
     pa.default_memory_pool()
 
 
-def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
+def insert_null_rows(table: pa.Table, present: Sequence[bool]) -> pa.Table:
     """Insert a null row into a table for each False in `present`.
 
     Example:
         >>> import pytest
         >>> pa = pytest.importorskip("pyarrow")
-        >>> spread(pa.table({"score": [1, 2]}), [True, False, True])["score"].to_pylist()
+        >>> insert_null_rows(pa.table({"score": [1, 2]}), [True, False, True])["score"].to_pylist()
         [1, None, 2]
     """
     present = np.asarray(present)

@@ -23,7 +23,7 @@ from encoder_zoo.extras.bulk.run import Run
 from encoder_zoo.extras.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.presets.files.atomic import replace_file
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain
-from encoder_zoo.tasks.preprocessing.preprocessor import log_once
+from encoder_zoo.tasks.preprocessing.preprocessor import log_truncation_once
 
 if TYPE_CHECKING:
     import pyarrow
@@ -146,7 +146,7 @@ def answer_files(
     if left:
         progress = AnswerProgress(run.rows, sum(shard.count for shard in left)) if verbose else None
         rows = _read_file_rows(run)
-        with log_once():
+        with log_truncation_once():
             for shard in shards[: left[-1].number + 1]:
                 mine = itertools.islice(rows, shard.count)
                 if shard in left:

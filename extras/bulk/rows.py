@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NoReturn
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.reading import parse_json
 from encoder_zoo.common.validation import Rule
@@ -168,7 +168,7 @@ def _read_json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[
             )
         for name in names:
             if isinstance(record[name], str):
-                check_writable(record[name], f"{location}: {name!r}")
+                check_encodable(record[name], f"{location}: {name!r}")
         yield location, [record[name] for name in names]
         row += 1
 

@@ -20,7 +20,7 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.extras.bulk.columns import pa
 from encoder_zoo.extras.bulk.rows import is_parquet, parquet, read_rows
 from encoder_zoo.extras.bulk.task_method import TaskMethod, has_text
-from encoder_zoo.presets.files.atomic import check_folder, write_signed
+from encoder_zoo.presets.files.atomic import check_folder, write_with_checksum
 from encoder_zoo.presets.files.manifest import compute_checksum, compute_manifest_digest
 from encoder_zoo.presets.files.open_folder import InputFiles
 
@@ -205,7 +205,7 @@ class Run:
             counts, schema = _scan_files(task_method, paths, keep)
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
             files.check_unchanged()
-            write_signed(folder / BULK_NAME, found)
+            write_with_checksum(folder / BULK_NAME, found)
         _check_settings(folder, found, settings)
         schema = _check_schema(folder, found, len(paths))
         identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.validation import Rule, check_argument, get_rules
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.bulk.columns import check_installed, make_answer_columns, spread
+from encoder_zoo.extras.bulk.columns import check_installed, insert_null_rows, make_answer_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -93,7 +93,7 @@ class TaskMethod:
         if found != count:
             raise ValueError(f"{self.method} returned {found} predictions for {count} texts.")
         kind = self.task.record.answer_type
-        return spread(make_answer_columns(answers, self.method, kind), present)
+        return insert_null_rows(make_answer_columns(answers, self.method, kind), present)
 
     def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:
         """Compute predictions for an example text, to determine the prediction columns.

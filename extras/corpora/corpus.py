@@ -188,7 +188,7 @@ class PretrainingCorpus:
             >>> ez.PretrainingCorpus.join(f"{folder}/all", parts, verbose=0)
             <PretrainingCorpus: 9 tokens of 3 documents in 1 file>
         """
-        source = Parts([cls(part) for part in parts])
+        source = CorpusParts([cls(part) for part in parts])
         writing.write(validation.check_path(folder, "folder"), source, source.shard_tokens, verbose)
         return cls(folder)
 
@@ -255,7 +255,7 @@ class PretrainingCorpus:
 SHARED_FIELDS = ("tokenizer", "source", "shard_tokens")
 
 
-class Parts:
+class CorpusParts:
     """`CorpusSource` that joins the tokenized documents from all parts.
 
     Args:

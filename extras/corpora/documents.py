@@ -66,7 +66,9 @@ class TextFiles:
         self.sizes = self._files.sizes
         i, n = part or (0, 1)
         # File index and byte position.
-        self.start, self._end = (self._find_border(sum(self.sizes) * k // n) for k in (i, i + 1))
+        self.start, self._end = (
+            self._find_part_start(sum(self.sizes) * k // n) for k in (i, i + 1)
+        )
 
     def describe(self) -> dict:
         """Return the file names and sizes, which must be the same to continue a corpus."""
@@ -87,7 +89,7 @@ class TextFiles:
         Raises:
             ValueError: If a file is not UTF-8 text.
         """
-        self._check_place(position)
+        self._check_position(position)
         if tuple(position) >= self._end:
             return
         (first, offset), (last, limit) = position, self._end
@@ -103,12 +105,12 @@ class TextFiles:
                     yield Document(sentences, [number, behind], share)
             offset = 0
 
-    def _check_place(self, position: Sequence[int]) -> None:
+    def _check_position(self, position: Sequence[int]) -> None:
         """Raise a ValueError if no file contains a position."""
         right = len(position) == 2 and all(type(number) is int for number in position)
         if right and position[0] < len(self.paths):
             number, byte = position
-            right = byte <= self.sizes[number] or _is_packed(self.paths[number])
+            right = byte <= self.sizes[number] or _is_compressed(self.paths[number])
         elif right:
             right = list(position) == [len(self.paths), 0]
         if not right:
@@ -117,7 +119,7 @@ class TextFiles:
                 "index, byte) to continue from. Delete the corpus folder and start again."
             )
 
-    def _find_border(self, byte: int) -> tuple[int, int]:
+    def _find_part_start(self, byte: int) -> tuple[int, int]:
         """Return the first (file index, offset), at or after a byte, at which a part can start."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
@@ -125,7 +127,7 @@ class TextFiles:
             number += 1
         if not byte or number == len(self.sizes):
             return number, 0
-        if _is_packed(self.paths[number]):
+        if _is_compressed(self.paths[number]):
             return number + 1, 0
         with open(self.paths[number], "rb") as file:
             file.seek(byte)
@@ -237,16 +239,16 @@ def _make_document_error(found: object, number: int) -> ValueError:
     )
 
 
-def _is_packed(path: pathlib.Path) -> bool:
+def _is_compressed(path: pathlib.Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
 def _open_text(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
     """Open a plain or gzip-compressed text file."""
-    return gzip.GzipFile(fileobj=file) if _is_packed(path) else contextlib.nullcontext(file)
+    return gzip.GzipFile(fileobj=file) if _is_compressed(path) else contextlib.nullcontext(file)
 
 
-def _complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
+def _read_complete_lines(path: pathlib.Path, text: BinaryIO) -> Iterator[bytes]:
     """Yield all lines. Raise a ValueError if a compressed file is damaged or truncated."""
     try:
         yield from text
@@ -259,7 +261,7 @@ def _read_lines(
 ) -> Iterator[tuple[list[str], int]]:
     """Yield (sentences, end offset) of each document up to a byte position."""
     sentences, size = [], 0
-    for line in _complete_lines(path, text):
+    for line in _read_complete_lines(path, text):
         offset += len(line)
         try:
             sentence = line.decode("utf-8").strip()

@@ -20,7 +20,7 @@ from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.corpora.documents import CorpusDocuments, Document, TextFiles
-from encoder_zoo.presets.files.atomic import check_folder, replace_file, write_signed
+from encoder_zoo.presets.files.atomic import check_folder, replace_file, write_with_checksum
 from encoder_zoo.presets.files.manifest import compute_checksum, compute_manifest_digest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -183,12 +183,14 @@ def load_manifest(files: OpenFolder) -> dict:
     if manifest.get("format") != CORPUS_FORMAT:
         found = manifest.get("format")
         raise invalid(f"{path}: format", found, f"{CORPUS_FORMAT}")
-    if manifest.get("sha256") != compute_manifest_digest(manifest) or not _is_sound(manifest):
+    if manifest.get("sha256") != compute_manifest_digest(manifest) or not _is_valid_manifest(
+        manifest
+    ):
         raise make_damage_error(path)
     return manifest
 
 
-def _is_sound(manifest: dict) -> bool:
+def _is_valid_manifest(manifest: dict) -> bool:
     """Return whether all required manifest fields have valid values."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
@@ -324,12 +326,12 @@ def write(
                 "position": end,
             }
         )
-        write_signed(folder / CORPUS_NAME, manifest)
+        write_with_checksum(folder / CORPUS_NAME, manifest)
     if not shards and source.part is None:
         raise ValueError("All documents are empty. Expected documents with at least one sentence.")
     for shard in shards:  # positions in joined parts are different from positions in texts
         del shard["position"]
-    write_signed(folder / CORPUS_NAME, {**manifest, "complete": True})
+    write_with_checksum(folder / CORPUS_NAME, {**manifest, "complete": True})
     if progress:
         progress.show(", complete")
 

@@ -440,7 +440,7 @@ def _format_text(texts: list[list[bytes]], index: int) -> str:
     return " | ".join(" ".join(column[index].decode().split()) for column in texts)
 
 
-def _cut(text: str, most: int) -> str:
+def _truncate(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
@@ -451,11 +451,11 @@ def _make_table(title: str, rows: list[tuple]) -> Picture:
     lines, cells = [title, f"{'predicted':20} {'true':20} text"], []
     for label, score, true, of_true, text in rows:
         told = [f"{name} {share:.3f}" for name, share in ((label, score), (true, of_true))]
-        lines.append(f"{told[0]:20} {told[1]:20} {_cut(text, MAX_SHOWN[0])}")
+        lines.append(f"{told[0]:20} {told[1]:20} {_truncate(text, MAX_SHOWN[0])}")
         values = (
             SCORE.format(label=escape_html(label), score=score),
             SCORE.format(label=escape_html(true), score=of_true),
-            escape_html(_cut(text, MAX_SHOWN[1])),
+            escape_html(_truncate(text, MAX_SHOWN[1])),
         )
         cells.append("".join(CELL.format(value=value, more="") for value in values))
     heads = "".join(

@@ -17,7 +17,7 @@ from encoder_zoo.extras.explanations.attributions import (
     make_example_inputs,
     select_tokens,
     select_window,
-    warn_incomplete,
+    warn_if_incomplete,
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_word_tokens, tokenize_texts
 from encoder_zoo.tasks.preprocessing.windows import Windows
@@ -67,7 +67,7 @@ def explain_answers(
         parts = [question, select_window(select_tokens(told, i), *best.context)]
         values = compute_attributions(model, best.inputs, parts, best.weights, method, batch_size)
         found.append(AnswerExplanation(**answer, **values))
-    warn_incomplete(found, method)
+    warn_if_incomplete(found, method)
     return found
 
 

@@ -89,7 +89,7 @@ def integrate_gradients(along: Callable) -> Attribution:
 
     Args:
         along: A function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L). See
-            `make_line`.
+            `make_line_function`.
 
     Source: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, section 3.
 
@@ -196,7 +196,7 @@ def compute_attributions(
     for part in parts:
         columns = slice(part.column, part.column + len(part.words))
         masked[0, columns] = task.preprocessor.tokenizer.mask_token_id
-    along = make_line(task, inputs, masked, weights, batch_size or BATCH_SIZE)
+    along = make_line_function(task, inputs, masked, weights, batch_size or BATCH_SIZE)
     found = ATTRIBUTION_METHODS[method](along)
     words = [word for i, part in enumerate(parts) for word in _make_words(i, part, found.tokens)]
     return Attributions(
@@ -250,7 +250,7 @@ def sum_attributions(found: Sequence[Attributions], weights: Sequence[float]) ->
     return Attributions(texts=found[0]["texts"], words=words, logit=logit, baseline=baseline)
 
 
-def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
+def warn_if_incomplete(found: Sequence[Attributions], method: str) -> None:
     """Log a warning if the attributions do not sum to the logit change."""
     if method != "integrated_gradients":
         return
@@ -328,7 +328,7 @@ def compute_values_and_gradients(
     return ops.convert_to_numpy(values), ops.convert_to_numpy(gradients)
 
 
-def make_line(
+def make_line_function(
     task: Task, inputs: Mapping, masked_ids: np.ndarray, weights: np.ndarray, batch_size: int
 ) -> Callable:
     """Create a function that evaluates the model on a line from the masked text to the text.

@@ -46,7 +46,7 @@ def explain_entities(
         is_used = begins[row].numpy() if strategy == "first" else np.full(len(starts), True)
         text, explained = attributions.select_tokens(tokens, row), []
         for entity in of_text:
-            members = _find_members(starts, ends, entity)
+            members = _find_overlapping_tokens(starts, ends, entity)
             members = members[is_used[members]]
             window = np.searchsorted(first_tokens, row * ROW_STRIDE + members[0], side="right") - 1
             begin, length = windows.begin[window], windows.length[window]
@@ -59,7 +59,7 @@ def explain_entities(
             )
             explained.append(EntityExplanation(**entity, **values))
         found.append(explained)
-    attributions.warn_incomplete([explanation for row in found for explanation in row], method)
+    attributions.warn_if_incomplete([explanation for row in found for explanation in row], method)
     return found
 
 
@@ -73,7 +73,7 @@ def _find_label_tags(tagger: TokenClassifier, strategy: str) -> dict[str, np.nda
     }
 
 
-def _find_members(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
+def _find_overlapping_tokens(starts: np.ndarray, ends: np.ndarray, entity: Entity) -> np.ndarray:
     """Find all tokens that overlap an entity. Token starts and ends must be sorted."""
     first = np.searchsorted(ends, entity["start"], side="right")
     return np.arange(first, np.searchsorted(starts, entity["end"]))

@@ -13,7 +13,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.explanations import attributions
 from encoder_zoo.tasks.base.classes import find_label_indices
 from encoder_zoo.tasks.classification.sequence_classifier import Explanation, SequenceClassifier
-from encoder_zoo.tasks.preprocessing.packing import keep_tokens
+from encoder_zoo.tasks.preprocessing.packing import compute_kept_tokens
 from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_word_tokens, tokenize_texts
 from encoder_zoo.tasks.preprocessing.windows import Windows, take
 from encoder_zoo.tasks.training.sources import check_preprocessor
@@ -54,7 +54,7 @@ def explain_labels(
         name, score = classifier.class_names[target], _get_score(classifier, pooled, target)
         values = attributions.sum_attributions(values, shares[used, target])
         found.append(Explanation(label=name, score=score, **values))
-    attributions.warn_incomplete(found, method)
+    attributions.warn_if_incomplete(found, method)
     return found
 
 
@@ -70,7 +70,7 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
         ids = [take(part, of_part) for part, of_part in zip(ids, windows, strict=True)]
     else:
         longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
-        kept = keep_tokens(ids, preprocessor.count_specials(len(ids) == 2), longest, side)
+        kept = compute_kept_tokens(ids, preprocessor.count_specials(len(ids) == 2), longest, side)
         rows = xp.range(ids[0].nrows())
         windows = [Windows(rows, begin, count, None, None) for begin, count in kept]
     return tokens, windows, preprocessor.pack(ids)
@@ -85,7 +85,7 @@ def _make_parts(
 ) -> list[attributions.Part]:
     """Return the part of each text that window `number` contains."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
-    columns = tokenizer.first_column, second + tokenizer.template.num_second
+    columns = tokenizer.first_column, second + tokenizer.template.num_second_segment_tokens
     found = []
     for text, of_text, column in zip(texts, windows, columns, strict=False):
         begin, length = int(of_text.begin[number]), int(of_text.length[number])

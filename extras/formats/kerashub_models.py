@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.common.layers import list_own_weights
+from encoder_zoo.common.layers import list_direct_weights
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CustomHeadRecord
@@ -253,7 +253,7 @@ def _copy_weights(model: keras.Model, there: keras.Model, groups: Mapping[str, s
             values = [ours.kernel, ours.bias]  # with merged LoRA updates
         else:
             values = [ours] if path == "head.bias" else ours.weights
-        targets = list_own_weights(_find_layer(there, group))
+        targets = list_direct_weights(_find_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub's attention kernels have an additional axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))

@@ -19,7 +19,7 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
+from encoder_zoo.presets.files.file_bytes import check_file_size, check_is_float
 from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
 from encoder_zoo.presets.formats.preset_files import CONFIG
@@ -127,7 +127,7 @@ class Tf1Checkpoint(Checkpoint):
         self.config_file, self.config = _read_config(files, family)
         stem = _find_checkpoint_name(files)
         parts = [name for name in files.listed if fnmatch.fnmatchcase(name, f"{stem}.data-*")]
-        copies = files.keep(tempfile.TemporaryDirectory())
+        copies = files.enter_context(tempfile.TemporaryDirectory())
         for name in (f"{stem}.index", *parts):
             with open(pathlib.Path(copies) / name, "wb") as copy:
                 shutil.copyfileobj(files.open_file(name), copy)
@@ -140,7 +140,7 @@ class Tf1Checkpoint(Checkpoint):
             ) from None
         shapes = self._read_shapes(sum(get_size(files.open_file(name)) for name in parts))
         self._names = {
-            _translate(name, family): name for name in shapes if not _TRAINING.search(name)
+            _convert_name(name, family): name for name in shapes if not _TRAINING.search(name)
         }
         self.shapes = {
             ours: tuple(shapes[theirs][:: -1 if theirs.endswith("/kernel") else 1])
@@ -160,12 +160,12 @@ class Tf1Checkpoint(Checkpoint):
             math.prod(shape) * max(self._dtypes[name].size or 1, 1)
             for name, shape in shapes.items()
         )
-        check_stored(self.folder, declared, size)
+        check_file_size(self.folder, declared, size)
         return shapes
 
     def read_tensor(self, name: str) -> np.ndarray:
         theirs = self._names[name]
-        check_floats(np.dtype(self._dtypes[theirs].as_numpy_dtype), self.folder, theirs)
+        check_is_float(np.dtype(self._dtypes[theirs].as_numpy_dtype), self.folder, theirs)
         try:
             value = self._reader.get_tensor(theirs)
         except Exception as error:  # TensorFlow raises many error types
@@ -187,12 +187,12 @@ def _find_checkpoint_name(files: FolderFiles) -> str:
     return found[0].removesuffix(".index")
 
 
-def _translate(name: str, family: Family) -> str:
+def _convert_name(name: str, family: Family) -> str:
     """Convert a variable name to the Hugging Face format.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
-        >>> _translate("bert/encoder/layer_3/output/LayerNorm/gamma", get_family("bert"))
+        >>> _convert_name("bert/encoder/layer_3/output/LayerNorm/gamma", get_family("bert"))
         'encoder.layer.3.output.LayerNorm.weight'
     """
     name = name.removeprefix(f"{family.prefix}/")

@@ -22,7 +22,7 @@ from starlette.routing import Route as Path
 from encoder_zoo.serving.batching import Batcher, QueueFull, Stopping
 from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.metrics import Metrics
-from encoder_zoo.serving.requests import Fields, Refusal, read_json
+from encoder_zoo.serving.requests import Fields, RequestError, read_json
 from encoder_zoo.serving.routes import ROUTES, Route, ServedModel, make_examples
 
 logger = logging.getLogger("encoder_zoo")
@@ -100,7 +100,7 @@ class Service:
         served = self.served[route.method]
         name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))
         if name not in served:
-            raise Refusal(
+            raise RequestError(
                 404,
                 f"`{route.kind}` is {name[:100]!r}. Expected {' or '.join(served)}.",
                 route.kind,
@@ -112,7 +112,7 @@ class Service:
         """Compute the response to a request."""
         fields = Fields(read_json(await read_body(request, self.limits)), self.limits.max_texts)
         question = route.read(self.choose_model(route, fields), fields)
-        fields.refuse_others()
+        fields.reject_unknown_fields()
         try:
             answers = await wait_for_answers(request, self.batcher.ask(question.job))
         except (QueueFull, Stopping, ClientDisconnect):
@@ -134,18 +134,20 @@ class Service:
             start = time.perf_counter()
             try:
                 response = await self.answer(route, request)
-            except Refusal as refusal:
+            except RequestError as refusal:
                 response = make_response(refusal.make_body(), refusal.status)
             except QueueFull:
-                response = refuse_for_now(429, "The queue is full. Try again later.")
+                response = make_retry_response(429, "The queue is full. Try again later.")
             except Stopping:
-                response = refuse_for_now(503, "The service is shutting down. Try again later.")
+                response = make_retry_response(
+                    503, "The service is shutting down. Try again later."
+                )
             except ClientDisconnect:
                 response = Response(status_code=CLIENT_LEFT)
             except Exception:
                 logger.exception("A request for %s failed.", route.paths[0])
                 message = "The model failed to answer. See the log of the service for the reason."
-                response = make_response(Refusal(500, message).make_body(), 500)
+                response = make_response(RequestError(500, message).make_body(), 500)
             seconds = time.perf_counter() - start
             self.metrics.add_request(route.paths[0], response.status_code, seconds)
             return response
@@ -174,7 +176,7 @@ class Service:
         if name in names:
             return make_response(describe_model(name))
         message = f"The model {name[:100]!r} does not exist. Expected {' or '.join(names)}."
-        refusal = Refusal(404, message, "model", "model_not_found")
+        refusal = RequestError(404, message, "model", "model_not_found")
         return make_response(refusal.make_body(), refusal.status)
 
     def list_names(self) -> list[str]:
@@ -238,7 +240,7 @@ def create_app(
         if route.method in service.served:
             endpoint = service.make_endpoint(route)
             paths += [Path(path, endpoint, methods=["POST"]) for path in route.paths]
-    handlers = {HTTPException: refuse_path}
+    handlers = {HTTPException: make_routing_error_response}
     return Starlette(routes=paths, lifespan=service.lifespan, exception_handlers=handlers)
 
 
@@ -251,12 +253,12 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     """Read the body of a request.
 
     Raises:
-        Refusal: If the body is too large or compressed, or if the request takes too long.
+        RequestError: If the body is too large or compressed, or if the request takes too long.
     """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         message = f"Content-Encoding is {encoding[:100]!r}. Send the body without compression."
-        raise Refusal(415, message, "body")
+        raise RequestError(415, message, "body")
     chunks, size = [], 0
     try:
         async with asyncio.timeout(limits.body_timeout):
@@ -268,10 +270,10 @@ async def read_body(request: Request, limits: Limits) -> bytes:
                     break
     except TimeoutError as error:
         seconds = f"{limits.body_timeout:g} seconds"
-        raise Refusal(408, f"The body did not arrive within {seconds}.", "body") from error
+        raise RequestError(408, f"The body did not arrive within {seconds}.", "body") from error
     if size > limits.max_request_bytes:
         most = limits.max_request_bytes
-        raise Refusal(413, f"The body is too large. Expected at most {most} bytes.", "body")
+        raise RequestError(413, f"The body is too large. Expected at most {most} bytes.", "body")
     return b"".join(chunks)
 
 
@@ -313,8 +315,8 @@ def is_about_request(error: Exception) -> bool:
     return isinstance(error, ValueError) and home.startswith("encoder_zoo.")
 
 
-def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
-    """Convert an error to a Refusal with the name of the invalid field."""
+def explain_error(error: Exception, fields: Fields, route: Route) -> RequestError:
+    """Convert an error to a RequestError with the name of the invalid field."""
     message = str(error)
     if route.method == "embed":  # use the field names of the OpenAI API
         message = re.sub(r"\bdim\b", "dimensions", re.sub(r"\btexts\b", "input", message))
@@ -323,21 +325,21 @@ def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
     field = min(named, key=named.__getitem__, default=route.texts)
     if isinstance(error, TypeError):
         message = f"The model does not support {field}. Remove it from the request."
-    return Refusal(422, message, field)
+    return RequestError(422, message, field)
 
 
-def refuse_for_now(status: int, message: str) -> Response:
+def make_retry_response(status: int, message: str) -> Response:
     """Create a response that asks the client to try again later."""
-    return make_response(Refusal(status, message).make_body(), status, {"Retry-After": "1"})
+    return make_response(RequestError(status, message).make_body(), status, {"Retry-After": "1"})
 
 
-async def refuse_path(request: Request, error: Exception) -> Response:
+async def make_routing_error_response(request: Request, error: Exception) -> Response:
     """Create the error response for an unknown path, or for an HTTP method that is not allowed."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     headers = getattr(error, "headers", None) or {}
     allowed = f"This route requires {headers.get('Allow')}."
     message = {404: "Unknown route.", 405: allowed}.get(status, "The request is not valid.")
-    return make_response(Refusal(status, message).make_body(), status, headers)
+    return make_response(RequestError(status, message).make_body(), status, headers)
 
 
 def make_response(

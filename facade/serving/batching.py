@@ -171,7 +171,7 @@ class Batcher:
                 continue
             await self._wait_for_others()
             if self._lines:  # the queue is empty if all clients have disconnected
-                await self._compute(self._take())
+                await self._compute(self._take_batch())
 
     async def _wait_for_others(self) -> None:
         """Wait for a full batch, or until the first job has waited for `max_wait` seconds."""
@@ -188,7 +188,7 @@ class Batcher:
         line = next(iter(self._lines.values()), ())
         return sum(len(w.pending) for w in line) >= self._limits.max_batch_texts
 
-    def _take(self) -> Batch:
+    def _take_batch(self) -> Batch:
         """Remove the next batch from the queue. All jobs in the batch have the same key."""
         key = next(iter(self._lines))
         line, batch = self._lines.pop(key), []

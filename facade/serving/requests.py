@@ -9,7 +9,7 @@ from typing import Any
 from encoder_zoo.common.wording import find_close_names, invalid, suggest_names
 
 
-class Refusal(Exception):
+class RequestError(Exception):
     """Exception that rejects a request with an error response.
 
     Args:
@@ -32,7 +32,7 @@ class Refusal(Exception):
         return {"error": error}
 
 
-def refuse_constant(name: str) -> None:
+def reject_constant(name: str) -> None:
     """Raise a ValueError for NaN and Infinity."""
     raise ValueError(f"{name} is not a valid JSON value")
 
@@ -41,24 +41,26 @@ def read_json(content: bytes) -> dict[str, Any]:
     """Parse the body of a request.
 
     Raises:
-        Refusal: If the body is not a valid JSON object in UTF-8.
+        RequestError: If the body is not a valid JSON object in UTF-8.
 
     Example:
         >>> read_json(b'{"texts": ["Hello."]}')
         {'texts': ['Hello.']}
     """
     try:
-        fields = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
+        fields = json.loads(content.decode("utf-8"), parse_constant=reject_constant)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise Refusal(422, f"The body is not valid JSON in UTF-8: {reason}.", "body") from error
+        raise RequestError(
+            422, f"The body is not valid JSON in UTF-8: {reason}.", "body"
+        ) from error
     if not isinstance(fields, dict):
-        raise Refusal(422, str(invalid("body", fields, "a JSON object")), "body")
+        raise RequestError(422, str(invalid("body", fields, "a JSON object")), "body")
     return fields
 
 
 class Fields:
-    """The fields of a request. Call `refuse_others` after reading all supported fields.
+    """The fields of a request. Call `reject_unknown_fields` after reading all supported fields.
 
     Args:
         given: Dict mapping field names to values. None is the same as a missing field.
@@ -68,7 +70,7 @@ class Fields:
         >>> fields = Fields({"texts": "Hello.", "top_k": 2}, max_texts=8)
         >>> fields.read_texts("texts"), fields.read_options("top_k", "threshold")
         (['Hello.'], {'top_k': 2})
-        >>> fields.refuse_others()
+        >>> fields.reject_unknown_fields()
     """
 
     def __init__(self, given: dict[str, Any], max_texts: int):
@@ -96,12 +98,12 @@ class Fields:
             default: Value to return if the field is missing. Defaults to None.
 
         Raises:
-            Refusal: If the value is invalid.
+            RequestError: If the value is invalid.
         """
         self.known.append(name)
         value = self._given.get(name, default)
         if name in self._given and not holds(value):
-            raise Refusal(422, str(invalid(name, value, expected)), name)
+            raise RequestError(422, str(invalid(name, value, expected)), name)
         return value
 
     def read_text(self, name: str) -> str:
@@ -117,7 +119,7 @@ class Fields:
             pairs: Boolean. Whether to accept pairs of texts. Defaults to False.
 
         Raises:
-            Refusal: If the field is missing or invalid, or if there are too many texts.
+            RequestError: If the field is missing or invalid, or if there are too many texts.
         """
         expected = "a text or a list of texts" + (", or a list of pairs of texts" if pairs else "")
         self._require(name, expected)
@@ -125,20 +127,22 @@ class Fields:
         texts = [value] if isinstance(value, str) else value
         if len(texts) > self._max_texts:
             count = f"{len(texts)} texts"
-            raise Refusal(413, f"`{name}` has {count}. Expected at most {self._max_texts}.", name)
+            raise RequestError(
+                413, f"`{name}` has {count}. Expected at most {self._max_texts}.", name
+            )
         is_valid = is_pair if pairs and isinstance(texts[0], list) else is_text
         for i, text in enumerate(texts):
             if not is_valid(text):
                 what = "a pair of texts" if is_valid is is_pair else "a text"
-                raise Refusal(422, str(invalid(f"{name}[{i}]", text, what)), name)
+                raise RequestError(422, str(invalid(f"{name}[{i}]", text, what)), name)
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
         """Return the given options as a dict. The model validates their values.
 
         Raises:
-            Refusal: If a value contains a lone surrogate or is nested too deeply. Models do not
-                check this.
+            RequestError: If a value contains a lone surrogate or is nested too deeply. Models do
+                not check this.
         """
         self.known += names
         options = {name: self._given[name] for name in names if name in self._given}
@@ -146,21 +150,23 @@ class Fields:
             try:
                 json.dumps(value, ensure_ascii=False).encode()
             except (UnicodeEncodeError, RecursionError) as error:
-                raise Refusal(422, f"{name} is not valid JSON in UTF-8: {error}.", name) from error
+                raise RequestError(
+                    422, f"{name} is not valid JSON in UTF-8: {error}.", name
+                ) from error
         return options
 
-    def refuse_others(self) -> None:
-        """Raise a Refusal for unknown fields."""
+    def reject_unknown_fields(self) -> None:
+        """Raise a RequestError for unknown fields."""
         for name in self._given:
             if name not in self.known:
                 hint = suggest_names(find_close_names(name, self.known))
                 hint = hint or f" Expected one of {', '.join(sorted(self.known))}."
-                raise Refusal(422, f"The field {name!r} is unknown.{hint}", name[:100])
+                raise RequestError(422, f"The field {name!r} is unknown.{hint}", name[:100])
 
     def _require(self, name: str, expected: str) -> None:
         if name not in self._given:
             self.known.append(name)
-            raise Refusal(422, f"{name} is missing. Expected {expected}.", name)
+            raise RequestError(422, f"{name} is missing. Expected {expected}.", name)
 
 
 def is_text(value: object) -> bool:

@@ -14,14 +14,14 @@ from encoder_zoo.common.context import use_context
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.serving.batching import Job, Rows
 from encoder_zoo.serving.limits import Limits
-from encoder_zoo.serving.requests import Fields, Refusal, is_text
+from encoder_zoo.serving.requests import Fields, RequestError, is_text
 from encoder_zoo.tasks.base.classes import compute_sigmoid
 
 MAX_SHORT_CHARACTERS = 2000  # maximum number of characters for short requests
 BYTES_PER_TOKEN = 4  # an estimate for models without a tokenizer
 
 
-class Question(NamedTuple):
+class ParsedRequest(NamedTuple):
     """A job, with a function that creates the response.
 
     Attributes:
@@ -112,7 +112,7 @@ def transpose_rows(rows: Rows) -> tuple[list, ...]:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def read_classify(model: ServedModel, fields: Fields) -> Question:
+def parse_classify(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/classify` route."""
     rows = fields.read_texts("texts", pairs=True)
     options = fields.read_options(
@@ -125,10 +125,10 @@ def read_classify(model: ServedModel, fields: Fields) -> Question:
         return model.task.classify(texts, batch_size=model.limits.max_batch_texts, **options)
 
     method = "classify pairs" if pairs else "classify"
-    return Question(model.ask(method, rows, run, options), make_answer_writer(model))
+    return ParsedRequest(model.ask(method, rows, run, options), make_answer_writer(model))
 
 
-def read_entities(model: ServedModel, fields: Fields) -> Question:
+def parse_entities(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/entities` route."""
     rows = fields.read_texts("texts")
     options = fields.read_options("threshold", "strategy", "nested", "multi_label")
@@ -139,7 +139,9 @@ def read_entities(model: ServedModel, fields: Fields) -> Question:
     def run(rows: Rows) -> Sequence:
         return model.task.extract_entities(rows, batch_size=batch_size, **options)
 
-    return Question(model.ask("extract_entities", rows, run, options), make_answer_writer(model))
+    return ParsedRequest(
+        model.ask("extract_entities", rows, run, options), make_answer_writer(model)
+    )
 
 
 def are_labels(value: object) -> bool:
@@ -151,7 +153,7 @@ def are_labels(value: object) -> bool:
     return isinstance(texts, list) and all(map(is_text, texts))
 
 
-def read_answer(model: ServedModel, fields: Fields) -> Question:
+def parse_answer(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/answer` route.
 
     The request can contain one question for all contexts, or one question per context.
@@ -169,16 +171,16 @@ def read_answer(model: ServedModel, fields: Fields) -> Question:
 
     if fields.is_single("question") and not fields.is_single("context"):
         job = model.ask_alone((questions[0], contexts), run_passages)
-        return Question(job, make_answer_writer(model))
+        return ParsedRequest(job, make_answer_writer(model))
     if len(contexts) not in (1, len(questions)):
         message = f"context has {len(contexts)} texts, but question has {len(questions)}."
-        raise Refusal(422, f"{message} Expected 1 or {len(questions)} contexts.", "context")
+        raise RequestError(422, f"{message} Expected 1 or {len(questions)} contexts.", "context")
     contexts = contexts * len(questions) if len(contexts) == 1 else contexts
     rows = list(zip(questions, contexts, strict=True))
-    return Question(model.ask("answer", rows, run, options), make_answer_writer(model))
+    return ParsedRequest(model.ask("answer", rows, run, options), make_answer_writer(model))
 
 
-def read_fill_mask(model: ServedModel, fields: Fields) -> Question:
+def parse_fill_mask(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/fill_mask` route."""
     rows, options = fields.read_texts("texts"), fields.read_options("top_k", "targets")
     batch_size = model.limits.max_batch_texts
@@ -186,15 +188,15 @@ def read_fill_mask(model: ServedModel, fields: Fields) -> Question:
     def run(rows: Rows) -> Sequence:
         return model.task.fill_mask(rows, batch_size=batch_size, **options)
 
-    return Question(model.ask("fill_mask", rows, run, options), make_answer_writer(model))
+    return ParsedRequest(model.ask("fill_mask", rows, run, options), make_answer_writer(model))
 
 
-def read_embeddings(model: ServedModel, fields: Fields) -> Question:
+def parse_embeddings(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/v1/embeddings` route in the OpenAI API format.
 
     The additional field `prompt` can be set to "query", "document" or the text of a prompt.
     """
-    fields.read("input", is_no_token_list, "a text or a list of texts, not a list of token ids")
+    fields.read("input", is_not_token_list, "a text or a list of texts, not a list of token ids")
     rows, options = fields.read_texts("input"), fields.read_options("dimensions", "prompt")
     form = fields.read("encoding_format", is_encoding, "'float' or 'base64'")
     fields.read_options("user")  # this field is ignored
@@ -215,10 +217,10 @@ def read_embeddings(model: ServedModel, fields: Fields) -> Question:
         usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(job.costs))
         return {"object": "list", "data": data, "model": model.name, "usage": usage}
 
-    return Question(job, write)
+    return ParsedRequest(job, write)
 
 
-def is_no_token_list(value: object) -> bool:
+def is_not_token_list(value: object) -> bool:
     """Return False for a list of token ids, or a list of lists of token ids."""
     return not (isinstance(value, list) and value and isinstance(value[0], int | list))
 
@@ -233,7 +235,7 @@ def encode_base64(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def read_rerank(model: ServedModel, fields: Fields) -> Question:
+def parse_rerank(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/rerank` route, in the text-embeddings-inference or Cohere format.
 
     For text-embeddings-inference, the fields are `texts` and `return_text`. For Cohere, the fields
@@ -243,10 +245,10 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
     name = "documents" if is_coheres else "texts"
     texts = fields.read_texts(name)
     if not query.strip():
-        raise Refusal(422, "`query` is empty. Expected a text.", "query")
+        raise RequestError(422, "`query` is empty. Expected a text.", "query")
     for i, text in enumerate(texts):
         if not text.strip():
-            raise Refusal(
+            raise RequestError(
                 422, f"`{name}[{i}]` is empty. Remove empty texts from the request.", name
             )
     top_n = fields.read("top_n", is_count, "an integer of 1 or more")
@@ -268,14 +270,14 @@ def read_rerank(model: ServedModel, fields: Fields) -> Question:
     is_joined = hasattr(model.task, "activation")  # a Reranker scores each pair separately
     if not is_joined:
         job = model.ask_alone((query, texts), lambda rows: [model.task.rank(*rows[0])])
-        return Question(job, write)
+        return ParsedRequest(job, write)
 
     def run(rows: Rows) -> Sequence:
         queries, texts = transpose_rows(rows)
         batch_size = model.limits.max_batch_texts
         return model.task.predict((queries, texts), batch_size, verbose=0)[:, 0]
 
-    return Question(model.ask("rank", [(query, text) for text in texts], run, {}), write)
+    return ParsedRequest(model.ask("rank", [(query, text) for text in texts], run, {}), write)
 
 
 def order_scores(model: ServedModel, logits: list, texts: list[str]) -> list[dict]:
@@ -296,7 +298,7 @@ def is_flag(value: object) -> bool:
     return type(value) is bool
 
 
-def read_search(model: ServedModel, fields: Fields) -> Question:
+def parse_search(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/search` route."""
     rows = fields.read_texts("query")
     options = fields.read_options("top_k", "where", "min_score", "group_by", "offset")
@@ -304,7 +306,9 @@ def read_search(model: ServedModel, fields: Fields) -> Question:
     def run(rows: Rows) -> Sequence:
         return model.task.search(rows, **options)
 
-    return Question(model.ask("search", rows, run, options), make_answer_writer(model, "index"))
+    return ParsedRequest(
+        model.ask("search", rows, run, options), make_answer_writer(model, "index")
+    )
 
 
 def make_answer_writer(model: ServedModel, kind: str = "model") -> Callable[[list], dict]:
@@ -321,14 +325,14 @@ class Route(NamedTuple):
     Attributes:
         paths: Tuple of strings. URL paths of the route.
         method: String. Name of the model method to call.
-        read: A function that creates a `Question` from a model and the fields of a request.
+        read: A function that creates a `ParsedRequest` from a model and the fields of a request.
         texts: String. Name of the field with texts.
         example: Dict. Additional fields for warm-up requests.
     """
 
     paths: tuple[str, ...]
     method: str
-    read: Callable[[ServedModel, Fields], Question]
+    read: Callable[[ServedModel, Fields], ParsedRequest]
     texts: str
     example: dict[str, Any]
 
@@ -350,19 +354,19 @@ class Route(NamedTuple):
 
 EXAMPLE = "An example for the warm-up. "
 ROUTES = (
-    Route(("/v1/embeddings",), "embed", read_embeddings, "input", {}),
+    Route(("/v1/embeddings",), "embed", parse_embeddings, "input", {}),
     Route(
-        ("/rerank", "/v1/rerank", "/v2/rerank"), "rank", read_rerank, "texts", {"query": EXAMPLE}
+        ("/rerank", "/v1/rerank", "/v2/rerank"), "rank", parse_rerank, "texts", {"query": EXAMPLE}
     ),
-    Route(("/classify",), "classify", read_classify, "texts", {}),
-    Route(("/entities",), "extract_entities", read_entities, "texts", {}),
-    Route(("/answer",), "answer", read_answer, "context", {"question": EXAMPLE}),
-    Route(("/fill_mask",), "fill_mask", read_fill_mask, "texts", {}),
-    Route(("/search",), "search", read_search, "query", {}),
+    Route(("/classify",), "classify", parse_classify, "texts", {}),
+    Route(("/entities",), "extract_entities", parse_entities, "texts", {}),
+    Route(("/answer",), "answer", parse_answer, "context", {"question": EXAMPLE}),
+    Route(("/fill_mask",), "fill_mask", parse_fill_mask, "texts", {}),
+    Route(("/search",), "search", parse_search, "query", {}),
 )
 
 
-def make_examples(route: Route, model: ServedModel) -> Iterator[Question]:
+def make_examples(route: Route, model: ServedModel) -> Iterator[ParsedRequest]:
     """Create requests for the warm-up: a short text, a batch of short texts and a long text."""
     short = EXAMPLE + "[MASK] <mask>" if route.method == "fill_mask" else EXAMPLE
     takes_labels = "labels" in inspect.signature(getattr(model.task, route.method)).parameters

@@ -9,7 +9,7 @@ Example:
     >>> import encoder_zoo as ez
     >>> name, check = next(ez.testing.family_checks(ez.BertBackbone.family))
     >>> name
-    'bert: the family is registered'
+    'bert: family is registered'
     >>> check()
 """
 
@@ -61,7 +61,7 @@ def family_checks(family: Family) -> Checks:
         family: Family, such as `MyBackbone.family`.
     """
     for check in family_conformance.FAMILY_CHECKS:
-        yield _name_check(f"{family.name}: {_format_words(check)}", check, family)
+        yield _make_named_check(f"{family.name}: {_format_words(check)}", check, family)
 
 
 def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> Checks:
@@ -76,16 +76,18 @@ def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> C
         families = [next(family for family in list_families() if task.supports(family))]
     for family in families:
         for check in task_conformance.TASK_CHECKS:
-            yield _name_check(
+            yield _make_named_check(
                 f"{task.__name__} of {family.name}: {_format_words(check)}", check, task, family
             )
 
 
 def _format_words(check: Callable) -> str:
-    return check.__name__.replace("_", " ")
+    return check.__name__.removeprefix("check_").replace("_", " ")
 
 
-def _name_check(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
+def _make_named_check(
+    name: str, check: Callable, *arguments: object
+) -> tuple[str, Callable[[], None]]:
     """Return the name of a check, and a function to run the check.
 
     All errors are converted to an AssertionError with the name of the check.

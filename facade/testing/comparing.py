@@ -78,7 +78,7 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
 
 
 @contextlib.contextmanager
-def assert_refused(words: str) -> Iterator[None]:
+def assert_raises(words: str) -> Iterator[None]:
     """Assert that a ValueError or TypeError is raised whose message contains certain words."""
     try:
         yield

@@ -24,7 +24,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     UNKNOWN,
     Piece,
     SentencePieceModel,
-    write_model,
+    serialize_model,
 )
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.tasks.base.task import Task
@@ -68,7 +68,7 @@ def _build_sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
         Piece(token, 0.0, UNKNOWN if token in ("<unk>", "[UNK]") else CONTROL) for token in special
     ]
     scored = [Piece(piece, -1.0 - 0.1 * i) for i, piece in enumerate(pieces)]
-    return write_model(SentencePieceModel([*first, *scored]))
+    return serialize_model(SentencePieceModel([*first, *scored]))
 
 
 def tokenizer(family: Family) -> Tokenizer:

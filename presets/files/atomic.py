@@ -42,7 +42,7 @@ _LEFTOVER_SECONDS = 24 * 3600  # temporary files of a killed process are deleted
 _TEMPORARY = ".encoder_zoo_temporary"  # a file that marks temporary folders of this package
 
 
-class Kind(NamedTuple):
+class FolderKind(NamedTuple):
     """Type of folder that this package writes, such as a preset or an index.
 
     Attributes:
@@ -60,7 +60,7 @@ class Kind(NamedTuple):
 
 
 @contextlib.contextmanager
-def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
+def replace_folder(folder: str | os.PathLike, kind: FolderKind) -> Iterator[pathlib.Path]:
     """Context manager that replaces a folder atomically with new contents.
 
     The `with` block writes to a new folder next to the target. The new folder is flushed to disk,
@@ -70,7 +70,7 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
 
     Args:
         folder: String or path. The target folder, which does not need to exist.
-        kind: The `Kind` of the folder. The `with` block must write the manifest.
+        kind: The `FolderKind` of the folder. The `with` block must write the manifest.
 
     Yields:
         The path of the new folder.
@@ -82,7 +82,7 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
 
     Example:
         >>> from encoder_zoo.presets.files.manifest import write_manifest
-        >>> notes = Kind("notes", lambda manifest: manifest["task"] == "notes")
+        >>> notes = FolderKind("notes", lambda manifest: manifest["task"] == "notes")
         >>> target = pathlib.Path(tempfile.mkdtemp()) / "notes"
         >>> for text in ("first", "second"):
         ...     with replace_folder(target, notes) as new:
@@ -94,11 +94,11 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
     """
     target = check_folder(folder)
     _check_exchangeable(target)
-    owned = _read_owned(target, kind)
+    owned = _read_owned_files(target, kind)
     for name in sorted(os.listdir(target) if target.is_dir() else ()):
         matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in kind.read)
         if matches and name not in owned and not (target / name).is_dir():
-            raise _make_foreign_error(target, name, kind)
+            raise _make_foreign_file_error(target, name, kind)
     with _make_temporary(target) as temporary:
         new = temporary / "new"
         new.mkdir()
@@ -107,10 +107,10 @@ def replace_folder(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Pa
         for name in sorted({*written, *owned}):
             _check_replaceable(target, name, owned, new, kind)
         _reset_permissions(new, target)
-        _force_to_disk(new)
-        _keep_others(target, new, owned)
+        _sync_to_disk(new)
+        _keep_user_files(target, new, owned)
         _exchange(new, target, temporary)
-        _return_late_files(new, target, owned)
+        _move_late_files(new, target, owned)
 
 
 @contextlib.contextmanager
@@ -153,11 +153,11 @@ def replace_file(
                 "changed. Delete the file or choose a different path."
             )
         _reset_permissions(folder, folder)
-        _force_to_disk(folder)
+        _sync_to_disk(folder)
         os.replace(folder / target.name, target)
 
 
-def remove_saved_files(folder: str | os.PathLike, kind: Kind) -> None:
+def remove_saved_files(folder: str | os.PathLike, kind: FolderKind) -> None:
     """Delete the folder manifest, all files listed in it, and the folders that become empty.
 
     Modified files are kept with a warning. Links are kept. A folder without a manifest of this kind
@@ -165,11 +165,11 @@ def remove_saved_files(folder: str | os.PathLike, kind: Kind) -> None:
 
     Args:
         folder: String or path. Folder to clean up.
-        kind: The `Kind` of the folder.
+        kind: The `FolderKind` of the folder.
     """
     target = pathlib.Path(folder)
     try:
-        owned = _read_owned(check_folder(target), kind)
+        owned = _read_owned_files(check_folder(target), kind)
     except (ValueError, OSError) as error:
         logger.warning("%s is kept: %s", target, error)
         return
@@ -193,7 +193,7 @@ def remove_saved_files(folder: str | os.PathLike, kind: Kind) -> None:
         target.rmdir()
 
 
-def write_signed(path: pathlib.Path, description: Mapping) -> None:
+def write_with_checksum(path: pathlib.Path, description: Mapping) -> None:
     """Write a JSON object with a checksum, and replace the file atomically.
 
     Args:
@@ -201,11 +201,11 @@ def write_signed(path: pathlib.Path, description: Mapping) -> None:
         description: Dict. The JSON object to write. The field `sha256` is added or updated.
     """
     description = {**description, "sha256": compute_manifest_digest(description)}
-    with replace_file(path, _is_signed) as new:
+    with replace_file(path, _has_valid_checksum) as new:
         new.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
 
 
-def _is_signed(path: pathlib.Path) -> bool:
+def _has_valid_checksum(path: pathlib.Path) -> bool:
     try:
         description = json.loads(path.read_bytes())
         return description["sha256"] == compute_manifest_digest(description)
@@ -270,7 +270,7 @@ def _check_writable(path: pathlib.Path) -> None:
 # -- files that this package has written --------------------------------------------------------
 
 
-def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
+def _read_owned_files(target: pathlib.Path, kind: FolderKind) -> dict[str, dict]:
     """Return the entry of each file in the folder manifest, and an entry for the manifest."""
     path = target / kind.manifest
     if not os.path.lexists(path):
@@ -288,25 +288,25 @@ def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
     except (ValueError, KeyError, TypeError, AttributeError):
         good = False
     if not good:
-        raise _make_foreign_error(target, kind.manifest, kind)
+        raise _make_foreign_file_error(target, kind.manifest, kind)
     own = {} if manifest.get("sha256") == compute_manifest_digest(manifest) else {"sha256": ""}
     return {**files, kind.manifest: own}
 
 
 def _check_replaceable(
-    target: pathlib.Path, name: str, owned: Mapping, new: pathlib.Path, kind: Kind
+    target: pathlib.Path, name: str, owned: Mapping, new: pathlib.Path, kind: FolderKind
 ) -> None:
     """Check that a file was saved by this package. Log a warning if it was modified later."""
     path = target / name
     if _is_link(target, name) or any((target / parent).is_file() for parent in _list_parents(name)):
-        raise _make_foreign_error(target, name, kind)
+        raise _make_foreign_file_error(target, name, kind)
     if not path.exists():
         return
     if not path.is_file():
-        raise _make_foreign_error(target, name, kind)
+        raise _make_foreign_file_error(target, name, kind)
     same = (new / name).is_file() and _has_same_bytes(path, new / name)
     if name not in owned and not same:
-        raise _make_foreign_error(target, name, kind)
+        raise _make_foreign_file_error(target, name, kind)
     _check_writable(path)
     if not same and not _is_unchanged(path, owned.get(name, {})):
         logger.warning("%s was modified after it was saved. The file is replaced.", path)
@@ -320,7 +320,7 @@ def _has_same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
     return filecmp.cmp(one, other, shallow=False)
 
 
-def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueError:
+def _make_foreign_file_error(target: pathlib.Path, name: str, kind: FolderKind) -> ValueError:
     return ValueError(
         f"{target} contains {name}, which was not saved by this package as part of {kind.name}. "
         f"Delete the file, or save to a different folder, such as {target / 'saved'}."
@@ -375,7 +375,7 @@ def _remove_leftovers(target: pathlib.Path) -> None:
                 shutil.rmtree(path)
 
 
-def remove_temporary(folder: pathlib.Path, names: str) -> None:
+def remove_temporary_folders(folder: pathlib.Path, names: str) -> None:
     """Remove the temporary folders of all targets whose names match a pattern."""
     for path in folder.glob(f".{names}.saving-*"):
         if _is_temporary(path):
@@ -410,7 +410,7 @@ def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
     new.chmod(stat.S_IMODE(target.stat().st_mode) if target.is_dir() else 0o777 & ~mask)
 
 
-def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> None:
+def _keep_user_files(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> None:
     """Link or copy all files of the user from the old folder to the new folder."""
     ours = {folder for name in owned for folder in _list_parents(name)}
     folders = []
@@ -422,12 +422,12 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
                 folders.append((path, there))
         elif name not in owned and not there.exists():
             there.parent.mkdir(parents=True, exist_ok=True)
-            _link(path, there)
+            _link_or_copy(path, there)
     for path, there in reversed(folders):  # comes last, because folders can be read-only
         shutil.copystat(path, there)
 
 
-def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
+def _move_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
     """Move user files to the new folder if they were added to the old folder during saving."""
     for path, name in _walk(old):
         there = target / name
@@ -439,25 +439,25 @@ def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) 
 
 def _walk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     """Yield (path, relative name) for all files and folders in a folder, parents first."""
-    for parent, folders, files in os.walk(folder, onerror=_raise):
+    for parent, folders, files in os.walk(folder, onerror=_raise_unless_missing):
         for name in sorted([*folders, *files]):
             path = pathlib.Path(parent, name)
             yield path, path.relative_to(folder).as_posix()
 
 
-def _raise(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # the folder does not need to exist
         raise error
 
 
-def _link(old: str | os.PathLike, new: str | os.PathLike) -> None:
+def _link_or_copy(old: str | os.PathLike, new: str | os.PathLike) -> None:
     try:
         os.link(old, new, follow_symlinks=False)
     except (OSError, NotImplementedError):
         shutil.copy2(old, new, follow_symlinks=False)
 
 
-def _force_to_disk(folder: pathlib.Path) -> None:
+def _sync_to_disk(folder: pathlib.Path) -> None:
     for path in [*folder.rglob("*"), folder]:
         if path.is_symlink() or (path.is_dir() and os.name == "nt"):
             continue  # Windows cannot open folders

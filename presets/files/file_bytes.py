@@ -90,7 +90,7 @@ class FileBytes:
         return ValueError(f"{self.name}: {what}. {advice or self._advice}.")
 
 
-def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
+def check_file_size(path: str | pathlib.Path, declared: int, size: int) -> None:
     """Check that a file is large enough to contain its arrays, before allocating memory.
 
     Args:
@@ -108,7 +108,7 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
         )
 
 
-def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
+def check_is_float(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
     """Raise a ValueError if an array does not have a floating-point dtype."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(

@@ -56,10 +56,10 @@ class FolderFiles:
         self.close()
 
     def close(self) -> None:
-        """Close all files and all contexts that were passed to `keep`."""
+        """Close all files and all contexts that were passed to `enter_context`."""
         self._closing.close()
 
-    def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
+    def enter_context(self, resource: contextlib.AbstractContextManager[T]) -> T:
         """Enter a context manager. The method `close` exits it."""
         return self._closing.enter_context(resource)
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from encoder_zoo.common.wording import quote
-from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
+from encoder_zoo.presets.files.file_bytes import check_file_size, check_is_float
 from encoder_zoo.presets.files.folder_files import get_size
 
 # Groups that contain the model layers. Early versions of Keras 3 use the second name.
@@ -30,7 +30,7 @@ class Hdf5File:
 
     Raises:
         ValueError: If `file` is not a valid HDF5 file, or if an array is missing, a link, or stored
-            in another file. See also `check_stored` and `check_floats`.
+            in another file. See also `check_file_size` and `check_is_float`.
 
     Example:
         >>> import tempfile
@@ -99,15 +99,15 @@ class Hdf5File:
                 f"{self.path}: {quote(name)} is not an array. Download the file again."
             )
         if not _is_bfloat16(node):
-            check_floats(node.dtype, self.path, name)
+            check_is_float(node.dtype, self.path, name)
         if node.external or node.is_virtual:
             raise ValueError(
                 f"{self.path}: {quote(name)} is stored in another file. Expected an array in this "
                 "file."
             )
-        check_stored(self.path, node.nbytes, node.id.get_storage_size())
+        check_file_size(self.path, node.nbytes, node.id.get_storage_size())
         self._declared[name] = node.nbytes
-        check_stored(self.path, sum(self._declared.values()), get_size(self.file))
+        check_file_size(self.path, sum(self._declared.values()), get_size(self.file))
         return node
 
 

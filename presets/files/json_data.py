@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.validation import Rule, check_argument
 from encoder_zoo.common.wording import decode_text, quote
 
@@ -109,7 +109,7 @@ def encode_json(value: object) -> bytes:
         '{\\n  "a": "ä"\\n}\\n'
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    check_writable(text, "A setting")
+    check_encodable(text, "A setting")
     return text.encode()
 
 
@@ -177,7 +177,7 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
     text = decode_text(content, name)
     try:
         make = functools.partial(_make_object, unique_names=unique_names)
-        value = json.loads(text, object_pairs_hook=make, parse_constant=_refuse)
+        value = json.loads(text, object_pairs_hook=make, parse_constant=_reject_constant)
     except RecursionError:
         raise ValueError(
             f"{name} is not readable as JSON: the data is nested too deeply."
@@ -221,7 +221,7 @@ def _make_object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
     return found
 
 
-def _refuse(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not valid JSON")
 
 

@@ -74,7 +74,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
             found = _SUBFOLDER.match(name)
             inside, start = (found[1], found.end()) if found else ("", 0)
-            _check(files.open_file(name[start:], f"{path}: files", inside), entry)
+            _check_entry(files.open_file(name[start:], f"{path}: files", inside), entry)
     return manifest
 
 
@@ -116,7 +116,7 @@ def _is_plain(settings: object) -> bool:
     )
 
 
-def _check(file: BinaryIO, entry: Mapping) -> None:
+def _check_entry(file: BinaryIO, entry: Mapping) -> None:
     size = get_size(file)
     if size < entry["bytes"]:
         raise ValueError(

@@ -155,7 +155,7 @@ class OpenFolder(FolderFiles):
                 error.filename = os.fspath(path)  # show the full path in the error message
                 raise
 
-        file = self.keep(open(path, "rb", opener=open_descriptor))  # noqa: SIM115  closed by `close`
+        file = self.enter_context(open(path, "rb", opener=open_descriptor))  # noqa: SIM115  closed by `close`
         self._files[name], self._states[name] = file, _get_state(file)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file.")

@@ -156,14 +156,14 @@ class PickleInterpreter:
             if code == b".":
                 return self._stop()
             if code not in _INSTRUCTION:
-                raise self._refuse(f"contains the instruction {_name_instruction(code)}")
+                raise self._make_error(f"contains the instruction {_name_instruction(code)}")
             _INSTRUCTION[code](self)
-        raise self._refuse(f"has more than {_MAX_INSTRUCTIONS} instructions")
+        raise self._make_error(f"has more than {_MAX_INSTRUCTIONS} instructions")
 
-    def _refuse(self, what: str) -> ValueError:
+    def _make_error(self, what: str) -> ValueError:
         return self._stream.make_error(what, NOTHING_RUNS)
 
-    def _number(self, layout: str) -> Any:
+    def _read_number(self, layout: str) -> Any:
         return struct.unpack(layout, self._stream.take(struct.calcsize(layout)))[0]
 
     def _pop(self, count: int) -> list:
@@ -182,7 +182,7 @@ class PickleInterpreter:
 
     def _get_top(self, kind: type | tuple[type, ...], word: str) -> Any:
         if not self._stack or not isinstance(self._stack[-1], kind):
-            raise self._refuse(f"modifies an object that is not {word}")
+            raise self._make_error(f"modifies an object that is not {word}")
         return self._stack[-1]
 
     def _stop(self) -> object:
@@ -193,7 +193,7 @@ class PickleInterpreter:
 
     def _check_protocol(self) -> None:
         if (version := self._stream.take(1)[0]) != 2:
-            raise self._refuse(f"has protocol {version}. Expected protocol 2")
+            raise self._make_error(f"has protocol {version}. Expected protocol 2")
 
     def _mark(self) -> None:
         if len(self._below) >= _MAX_MARKS:
@@ -206,7 +206,7 @@ class PickleInterpreter:
         self._stack.append(int.from_bytes(content, "little", signed=True))
 
     def _push_text(self) -> None:
-        content = self._stream.take(self._number("<I"))
+        content = self._stream.take(self._read_number("<I"))
         try:
             self._stack.append(content.decode("utf-8"))
         except UnicodeDecodeError:
@@ -218,13 +218,13 @@ class PickleInterpreter:
     def _push_global(self) -> None:
         name = f"{self._stream.take_line()}.{self._stream.take_line()}"
         if name not in self._globals:
-            raise self._refuse(f"uses the name {quote(name)}")
+            raise self._make_error(f"uses the name {quote(name)}")
         self._stack.append(Global(name))
 
     def _push_persistent(self) -> None:
         (key,) = self._pop(1)
         if self._persistent is None:
-            raise self._refuse("refers to an external object")
+            raise self._make_error("refers to an external object")
         self._stack.append(self._persistent(key))
 
     def _memorize(self, index: int) -> None:
@@ -250,7 +250,7 @@ class PickleInterpreter:
         for key, value in zip(values[::2], values[1::2], strict=True):
             # With larger integers, an attacker could choose keys that all have the same hash.
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
-                raise self._refuse("has a key that is neither a string nor a small number")
+                raise self._make_error("has a key that is neither a string nor a small number")
             if key in target:
                 raise self._stream.make_error(f"sets the key {quote(key)} twice")
             target[key] = value
@@ -260,14 +260,14 @@ class PickleInterpreter:
         function = self._globals.get(called.name) if isinstance(called, Global) else None
         if function is None or type(arguments) is not tuple:
             name = quote(called.name) if isinstance(called, Global) else "a non-function"
-            raise self._refuse(f"calls {name}")
+            raise self._make_error(f"calls {name}")
         self._stack.append(function(arguments))
 
     def _build(self) -> None:
         (state,) = self._pop(1)
         self._get_top(OrderedMapping, "an OrderedDict")
         if type(state) is not dict:
-            raise self._refuse("gives an OrderedDict a state that is not a dictionary")
+            raise self._make_error("gives an OrderedDict a state that is not a dictionary")
         # The state of an OrderedDict contains layer versions, which are not needed.
 
 
@@ -282,10 +282,10 @@ _INSTRUCTION: dict[bytes, Callable[[PickleInterpreter], None]] = {
     b"N": lambda self: self._stack.append(None),
     b"\x88": lambda self: self._stack.append(True),
     b"\x89": lambda self: self._stack.append(False),
-    b"K": lambda self: self._stack.append(self._number("<B")),
-    b"M": lambda self: self._stack.append(self._number("<H")),
-    b"J": lambda self: self._stack.append(self._number("<i")),
-    b"G": lambda self: self._stack.append(self._number(">d")),
+    b"K": lambda self: self._stack.append(self._read_number("<B")),
+    b"M": lambda self: self._stack.append(self._read_number("<H")),
+    b"J": lambda self: self._stack.append(self._read_number("<i")),
+    b"G": lambda self: self._stack.append(self._read_number(">d")),
     b"\x8a": PickleInterpreter._push_long,
     b"X": PickleInterpreter._push_text,
     b")": lambda self: self._stack.append(()),
@@ -303,8 +303,8 @@ _INSTRUCTION: dict[bytes, Callable[[PickleInterpreter], None]] = {
     b"R": PickleInterpreter._reduce,
     b"b": PickleInterpreter._build,
     b"Q": PickleInterpreter._push_persistent,
-    b"q": lambda self: self._memorize(self._number("<B")),
-    b"r": lambda self: self._memorize(self._number("<I")),
-    b"h": lambda self: self._push_memo(self._number("<B")),
-    b"j": lambda self: self._push_memo(self._number("<I")),
+    b"q": lambda self: self._memorize(self._read_number("<B")),
+    b"r": lambda self: self._memorize(self._read_number("<I")),
+    b"h": lambda self: self._push_memo(self._read_number("<B")),
+    b"j": lambda self: self._push_memo(self._read_number("<I")),
 }

@@ -335,7 +335,7 @@ def check_not_quantized(model: keras.Model, path: str) -> None:
         )
 
 
-def match(
+def match_weights(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
 ) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
     """Match layer weights to checkpoint tensors by name and shape.
@@ -430,7 +430,7 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
         )
 
 
-def find_unexpected(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
+def list_unused_tensors(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:
     """List the unused tensors, except buffers and copies of other tensors."""
     return [
         name

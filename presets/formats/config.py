@@ -237,7 +237,7 @@ def check_sizes(
             if config[key] != found:
                 raise invalid(f"{path}: {key}", config[key], f"{found}, the size of {name}")
     _check_layers(config, family, shapes, path)
-    needed = 4 * max(_estimate(config, family), sum(map(math.prod, shapes.values())))
+    needed = 4 * max(_estimate_parameters(config, family), sum(map(math.prod, shapes.values())))
     if needed > max_bytes:
         raise ValueError(
             f"{path}: the model needs {needed / 1e9:.1f} GB, but the limit is "
@@ -247,7 +247,7 @@ def check_sizes(
 
 def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathlib.Path) -> None:
     """Check that the weights contain all blocks in the configuration."""
-    for key, blocks, wanted in _list_own_blocks(config, family):
+    for key, blocks, wanted in _list_block_fields(config, family):
         first = f"{blocks}.{{}}."
         name = next(name for ours, name in family.tensors.items() if ours.startswith(first))
         layers = 0
@@ -262,18 +262,18 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
             )
 
 
-def _list_own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
+def _list_block_fields(config: Mapping, family: Family) -> list[tuple[str, str, int]]:
     """Return the config.json key, the attribute and the length of every list of blocks."""
     lists = {family.blocks: "blocks", "num_decoder_layers": "decoder_blocks"}
     keys = {family.config_keys[n]: blocks for n, blocks in lists.items() if n in family.config_keys}
     return [(key, blocks, config.get(key, 1)) for key, blocks in keys.items()]
 
 
-def _estimate(config: Mapping, family: Family) -> int:
+def _estimate_parameters(config: Mapping, family: Family) -> int:
     """Estimate the number of parameters in all large matrices."""
     arguments = convert_config(config, family)
     hidden, vocabulary = arguments["hidden_dim"], arguments["vocabulary_size"]
     rows = vocabulary + arguments.get("max_sequence_length", 512)
     block = 4 * hidden**2 + 2 * hidden * arguments["intermediate_dim"]
     width = arguments.get("embedding_dim", hidden)
-    return rows * width + sum(count for *_, count in _list_own_blocks(config, family)) * block
+    return rows * width + sum(count for *_, count in _list_block_fields(config, family)) * block

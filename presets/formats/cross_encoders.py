@@ -61,7 +61,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     return "sigmoid" if len(config.get("id2label") or ()) == 1 else "linear"
 
 
-class CrossEncoderFolder(FolderFormat):
+class CrossEncoderFolderFormat(FolderFormat):
     """Folder format of `Reranker`, as in CrossEncoder of sentence-transformers."""
 
     opened_by = "CrossEncoder"

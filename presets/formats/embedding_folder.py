@@ -23,7 +23,7 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _TYPES = "sentence_transformers.models."
 
 
-class EmbeddingFolder(FolderFormat):
+class EmbeddingFolderFormat(FolderFormat):
     """Folder format of `TextEmbedder`, as in SentenceTransformer of sentence-transformers.
 
     A folder without `modules.json` only contains an encoder. If neither the caller nor
@@ -42,7 +42,7 @@ class EmbeddingFolder(FolderFormat):
         listed = {n: v for n, v in checkpoint.listed_settings.items() if n in names}
         is_static = isinstance(checkpoint, StaticCheckpoint)
         if is_static and preset_files.MODULES not in files:
-            return {"pooling": "mean", "normalize": False, **checkpoint.read_own_arguments()}
+            return {"pooling": "mean", "normalize": False, **checkpoint.read_model2vec_arguments()}
         if preset_files.MODULES not in files:
             if "pooling" not in {**listed, **given}:
                 logger.warning(
@@ -63,7 +63,7 @@ class EmbeddingFolder(FolderFormat):
         for module in normalizing:
             embedding_modules.check_normalize(files, module)
         arguments = {"pooling": pooling, "dense": dense, "normalize": bool(normalizing)}
-        arguments |= checkpoint.read_own_arguments() if is_static else {}
+        arguments |= checkpoint.read_model2vec_arguments() if is_static else {}
         return {**arguments, **_read_model_arguments(files, width)}
 
     def read_preprocessor_arguments(

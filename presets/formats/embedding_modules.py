@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import check_argument, one_of
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.presets.files.file_bytes import check_floats
+from encoder_zoo.presets.files.file_bytes import check_is_float
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import COUNT, JSON_FLAG, read_field
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile, encode_pytorch_file
@@ -22,7 +22,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     copy_tensors,
     list_named_weights,
     make_stored_array,
-    match,
+    match_weights,
 )
 from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, SAFETENSORS
@@ -269,7 +269,7 @@ class ModuleCheckpoint(Checkpoint):
 
     def read_tensor(self, name: str) -> np.ndarray:
         file = self._tensors[name]
-        check_floats(file.get_dtype(name), file.path, name)
+        check_is_float(file.get_dtype(name), file.path, name)
         return file.read(name)
 
 
@@ -315,14 +315,14 @@ def load_dense(
         " The `pooling` argument does not match the dense layers of the preset. Remove this "
         "argument, or also pass dense=()."
     )
-    _load(layer, ModuleCheckpoint(files, module), allow_nonfinite, advice)
+    _assign_weights(layer, ModuleCheckpoint(files, module), allow_nonfinite, advice)
 
 
-def _load(
+def _assign_weights(
     layer: keras.layers.Layer, weights: Checkpoint, allow_nonfinite: bool, advice: str = ""
 ) -> None:
     """Assign weights to a `Projection`. Error messages end with the advice."""
-    matched, misfits = match(weights, layer, _LAYERS)
+    matched, misfits = match_weights(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
         raise ValueError(f"{weights.folder}: {found}.{advice}")
@@ -351,7 +351,7 @@ def make_dense_files(
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
         files[f"{path}/{CONFIG}"] = _make_dense_config(layer, width, f"{name}[{i}]")
         files[f"{path}/{SAFETENSORS.file}"] = save(
-            _make_arrays(layer, dtype), metadata=SAFETENSORS_METADATA
+            _map_arrays(layer, dtype), metadata=SAFETENSORS_METADATA
         )
         width = layer.units
     return files
@@ -375,7 +375,7 @@ def _make_dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict
     }
 
 
-def _make_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
+def _map_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
     """Map tensor names in a file to the arrays of a `Projection`."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
@@ -419,7 +419,7 @@ class LinearFile(Checkpoint):
 
     def read_tensor(self, name: str) -> np.ndarray:
         name = name.removeprefix("linear.")
-        check_floats(self._file.get_dtype(name), self._file.path, name)
+        check_is_float(self._file.get_dtype(name), self._file.path, name)
         return self._file.read(name)
 
     def check_width(self, width: int) -> None:
@@ -440,10 +440,10 @@ class LinearFile(Checkpoint):
         Raises:
             ValueError: If a weight has a different shape.
         """
-        _load(layer, self, allow_nonfinite)
+        _assign_weights(layer, self, allow_nonfinite)
 
 
 def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:
     """Encode the weights of a `Projection` as a PyTorch file with a linear layer."""
-    arrays = _make_arrays(layer, dtype)
+    arrays = _map_arrays(layer, dtype)
     return encode_pytorch_file({name.removeprefix("linear."): a for name, a in arrays.items()})

@@ -222,7 +222,7 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
         return self._stored
 
 
-class GlinerFolder(FolderFormat):
+class GlinerFolderFormat(FolderFormat):
     """Folder format of `EntityExtractor`, as in gliner."""
 
     opened_by = "GLiNER"

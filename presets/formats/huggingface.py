@@ -14,7 +14,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import FAMILIES, find_family, list_families
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
-from encoder_zoo.presets.files.file_bytes import check_floats
+from encoder_zoo.presets.files.file_bytes import check_is_float
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -29,7 +29,7 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Stored:
+class _TensorLocation:
     """Location of a tensor: a tensor in a file, or one of `parts` slices of a fused tensor."""
 
     file: SafetensorsFile | PyTorchFile
@@ -43,7 +43,7 @@ class _Stored:
         return (shape[0] // self.parts, *shape[1:]) if self.parts > 1 else shape
 
     def read(self) -> np.ndarray:
-        check_floats(self.file.get_dtype(self.name), self.file.path, self.name)
+        check_is_float(self.file.get_dtype(self.name), self.file.path, self.name)
         value = self.file.read(self.name)
         return np.split(value, self.parts)[self.part] if self.parts > 1 else value
 
@@ -85,7 +85,7 @@ class HuggingFaceCheckpoint(Checkpoint):
             self.config["model_type"] = _guess_family(raw_names, files)
         self.family = _find_family(self.config, self.config_file)
         self.config = self.family.read(self.config)
-        self._tensors: dict[str, _Stored] = {}
+        self._tensors: dict[str, _TensorLocation] = {}
         wrapper = _find_wrapper(raw_names, self.family) if wrapper is None else wrapper
         for file in weights:
             for raw_name in file.shapes:
@@ -192,7 +192,7 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
 def _has_blocks(family: Family, raw_names: list[str]) -> bool:
     """Return whether tensor names match the block names of the family."""
     stems = tuple(name.format(0) for name in family.tensors.values() if "{}" in name)
-    return any(_normalize(name, family).startswith(stems) for name in raw_names)
+    return any(_normalize_name(name, family).startswith(stems) for name in raw_names)
 
 
 def _find_wrapper(raw_names: list[str], family: Family) -> str:
@@ -215,11 +215,11 @@ def _find_wrapper(raw_names: list[str], family: Family) -> str:
     return wrapper if all(name.startswith(wrapper) for name in raw_names) else ""
 
 
-def _normalize(name: str, family: Family) -> str:
+def _normalize_name(name: str, family: Family) -> str:
     """Convert a tensor name to the current name without prefixes.
 
     Example:
-        >>> _normalize("module.bert.embeddings.LayerNorm.gamma", find_family("bert"))
+        >>> _normalize_name("module.bert.embeddings.LayerNorm.gamma", find_family("bert"))
         'embeddings.LayerNorm.weight'
     """
     prefixes = {*_WRAPPERS, f"{family.prefix}."}
@@ -246,13 +246,13 @@ def _replace_prefix(name: str, other: str, ours: str) -> str:
 
 def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
-) -> Iterator[tuple[str, _Stored]]:
-    """Yield (name, `_Stored`) for a tensor, or for each part of a tensor in `Family.fused`."""
-    name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
+) -> Iterator[tuple[str, _TensorLocation]]:
+    """Yield the name and location of a tensor, or of each part of a tensor in `Family.fused`."""
+    name, shape = _normalize_name(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_replace_prefix(name, fused, part) for part in parts]
         if names[0] != name and shape and shape[0] % len(parts) == 0:
             for i, part in enumerate(names):
-                yield part, _Stored(file, raw_name, i, len(parts))
+                yield part, _TensorLocation(file, raw_name, i, len(parts))
             return
-    yield name, _Stored(file, raw_name)
+    yield name, _TensorLocation(file, raw_name)

@@ -21,7 +21,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     TokenizerPreset,
     copy_tensors,
-    match,
+    match_weights,
     warn_new_weights,
 )
 from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
@@ -69,7 +69,7 @@ def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
     return _BGE_M3 if COLBERT_LINEAR in preset.files else _ENCODER
 
 
-class LateInteractionFolder(FolderFormat):
+class LateInteractionFolderFormat(FolderFormat):
     """Folder format for `LateInteraction`, with the layouts of four libraries.
 
     The libraries are ColBERT by Stanford, PyLate, sentence-transformers and BGE-M3.
@@ -134,7 +134,7 @@ class LateInteractionFolder(FolderFormat):
     ) -> set[str]:
         form, files = _find_layout(checkpoint), checkpoint.files.root
         if "projections" not in given and form == _STANFORD:
-            matched, _ = match(checkpoint, task.projection_layers[0], _PROJECTION)
+            matched, _ = match_weights(checkpoint, task.projection_layers[0], _PROJECTION)
             copy_tensors(checkpoint, matched, allow_nonfinite)
             return set(matched)
         if "projections" not in given and form == _BGE_M3:

@@ -263,7 +263,7 @@ class PresetTask(Protocol):
     def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Get the constructor arguments in config.json that the caller does not override."""
 
-    def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
+    def explain_head_mismatch(self, config: dict, arguments: dict) -> str | None:
         """Return the reason why the head in the checkpoint cannot be loaded, or None."""
 
     def find_kept_classes(self, config: dict) -> list[int | None] | None:

@@ -53,7 +53,7 @@ _OF_ENCODERS = ["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooli
 QUERY_MODEL = "query_0_MLMTransformer"  # folder of a query encoder
 
 
-class SparseFolder(FolderFormat):
+class SparseFolderFormat(FolderFormat):
     """Folder format of `SparseEncoder`: sentence-transformers or BGE-M3.
 
     Args:
@@ -75,7 +75,7 @@ class SparseFolder(FolderFormat):
         return {}
 
     def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
-        arguments = self._read_own_arguments(checkpoint)
+        arguments = self._read_encoder_arguments(checkpoint)
         if given.get("pooling") == TOKEN_WEIGHTS:
             arguments.pop("activation", None)  # only affects logits, not token weights
         if "query_encoder" in given:
@@ -92,7 +92,7 @@ class SparseFolder(FolderFormat):
             )
         return arguments
 
-    def _read_own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
+    def _read_encoder_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
         """Return all task arguments except `query_encoder`.
 
         A folder without `SpladePooling` and without token weights contains an encoder or a masked

@@ -19,7 +19,7 @@ from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import Rule, check_argument
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
-from encoder_zoo.presets.files.file_bytes import check_floats
+from encoder_zoo.presets.files.file_bytes import check_is_float
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import JSON_FLAG
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
@@ -158,7 +158,7 @@ class StaticCheckpoint(Checkpoint):
             ValueError: If the mapping contains a row outside of the table.
         """
         if self._file.get_dtype(self._table) != np.int8:  # quantized tables of model2vec
-            check_floats(self._file.get_dtype(self._table), self._file.path, self._table)
+            check_is_float(self._file.get_dtype(self._table), self._file.path, self._table)
         table = np.asarray(self._file.read(self._table)).astype("float32")  # (R, D)
         if MAPPING in self._file.shapes:
             rows = np.asarray(self._file.read(MAPPING))
@@ -169,7 +169,7 @@ class StaticCheckpoint(Checkpoint):
                 )
             table = table[rows]
         if STATIC_WEIGHTS in self._file.shapes:
-            check_floats(self._file.get_dtype(STATIC_WEIGHTS), self._file.path, STATIC_WEIGHTS)
+            check_is_float(self._file.get_dtype(STATIC_WEIGHTS), self._file.path, STATIC_WEIGHTS)
             table = table * np.asarray(self._file.read(STATIC_WEIGHTS)).astype("float32")[:, None]
         return table
 
@@ -179,7 +179,7 @@ class StaticCheckpoint(Checkpoint):
         text = self.files.read_text(TOKENIZER)
         return StoredFile({"tokenizer_json": text, "keeps_unknown": keeps})
 
-    def read_own_arguments(self) -> dict[str, object]:
+    def read_model2vec_arguments(self) -> dict[str, object]:
         """Get the arguments for `TextEmbedder` from config.json of model2vec."""
         if "normalize" not in self.own:
             return {}

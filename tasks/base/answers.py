@@ -45,7 +45,7 @@ def _has_tensors(values: object) -> bool:
     return any(map(_has_tensors, values)) if is_tuple else xp.is_tensor(values)
 
 
-def answered_by(method: F, answers: str = "_answers") -> F:
+def delegate_to_answers(method: F, answers: str = "_answers") -> F:
     """Create a task method that calls the same method of the task's `Answers`.
 
     The task method has the same signature, argument checks and docstring.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
@@ -84,21 +84,21 @@ def validate_labels(labels: Sequence[str | int] | None) -> list[str] | None:
             raise invalid(f"labels[{i}]", label, "a string or an integer")
     names = [get_class_name(label) for label in labels]
     for i, name in enumerate(names):
-        check_writable(name, f"labels[{i}]")
+        check_encodable(name, f"labels[{i}]")
     if len(set(names)) != len(names):
         [(twice, _)] = collections.Counter(names).most_common(1)
         raise ValueError(f"`labels` contains {quote(twice)} twice. Expected unique names.")
     return names
 
 
-def numbers_are_names(labels: list[str] | None) -> bool:
+def has_integer_names(labels: list[str] | None) -> bool:
     """Return whether integer labels are class names instead of class indices.
 
     Integers are class names if at least one class name is an integer. For example, if the classes
     are "1" to "5", the label 1 is the first class, and the label 0 is invalid.
 
     Example:
-        >>> numbers_are_names(["1", "2", "3"]), numbers_are_names(["1 star", "2 stars"])
+        >>> has_integer_names(["1", "2", "3"]), has_integer_names(["1 star", "2 stars"])
         (True, False)
     """
     return any(re.fullmatch(r"-?\d+", label) for label in labels or [])
@@ -136,14 +136,14 @@ def find_label_indices(given: xp.Tensor | Sequence, labels: Sequence[str] | None
 
     Returns:
         Int32 tensor of shape (P,). A name is converted to its index in `labels`. An integer is
-        returned unchanged, unless integers are class names (see `numbers_are_names`). For booleans,
+        returned unchanged, unless integers are class names (see `has_integer_names`). For booleans,
         see `find_boolean_indices`. Any other value is converted to -1.
 
     Example:
         >>> find_label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
         [1, 0, -1, -1]
     """
-    as_names, booleans = numbers_are_names(labels), find_boolean_indices(labels)
+    as_names, booleans = has_integer_names(labels), find_boolean_indices(labels)
     if xp.is_tensor(given):
         if booleans and xp.as_dtype(given.dtype).is_bool:
             of_false, of_true = (xp.constant(i, xp.int32) for i in booleans)
@@ -272,14 +272,14 @@ def weigh_by_class(
 
 def _find_class(key, labels: list[str] | None, num_classes: int) -> int:
     """Convert a key of `class_weight`, which is a class name or an index, to a class index."""
-    name = str(key) if numbers_are_names(labels) else key
+    name = str(key) if has_integer_names(labels) else key
     if labels and name in labels:
         return labels.index(name)
     named = _find_name(str(key), labels or []) if isinstance(key, bool | np.bool_) else -1
     if named >= 0:
         return named
     is_number = isinstance(key, int | np.integer) and not isinstance(key, bool)
-    if is_number and not numbers_are_names(labels) and 0 <= key < num_classes:
+    if is_number and not has_integer_names(labels) and 0 <= key < num_classes:
         return int(key)
     classes = labels or list(range(num_classes))
     raise invalid("A key of `class_weight`", key, f"one of {classes}")

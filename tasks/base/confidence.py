@@ -314,7 +314,7 @@ def expand_thresholds(
     return np.array([known.get(name, default) for name in names], "float32")
 
 
-def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
+def select_answer_labels(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
     """Select the label indices in the answer to each text, in the given order.
 
     Args:
@@ -324,7 +324,7 @@ def select_answered(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]
 
     Example:
         >>> scores = np.array([[0.25, 0.75, 0.5]])
-        >>> select_answered(np.argsort(-scores), scores >= 0.5)[0].tolist()
+        >>> select_answer_labels(np.argsort(-scores), scores >= 0.5)[0].tolist()
         [1, 2]
     """
     return [row[given[row]] for row, given in zip(order, answered, strict=True)]

@@ -198,7 +198,7 @@ def make_head(
         >>> head.hidden.activation, head.hidden_after_dropout
         ('tanh', True)
     """
-    hidden = head.hidden and make_hidden(head.hidden, backbone, backbone.hidden_dim, dtype)
+    hidden = head.hidden and make_hidden_layer(head.hidden, backbone, backbone.hidden_dim, dtype)
     after_dropout = bool(head.hidden and head.hidden.after_dropout)
     stddev = compute_head_stddev(head, backbone)
     epsilon = backbone.layer_norm_epsilon if head.first_norm else None
@@ -222,7 +222,7 @@ def compute_head_stddev(record: Head | Hidden, backbone: Backbone) -> float:
     return record.stddev(backbone) if record.stddev else INITIALIZER_RANGE
 
 
-def make_hidden(
+def make_hidden_layer(
     hidden: Hidden,
     backbone: Backbone,
     units: int,

@@ -23,7 +23,7 @@ from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import distribution, sources
 from encoder_zoo.tasks.training.callbacks import Callbacks
-from encoder_zoo.tasks.training.data import BatchMaker, raise_own_errors
+from encoder_zoo.tasks.training.data import BatchMaker, raise_original_errors
 from encoder_zoo.tasks.training.streams import suppress_end_warning, wrap_if_stream
 
 
@@ -52,7 +52,7 @@ class KerasRunner:
             x: Inputs. See `Task.predict`.
             batch_size: Optional integer. Number of examples per batch. If None, 32 is used.
         """
-        self.task._warn_new_head()
+        self.task._warn_if_head_new()
         size = batch_size or BATCH_SIZE
         with use_backend():
             given = self.read(x)
@@ -64,7 +64,7 @@ class KerasRunner:
 
     def read(self, x: Any) -> sources.InputData:
         """Convert the inputs of `predict` to an `InputData`."""
-        return sources.InputData.create(wrap_if_stream(x, self._maker))
+        return sources.InputData.create(wrap_if_stream(x, self._batch_maker))
 
     def read_batches(self, given: sources.InputData, batch_size: int | None = None) -> Iterator:
         """Yield the raw inputs of a dataset or stream, batch by batch."""
@@ -76,11 +76,11 @@ class KerasRunner:
         return map(get_inputs, self.task.preprocessor.batch_examples(given.x, size))
 
     @property
-    def _maker(self) -> BatchMaker:
+    def _batch_maker(self) -> BatchMaker:
         maker = self.task.batch_maker
         return dataclasses.replace(maker, separate=lambda x, y: (x, y), fills=False)
 
-    def _loop(self, x, batch_size: int | None = None):
+    def _run_keras_predict(self, x, batch_size: int | None = None):
         """Call `keras.Model.predict`. Every JAX process computes whole batches."""
         predict = functools.partial(keras.Model.predict, self.task)
         if distribution.get_process_shard()[1] == 1:
@@ -96,14 +96,14 @@ class KerasRunner:
     def _predict_source(self, given: sources.InputData, batch_size: int):
         """Compute the outputs for a dataset or stream. Each batch is padded to fill all devices."""
         plan = Plan(batch_size, steps_per_epoch=self._options["steps"])
-        source = sources.make_source(given, plan=plan, maker=self._maker)
-        with raise_own_errors(source):
+        source = sources.make_source(given, plan=plan, maker=self._batch_maker)
+        with raise_original_errors(source):
             return self._predict_batches(source.read_in_order())
 
     def _predict_batches(self, batches):
         devices, sizes = distribution.count_data_parallel_devices(), []
         if devices == 1:
-            return self._loop(batches)
+            return self._run_keras_predict(batches)
 
         def filled():
             for batch in batches:
@@ -114,7 +114,7 @@ class KerasRunner:
 
         filled = filled()
         with suppress_end_warning(filled):
-            outputs = self._loop(filled)
+            outputs = self._run_keras_predict(filled)
         kept = [np.arange(distribution.round_up(size, devices)) < size for size in sizes]
         kept = np.concatenate(kept)
         return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
@@ -125,10 +125,10 @@ class KerasRunner:
         if self._is_single_batch(count, batch_size):
             return self._compute_outputs(x)
         if devices == 1 or not count:
-            return self._loop(x, batch_size)
+            return self._run_keras_predict(x, batch_size)
         rows = distribution.pad_indices(count, devices)
         x = {name: keras.ops.convert_to_numpy(values)[rows] for name, values in x.items()}
-        outputs = self._loop(x, distribution.round_up(batch_size, devices))
+        outputs = self._run_keras_predict(x, distribution.round_up(batch_size, devices))
         return keras.tree.map_structure(lambda output: output[:count], outputs)
 
     def _predict_texts(self, x: Any, batch_size: int):
@@ -141,12 +141,12 @@ class KerasRunner:
             # The batches will be sorted by length, so the first texts are selected before.
             texts = tuple(column[: steps * batch_size] for column in texts)
         if self._is_single_batch(len(texts[0]), batch_size):
-            return self._predict_few(texts, task.preprocessor.encode)
+            return self._predict_single_batch(texts, task.preprocessor.encode)
         examples = task.preprocess(texts)
         count = examples["token_ids"].shape[0]
         if not count:
             empty = tuple(xp.constant([""]) for _ in texts)
-            return self._predict_few(empty, task.preprocessor.encode)[:0]
+            return self._predict_single_batch(empty, task.preprocessor.encode)[:0]
         # Only the last batch is padded to divide it over the devices, so padding rows are at the
         # end.
         batch_size = distribution.round_up(batch_size, distribution.count_data_parallel_devices())
@@ -155,10 +155,10 @@ class KerasRunner:
         batches = batcher.make_ordered_batches(examples, batch_size)
         index = np.argsort(batches.order)[:count]
         with get_weights_lock(task).shared():
-            outputs = self._loop(batches.dataset)
+            outputs = self._run_keras_predict(batches.dataset)
         return keras.tree.map_structure(lambda output: output[index], outputs)
 
-    def _predict_few(self, texts: tuple, encode: Callable) -> np.ndarray:
+    def _predict_single_batch(self, texts: tuple, encode: Callable) -> np.ndarray:
         """Compute the outputs for one batch of texts.
 
         The model is called directly. For a single batch, `keras.Model.predict` would take longer to
@@ -177,7 +177,7 @@ class KerasRunner:
     def _compute_outputs(self, inputs: dict) -> np.ndarray:
         """Compute the outputs for one batch of inputs."""
         task = self.task
-        task._warn_new_head()
+        task._warn_if_head_new()
         with use_backend(), get_weights_lock(task).shared():
             if not task.has_one_graph:
                 return task.predict_on_batch(
@@ -210,7 +210,7 @@ class KerasRunner:
             encode: Function that converts texts to examples.
         """
         if texts[0].shape[0] <= batch_size:
-            return self._predict_few(texts, encode)
+            return self._predict_single_batch(texts, encode)
         return batch_shapes.join_batches(self.run_examples(encode(texts), batch_size))
 
 
@@ -243,9 +243,9 @@ def compute_token_outputs_in_graph(task, token_logits: Callable, examples: dict)
         examples: Dict. Encoded examples.
     """
 
-    def outputs(examples):
+    def compute_outputs(examples):
         inputs = task.preprocessor.pad(examples)
         return xp.boolean_mask(token_logits(inputs), inputs["padding_mask"])
 
     lengths = examples["token_ids"].row_lengths()
-    return map_graph_batches(outputs, examples, lengths, task.head.units)
+    return map_graph_batches(compute_outputs, examples, lengths, task.head.units)

@@ -20,7 +20,7 @@ from encoder_zoo.tasks.base import classes, confidence
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
-from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
+from encoder_zoo.tasks.preprocessing.given_labels import log_suspicious_labels
 from encoder_zoo.tasks.training import sources
 
 logger = logging.getLogger("encoder_zoo")
@@ -124,7 +124,7 @@ class LabelledTask(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def _check_answers(self, x=None) -> None:
+    def _check_can_predict(self, x=None) -> None:
         self._check_labels_known()
 
     def _learn_labels(
@@ -137,7 +137,7 @@ class LabelledTask(Task):
             labels_in: Function from `given` to the class names or the number of classes.
         """
         if self.objective.activation != "linear":  # not a regression
-            log_odd_labels(given.y)
+            log_suspicious_labels(given.y)
         if self.num_classes is not None:
             return
         sources.check_no_stream(given)
@@ -153,7 +153,7 @@ class LabelledTask(Task):
                 weight.assign(value.T if transposed else value)
         self._compile_again()  # create the metrics for the learned labels
 
-    def _warn_unused_thresholds(self, method: str) -> None:
+    def _warn_if_thresholds_unused(self, method: str) -> None:
         """Log a warning that the metrics in `evaluate` do not use the thresholds.
 
         Args:
@@ -332,7 +332,7 @@ class LabelledTask(Task):
         [architecture, *_] = config.get("architectures") or [""]
         return architecture.endswith(cls.record.head)
 
-    def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
+    def explain_head_mismatch(self, config: dict, arguments: dict) -> str | None:
         """Explain why the head of a checkpoint does not match this task, or return None."""
         if self.num_classes is None:
             return "the labels will be learned from the data"

@@ -78,7 +78,7 @@ def skips_missing(
             if isinstance(more, list | tuple) and len(more) == len(kept) and _are_lists(more):
                 read[beside] = list(more)
             bound.arguments.update({name: _keep_rows(value, kept) for name, value in read.items()})
-            return _spread(function(*bound.args, **bound.kwargs), kept)
+            return _insert_missing_answers(function(*bound.args, **bound.kwargs), kept)
 
         return cast(F, answer)
 
@@ -163,13 +163,13 @@ def _keep_rows(value, kept: np.ndarray):
     )
 
 
-def _spread(answers, kept: np.ndarray):
+def _insert_missing_answers(answers, kept: np.ndarray):
     """Insert an empty answer for each row without text.
 
     The answer for a row without text is None, NaN in an array, or an empty row in a sparse matrix.
     """
     if isinstance(answers, tuple):  # an answer with several fields, such as HybridVectors
-        return type(answers)(*(_spread(part, kept) for part in answers))
+        return type(answers)(*(_insert_missing_answers(part, kept) for part in answers))
     if hasattr(answers, "tocsr"):
         rows = np.concatenate([[0], np.cumsum(kept)])
         ends = answers.tocsr().indptr[rows]

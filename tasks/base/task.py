@@ -267,7 +267,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}
 
-    def explain_head_misfit(self, config: dict, arguments: dict) -> str | None:
+    def explain_head_mismatch(self, config: dict, arguments: dict) -> str | None:
         """Explain why the head of a checkpoint must not be loaded, or return None."""
         return None
 
@@ -279,7 +279,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         return None
 
-    def _warn_new_head(self) -> None:
+    def _warn_if_head_new(self) -> None:
         """Log a warning if the head has random weights. Later calls do not log again."""
         first, self.new_head = self.new_head, None
         if first is None or len(first) != len(self.head.weights):
@@ -333,7 +333,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
             per question, with an array of shape (2, tokens) for every window of the context. With a
             beam search, the shape of this array is (1 + start_n_top * end_n_top, 4).
         """
-        self._check_answers(x)
+        self._check_can_predict(x)
         runner = KerasRunner(self, verbose, steps, callbacks)
         with use_backend(), suppress_end_warning(x):
             given = runner.read(x)
@@ -353,7 +353,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         check_preprocessor(self, x)
         return getattr(self, answers)
 
-    def _check_answers(self, x=None) -> None:
+    def _check_can_predict(self, x=None) -> None:
         if x is not None and self.record.instead_of_predict and not is_prepared(x):
             raise ValueError(
                 f"x is {quote(x)}, but predict only supports preprocessed inputs, {{'token_ids', "
@@ -418,7 +418,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         from encoder_zoo.tasks.serving.export import export_task
 
-        self._check_answers_only(self.cpu_model is not None)
+        self._check_not_for_cpu(self.cpu_model is not None)
         export_task(self, path, format, **options)
 
     @validate_arguments
@@ -466,7 +466,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         from encoder_zoo.tasks.serving.cpu_model import convert_for_cpu
 
-        self._check_answers_only(self.cpu_model is not None)
+        self._check_not_for_cpu(self.cpu_model is not None)
         calibrates = (engine, dtype) == ("openvino", "int8")
         if calibrates and (texts is None or (isinstance(texts, Sized) and not len(texts))):
             raise ValueError(
@@ -561,7 +561,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
 
         return compare_vocabulary(self, trimmed, texts)
 
-    def _check_answers_only(self, changes: bool | None) -> None:
+    def _check_not_for_cpu(self, changes: bool | None) -> None:
         """Raise a ValueError if a copy made by `for_cpu` is trained, exported or converted again.
 
         Args:

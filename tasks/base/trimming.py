@@ -70,8 +70,8 @@ def trim_task(task: T, texts: object) -> T:
     tokenizer, settings = _get_tokenizer(task), _get_settings(task.preprocessor)
     known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
     words = [*_find_strings(settings), *(task.labels or ())]
-    ids = {*_list_fixed_ids(task), *(known[word] for word in words if word in known)}
-    trimmed, kept = trim_tokenizer(tokenizer, [*words, *list_read_texts(task, texts)], ids)
+    ids = {*_collect_required_ids(task), *(known[word] for word in words if word in known)}
+    trimmed, kept = trim_tokenizer(tokenizer, [*words, *list_tokenizer_inputs(task, texts)], ids)
     backbone = _make_backbone(task.backbone, kept)
     backbone.checkpoint_vocabulary = OriginVocabulary.create(trimmed)
     parts = {"backbone": backbone, "preprocessor": type(task.preprocessor)(trimmed, **settings)}
@@ -94,7 +94,7 @@ def compare_vocabulary(task: PresetTask, trimmed: PresetTask, texts: object) -> 
 
     See `Task.compare_vocabulary` for arguments.
     """
-    both, given = map(_get_tokenizer, (task, trimmed)), read_strings(texts)
+    both, given = map(_get_tokenizer, (task, trimmed)), convert_to_strings(texts)
     changed, count = count_changed_tokens(*both, given)
     shares = changed / np.maximum(count, 1)
     order = np.argsort(-shares, kind="stable")[: np.count_nonzero(changed)]
@@ -139,9 +139,9 @@ def _get_tokenizer(task: PresetTask) -> Tokenizer:
     return tokenizer
 
 
-def list_read_texts(task: PresetTask, texts: object) -> list[str]:
+def list_tokenizer_inputs(task: PresetTask, texts: object) -> list[str]:
     """List all strings that the tokenizer can receive, such as texts with prompts and words."""
-    given, settings = read_strings(texts), task.preprocessor.get_config()
+    given, settings = convert_to_strings(texts), task.preprocessor.get_config()
     read = [
         prompt + text
         for prompt in ("", *(settings.get("prompts") or {}).values())
@@ -155,7 +155,7 @@ def list_read_texts(task: PresetTask, texts: object) -> list[str]:
     return read
 
 
-def read_strings(texts: object) -> list[str]:
+def convert_to_strings(texts: object) -> list[str]:
     """Convert a column of texts to a list of strings."""
     column = make_text_tensor(texts)
     if len(column.shape) != 1 or not column.shape[0]:
@@ -177,15 +177,15 @@ def _find_strings(value: object) -> Iterator[str]:
             yield from _find_strings(inner)
 
 
-def _list_fixed_ids(task: PresetTask) -> set[int]:
+def _collect_required_ids(task: PresetTask) -> set[int]:
     """Collect the ids of tokens that the backbone depends on. They are never removed."""
-    ids = set(_read_token_ids(task.backbone).values())
+    ids = set(_get_token_id_arguments(task.backbone).values())
     if task.backbone.family.positions_skip_padding:  # position ids start after the padding id
         ids |= {*range(task.preprocessor.tokenizer.pad_token_id)}
     return ids
 
 
-def _read_token_ids(backbone: Backbone) -> dict[str, int]:
+def _get_token_id_arguments(backbone: Backbone) -> dict[str, int]:
     """Get the backbone arguments that are token ids."""
     config = backbone.get_config()
     return {name: value for name, value in config.items() if name.endswith("_token_id")}
@@ -193,7 +193,7 @@ def _read_token_ids(backbone: Backbone) -> dict[str, int]:
 
 def _make_backbone(backbone: Backbone, kept: list[int]) -> Backbone:
     """Create a backbone for the tokens in `kept`. This function does not copy the weights."""
-    ids = {name: kept.index(value) for name, value in _read_token_ids(backbone).items()}
+    ids = {name: kept.index(value) for name, value in _get_token_id_arguments(backbone).items()}
     config = {**backbone.get_config(), "vocabulary_size": len(kept), **ids}
     copied = type(backbone).from_config(config)
     copied.origin, copied.pooler_is_new = backbone.origin, backbone.pooler_is_new

@@ -197,7 +197,7 @@ class ClassAnswers(Answers):
             >>> sorted(stars.classify("Great movie!")), len(stars.classify(["Yes.", "No."]))
             (['label', 'score'], 2)
         """
-        if is_single(texts):
+        if is_single_input(texts):
             texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
             return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]
         self._check_threshold(threshold, top_k)
@@ -209,10 +209,10 @@ class ClassAnswers(Answers):
         if top_k is not None:
             order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
             return sort_labels(self.class_names, scores, order)
-        answered = self.mask_answered_classes(scores, threshold)
+        answered = self.mark_answered_classes(scores, threshold)
         if self.is_multi_label:
             order = np.argsort(-scores, axis=-1, kind="stable")
-            order = confidence.select_answered(order, answered)
+            order = confidence.select_answer_labels(order, answered)
             return sort_labels(self.class_names, scores, order)
         order = answered.argmax(axis=-1)[:, None]
         best = [row[0] for row in sort_labels(self.class_names, scores, order)]
@@ -220,7 +220,7 @@ class ClassAnswers(Answers):
             best, self.abstain_below if abstain_below is None else abstain_below
         )
 
-    def trace_classes(self, run: Callable) -> Callable:
+    def make_classify_function(self, run: Callable) -> Callable:
         """Create the function to export. See `SequenceClassifier.signatures`.
 
         Args:
@@ -257,13 +257,13 @@ class ClassAnswers(Answers):
         logits = logits / np.float32(self.temperature)
         return compute_sigmoid(logits) if self.is_multi_label else compute_softmax(logits)
 
-    def mask_answered_classes(self, scores: np.ndarray, threshold=None) -> np.ndarray:
+    def mark_answered_classes(self, scores: np.ndarray, threshold=None) -> np.ndarray:
         """Return a boolean mask (N, C) of the classes in the answer for each text."""
         given = self.thresholds if threshold is None else threshold
         if self.is_multi_label:
             return scores >= self.get_min_scores(given)
         if given is None:
-            return mask_best_classes(scores)
+            return mark_best_classes(scores)
         second = scores[:, 1] >= self.get_min_scores(given)
         return np.stack([~second, second], axis=1)
 
@@ -289,11 +289,11 @@ class ClassAnswers(Answers):
             )
 
 
-def mask_best_classes(scores: np.ndarray) -> np.ndarray:
+def mark_best_classes(scores: np.ndarray) -> np.ndarray:
     """Return a boolean mask (N, C) that only contains the best class of each text.
 
     Example:
-        >>> mask_best_classes(np.array([[0.25, 0.75]])).tolist()
+        >>> mark_best_classes(np.array([[0.25, 0.75]])).tolist()
         [[False, True]]
     """
     return np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
@@ -320,7 +320,7 @@ def sort_labels(
     ]
 
 
-def is_single(texts) -> bool:
+def is_single_input(texts) -> bool:
     """Return whether the input is a single text or pair, instead of a list."""
     parts = texts if isinstance(texts, tuple) else (texts,)
     return len(parts) > 0 and all(isinstance(part, str | bytes) or is_doc(part) for part in parts)

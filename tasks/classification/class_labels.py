@@ -219,7 +219,7 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
             _check_single_labels(y)
         y = xp.convert_to_tensor(y) if not isinstance(y, list) and y.dtype.kind in "fiub" else y
     if isinstance(y, list) or y.dtype == xp.string:
-        return _number_names(y, labels)
+        return _convert_names(y, labels)
     rank = xp.TensorShape(y.shape).rank if xp.is_tensor(y) else -1
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _convert_probabilities(y)
@@ -230,10 +230,10 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
             f"{probabilities}."
         )
     if classes.find_boolean_indices(labels) and xp.as_dtype(y.dtype).is_bool:
-        return _number_names(y, labels)
+        return _convert_names(y, labels)
     y = _convert_to_integers(y)
-    if classes.numbers_are_names(labels):
-        return _number_names(xp.strings.as_string(y), labels)
+    if classes.has_integer_names(labels):
+        return _convert_names(xp.strings.as_string(y), labels)
     expected = (
         f". Expected class indices from 0 to {(num_classes or 0) - 1} for {num_classes} classes."
     )
@@ -241,7 +241,7 @@ def convert_class_indices(y, labels: list[str] | None, num_classes: int | None) 
     return check_each(xp.cast(y, xp.int32), inside, " has the label ", y, expected)
 
 
-def _number_names(names: xp.Tensor | list, labels: list[str] | None) -> xp.Tensor:
+def _convert_names(names: xp.Tensor | list, labels: list[str] | None) -> xp.Tensor:
     expected = f". Expected one of {labels}."
     if not labels:
         expected = ". The classes have no names. Create the classifier with labels=[...]."

@@ -13,7 +13,7 @@ import numpy as np
 from encoder_zoo.common import validation
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 
 _PROBABILITY = validation.get_rule(validation.Probability)
@@ -80,7 +80,7 @@ class Coverage(TypedDict):
     accuracy: float
 
 
-def class_report(
+def compute_class_report(
     names: Sequence, predicted: np.ndarray, true: np.ndarray, several: bool
 ) -> ClassReport:
     """Compute precision, recall and F1 for each class, and their means over the classes.
@@ -95,7 +95,8 @@ def class_report(
 
     Example:
         >>> hot = np.eye(2)[[0, 0, 1]] > 0
-        >>> found = class_report(["down", "up"], hot, np.eye(2)[[0, 1, 1]] > 0, several=False)
+        >>> true = np.eye(2)[[0, 1, 1]] > 0
+        >>> found = compute_class_report(["down", "up"], hot, true, several=False)
         >>> found["per_class"]["down"]
         {'precision': 0.5, 'recall': 1.0, 'f1': 0.6666666666666666, 'support': 1}
     """
@@ -175,8 +176,8 @@ class ClassScoresMixin:
     if not TYPE_CHECKING:  # hidden from autocompletion in editors
         classification_report = ForeignName("evaluate_classes(x, y)")
 
-    predict_proba = lock_weights(answered_by(ClassAnswers.predict_proba, "_class_answers"))
-    classify = lock_weights(answered_by(ClassAnswers.classify, "_class_answers"))
+    predict_proba = lock_weights(delegate_to_answers(ClassAnswers.predict_proba, "_class_answers"))
+    classify = lock_weights(delegate_to_answers(ClassAnswers.classify, "_class_answers"))
 
     @validation.validate_arguments
     @lock_weights
@@ -209,8 +210,8 @@ class ClassScoresMixin:
         """
         scores, true = self._compute_scores_and_targets("evaluate_classes", x, y, batch_size)
         answers = self._class_answers
-        answered, several = answers.mask_answered_classes(scores), answers.is_multi_label
-        return class_report(answers.class_names, answered, true, several)
+        answered, several = answers.mark_answered_classes(scores), answers.is_multi_label
+        return compute_class_report(answers.class_names, answered, true, several)
 
     @validation.validate_arguments
     @lock_weights

@@ -42,8 +42,8 @@ from encoder_zoo.tasks.classification.class_answers import (
     ClassAnswers,
     LabelScore,
     ProblemType,
-    is_single,
-    mask_best_classes,
+    is_single_input,
+    mark_best_classes,
 )
 from encoder_zoo.tasks.classification.class_scores import ClassScoresMixin
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
@@ -343,7 +343,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         if training:
             self._learn_labels(given, self._find_labels)
         else:
-            self._warn_unused_thresholds("evaluate_classes")
+            self._warn_if_thresholds_unused("evaluate_classes")
 
     def _find_labels(self, given: InputData) -> list[str] | int:
         if given.kind == "dataset":
@@ -376,7 +376,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
     def _compute_scores_and_targets(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        true = targets > 0.5 if self._is_multi_label() else mask_best_classes(targets)
+        true = targets > 0.5 if self._is_multi_label() else mark_best_classes(targets)
         return self._answers.compute_probabilities(logits), true
 
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
@@ -432,7 +432,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
             shape (N,) is also returned. It is True for texts whose best score is below
             `abstain_below`.
         """
-        answer = self._answers.trace_classes(self._compute_logits_in_graph)
+        answer = self._answers.make_classify_function(self._compute_logits_in_graph)
         return {
             "serving_default": lambda text: answer(text),
             "pairs": lambda first, second: answer(first, second),
@@ -509,7 +509,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
             ('positive', 'great')
         """
         explain = load_extra("explain_labels")
-        if is_single(texts):
+        if is_single_input(texts):
             texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
             return explain(self, texts, label, method, batch_size)[0]
         return explain(self, texts, label, method, batch_size)

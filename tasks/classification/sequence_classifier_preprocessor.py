@@ -22,8 +22,8 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
 from encoder_zoo.tasks.preprocessing.columns import split_texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
-from encoder_zoo.tasks.preprocessing.packing import find_first_kept
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
+from encoder_zoo.tasks.preprocessing.packing import compute_first_kept
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, report_truncated
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_full_windows, take
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         self.window_length = window_length
         self.doc_stride = doc_stride
         self.text_columns = text_columns
-        self._limit_windows()
+        self._set_window_length()
 
     def attach(self, task: Task) -> None:
         super().attach(task)  # the maximum length of the backbone
@@ -109,9 +109,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
                 self.window_length,
                 f"at most {longest}, the maximum length of the backbone",
             )
-        self._limit_windows()
+        self._set_window_length()
 
-    def _limit_windows(self) -> None:
+    def _set_window_length(self) -> None:
         if self.pools_windows:
             limits = self.sequence_length, self.window_length
             self.max_sequence_length = min(filter(None, limits))
@@ -181,7 +181,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             longer, shorter = xp.maximum(*lengths), xp.minimum(*lengths)
             what = f"pairs have two texts longer than a window of {self.max_sequence_length} tokens"
             what = f"{what}, so {self.truncated_part} of the shorter text is truncated."
-            count_truncated(shorter > room // 2, self, what)
+            report_truncated(shorter > room // 2, self, what)
             shared = xp.minimum(shorter, room // 2)
         capacity = room - shared
         windows = make_full_windows(longer, capacity, xp.minimum(capacity // 2, self.doc_stride))
@@ -193,7 +193,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
             divided, rest, length = (
                 xp.gather(v, windows.example) for v in (divided, shared, length)
             )
-            begin = xp.where(divided, windows.begin, find_first_kept(length, rest, side))
+            begin = xp.where(divided, windows.begin, compute_first_kept(length, rest, side))
             length = xp.where(divided, windows.length, rest)
             parts.append(windows._replace(begin=begin, length=length))
         return parts

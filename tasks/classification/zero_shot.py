@@ -81,7 +81,7 @@ class ZeroShotClassifier:
             raise invalid("classifier", classifier, "a SequenceClassifier", TypeError)
         self.classifier = classifier
         self.nli_classes = find_nli_classes(classifier.labels, classifier.num_classes)
-        self._asked_models = [classifier]
+        self._models_to_lock = [classifier]
 
     @classmethod
     def from_preset(
@@ -258,7 +258,7 @@ class ZeroShotClassifier:
         order = np.argsort(-scores, axis=1, kind="stable")
         if multi_label and top_k is None:
             least = confidence.expand_thresholds(threshold, labels, confidence.DEFAULT_THRESHOLD)
-            order = confidence.select_answered(order, scores >= least)
+            order = confidence.select_answer_labels(order, scores >= least)
         ranked = sort_labels(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]

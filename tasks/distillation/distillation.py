@@ -154,12 +154,12 @@ class Distillation(TextModel):
         self.maps = []
         if "hidden_states" in self.objectives:
             widths = (backbone.hidden_dim for backbone in reversed(backbones))
-            self.maps = learned.make_maps(*widths, self.dtype_policy)
+            self.maps = learned.make_linear_maps(*widths, self.dtype_policy)
         if "relations" in self.objectives:
-            self._heads = pairing.check_heads(relation_heads, *backbones)
+            self._heads = pairing.check_relation_heads(relation_heads, *backbones)
         self.preprocessor = self._pair_inputs(preprocessor)
         self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
-        idle = pairing.find_untrained_weights(student, self.objectives, self._learns_answers)
+        idle = pairing.find_untrained_weights(student, self.objectives, self._trains_head)
         self._unreached = {id(weight) for weight in idle}
         self._reset_training_state()
         self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
@@ -180,7 +180,7 @@ class Distillation(TextModel):
         return get_backbone(self.student)
 
     @property
-    def _learns_answers(self) -> bool:
+    def _trains_head(self) -> bool:
         """Return whether an objective trains the student's head.
 
         The head is trained on the teacher's answers or on masked tokens.
@@ -196,7 +196,7 @@ class Distillation(TextModel):
 
         Keras requires a loss even if only hidden states are trained.
         """
-        if self._learns_answers:
+        if self._trains_head:
             return dataclasses.replace(
                 self.student.objective,
                 fills_batches=False,
@@ -229,7 +229,7 @@ class Distillation(TextModel):
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
         segments = get_backbone(self.teacher).family.uses_segments
-        mine, logits = self._make_outputs(self.student, inputs, training, self._learns_answers)
+        mine, logits = self._make_outputs(self.student, inputs, training, self._trains_head)
         theirs, right = keras.tree.map_structure(
             ops.stop_gradient,
             self._make_outputs(self.teacher, select_teacher_inputs(inputs, segments), False, soft),
@@ -237,9 +237,9 @@ class Distillation(TextModel):
         if TEACHER_POSITIONS in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
             theirs = keras.tree.map_structure(
-                lambda x: learned.take_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
+                lambda x: learned.gather_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
             )
-        outputs = {"logits": logits} if self._learns_answers else {}
+        outputs = {"logits": logits} if self._trains_head else {}
         if soft:
             activation = self.objective.activation
             values = learned.compare_labels(logits, right, self.temperature, activation)
@@ -249,7 +249,7 @@ class Distillation(TextModel):
             outputs["hidden_states"] = learned.compare_hidden_states(*both, self.maps)
         if "relations" in self.objectives:
             both = mine["projections"], theirs["projections"]
-            tokens = learned.mask_known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
+            tokens = learned.mark_known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
             inputs = {**inputs, "padding_mask": tokens}
             outputs["relations"] = learned.compare_relations(*both, self._heads, inputs)
         return outputs
@@ -270,7 +270,7 @@ class Distillation(TextModel):
     def compute_output_spec(self, inputs, training=None):
         tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
         outputs = dict.fromkeys(self.objectives, tokens)
-        if self._learns_answers:
+        if self._trains_head:
             outputs["logits"] = logits = self.student.compute_output_spec(inputs)
         if "soft_labels" in outputs:
             values = keras.KerasTensor(logits.shape[:-1], "float32")
@@ -314,7 +314,7 @@ class Distillation(TextModel):
             loss = loss + part
         if training:  # replaced below if the labels have a loss
             self.recipe.weigh_batch(self.optimizer, size)
-        if y is None or not self.label_weight or not self._learns_answers:
+        if y is None or not self.label_weight or not self._trains_head:
             return loss
         hard, size = self.batch_loss(y, y_pred["logits"], sample_weight)
         if training:
@@ -331,7 +331,7 @@ class Distillation(TextModel):
                 return ops.ones_like(values)
             return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
         # (B, L)
-        counted = ops.cast(learned.mask_known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")
+        counted = ops.cast(learned.mark_known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")
         if given is not None and len(given.shape) == 1:
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted

@@ -13,7 +13,7 @@ from encoder_zoo.tasks import list_tasks
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.inputs import Inputs
-from encoder_zoo.tasks.preprocessing.packing import keep_tokens, pack
+from encoder_zoo.tasks.preprocessing.packing import compute_kept_tokens, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.preprocessing.tokenized_texts import compute_sort_keys
 from encoder_zoo.tasks.training.distribution import get_strategy
@@ -60,7 +60,7 @@ def _compute_positions(
     )
     side = teacher.tokenizer.truncation_side
     ids = [ids for ids, _, _ in tokens]
-    kept = keep_tokens(ids, specials, teacher.max_sequence_length, side)
+    kept = compute_kept_tokens(ids, specials, teacher.max_sequence_length, side)
     column, first_count = teacher.tokenizer.first_column, kept[0][1]
     begins = [column * xp.ones_like(first_count), column + first_count + separators]
     positions = []
@@ -161,7 +161,7 @@ def _check_same_answers(teacher, student) -> None:
                 "The objective 'soft_labels' requires the same vocabulary."
             )
         return
-    _take_over_classes(teacher, student)
+    _copy_classes(teacher, student)
     for name in ("num_classes", "labels", "problem_type"):
         wanted, found = getattr(teacher, name), getattr(student, name)
         if wanted != found and None not in (wanted, found):
@@ -171,7 +171,7 @@ def _check_same_answers(teacher, student) -> None:
             )
 
 
-def _take_over_classes(teacher: Task, student: Task) -> None:
+def _copy_classes(teacher: Task, student: Task) -> None:
     """Copy the teacher's classes to a student without classes, and copy `distilled_settings`."""
     teacher._check_labels_known()
     if student.num_classes is None:
@@ -182,7 +182,7 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
                 setattr(here, name, getattr(there, name))
 
 
-def check_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
+def check_relation_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
     """Check the number of relation heads. The default is the number of attention heads.
 
     Raises:

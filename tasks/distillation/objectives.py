@@ -119,14 +119,14 @@ def compare_relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
     total = 0.0
     for first, second in ((0, 1), (2, 2)):  # queries and keys, values and values
         true, found = (
-            _log_relations(parts[first], parts[second], heads, allowed)
+            _compute_log_relations(parts[first], parts[second], heads, allowed)
             for parts in (teacher, student)
         )
         total = total + ops.mean(compute_kl_divergence(true, found), axis=1)
     return total
 
 
-def _log_relations(first, second, heads: int, allowed):
+def _compute_log_relations(first, second, heads: int, allowed):
     """Compute the log probabilities of the relations between tokens, (B, A, L, L)."""
     first, second = _split_heads(first, heads), _split_heads(second, heads)  # (B, A, L, D/A)
     scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
@@ -141,7 +141,7 @@ def _split_heads(x, heads: int):
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
+def make_linear_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
     """Create the linear maps for `compare_hidden_states`. If the widths are equal, return []."""
     if width == teacher_width:
         return []
@@ -170,7 +170,7 @@ def convert_to_labels(logits, activation: str):
 MEAN = BatchLoss(lambda y_true, y_pred: y_pred, of_tokens=True)
 
 
-def mask_known_tokens(inputs: dict, positions=None):
+def mark_known_tokens(inputs: dict, positions=None):
     """Return a boolean mask (B, L) of the student tokens that have a corresponding teacher token.
 
     Args:
@@ -184,7 +184,7 @@ def mask_known_tokens(inputs: dict, positions=None):
     return mask if positions is None else ops.logical_and(mask, positions >= 0)
 
 
-def take_aligned(x, positions):
+def gather_aligned(x, positions):
     """Gather teacher values (B, T, ...) at the positions of the student tokens, (B, L, ...)."""
     batch, length, *rest = ops.shape(x)
     flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))

@@ -349,9 +349,11 @@ class Embedder(Task, Searchable[IndexKind]):
         store = make_store(self, found[1])
 
         def search(some: list[int], k: int):
-            return zip(*store.find_nearest(take(found[0], some), min(k, len(store))), strict=True)
+            return zip(
+                *store.find_nearest(select_vectors(found[0], some), min(k, len(store))), strict=True
+            )
 
-        metrics = evaluation.search_metrics(search, texts.relevant, cutoffs, len(store))
+        metrics = evaluation.compute_search_metrics(search, texts.relevant, cutoffs, len(store))
         return metrics | (_count_terms(*found) if isinstance(store, Postings) else {})
 
     @validation.validate_arguments
@@ -492,7 +494,9 @@ class Embedder(Task, Searchable[IndexKind]):
 
         def score(asked: np.ndarray, found: np.ndarray) -> np.ndarray:
             if reranker is None:
-                return compute_pair_scores(take(a, asked), take(b, found), self.similarity_function)
+                return compute_pair_scores(
+                    select_vectors(a, asked), select_vectors(b, found), self.similarity_function
+                )
             pairs = [texts.queries[i] for i in asked], [texts.documents[i] for i in found]
             return np.reshape(reranker.score(pairs), (-1,))
 
@@ -547,7 +551,7 @@ def make_store(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | P
     return Postings.create(vectors)
 
 
-def take(vectors: Any, indices: Sequence[int]) -> Any:
+def select_vectors(vectors: Any, indices: Sequence[int]) -> Any:
     """Select vectors by index."""
     return [vectors[i] for i in indices] if isinstance(vectors, list) else vectors[indices]
 

@@ -24,9 +24,9 @@ from encoder_zoo.presets.formats.checkpoint import (
     copy_tensors,
     list_named_weights,
     make_stored_array,
-    match,
+    match_weights,
 )
-from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
+from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolderFormat
 from encoder_zoo.presets.formats.embedding_modules import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -54,12 +54,12 @@ from encoder_zoo.tasks.classification.class_labels import (
     learn_classes,
 )
 from encoder_zoo.tasks.classification.class_scores import ClassScoresMixin
-from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.text_embedder import SCORES, EmbedderPresetArguments, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import describe_columns, split_texts_and_labels
-from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_odd_labels
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_suspicious_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.metrics import ClassScore
 
@@ -180,7 +180,7 @@ LAYERS = {"head": "linear"}
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 
 
-class FewShotFolder(EmbeddingFolder):
+class FewShotFolderFormat(EmbeddingFolderFormat):
     """SentenceTransformer folder with a subfolder for the classification head."""
 
     def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
@@ -199,7 +199,7 @@ class FewShotFolder(EmbeddingFolder):
         if not _should_load_head(checkpoint, given):
             return used
         weights = ModuleCheckpoint(checkpoint.files.root, HEAD_MODULE)
-        matched, misfits = match(weights, task, LAYERS)
+        matched, misfits = match_weights(weights, task, LAYERS)
         if misfits:
             found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
             raise ValueError(f"{weights.folder}: {found}, according to the labels in config.json.")
@@ -289,7 +289,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         text_method="classify",
         answer_settings=("thresholds", "abstain_below"),
         compile_settings=("chunk_size",),
-        folder=FewShotFolder(),
+        folder=FewShotFolderFormat(),
     )
     default_losses = MappingProxyType(
         {**TextEmbedder.default_losses, SCORES: losses.CosineSimilarity}
@@ -381,13 +381,13 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
                 texts have the same classes, so that there are no negative pairs.
         """
         texts, labels = self._check_labelled(texts, labels)
-        column = read_only_column(texts)
-        log_odd_labels(labels)
+        column = convert_single_texts(texts)
+        log_suspicious_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
             count, names = get_count_and_names(learn_classes(labels, self._has_multiple_labels))
         hot = self._make_targets(len(column), labels, names, count)
-        _check_several(hot, names or range(count))
+        _check_has_several_classes(hot, names or range(count))
         if epochs and self._has_multiple_labels and (hot @ hot.T > 0).all():
             raise ValueError(
                 "All pairs of texts share a label. Expected some pairs without a common label. To "
@@ -502,7 +502,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         else:
             right = logits.argmax(axis=1) == hot.argmax(axis=1)
             results = {"accuracy": float(np.mean(right))}
-        self._remember(results)
+        self._store_evaluation(results)
         return results if return_dict else list(results.values())
 
     # -- answers -------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             ValueError: If the classifier has no classes, because `fit` has not been called.
         """
         self._check_classes_known()
-        vectors = self.embed(read_only_column(texts), batch_size=batch_size)
+        vectors = self.embed(convert_single_texts(texts), batch_size=batch_size)
         kernel, bias = self.head.get_weights()
         return vectors @ kernel + bias
 
@@ -596,7 +596,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         def run(texts):
             return self.head(embed(*texts)["embedding"])
 
-        answer = self._class_answers.trace_classes(run)
+        answer = self._class_answers.make_classify_function(run)
         return {"serving_default": lambda text: answer(text)}
 
 
@@ -620,7 +620,7 @@ def _check_counts(count: int, classes: np.ndarray) -> None:
         )
 
 
-def _check_several(hot: np.ndarray, names: Sequence) -> None:
+def _check_has_several_classes(hot: np.ndarray, names: Sequence) -> None:
     if len(np.unique(hot, axis=0)) < 2:
         found = [names[i] for i in np.flatnonzero(hot[0])] if len(hot) else []
         of_class = f" of the class{'es' * (len(found) > 1)} {', '.join(map(repr, found))}"

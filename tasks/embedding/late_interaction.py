@@ -18,10 +18,10 @@ from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
+from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolderFormat
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder, make_role_signatures
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
@@ -124,7 +124,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         pipeline_tag="sentence-similarity",
         text_method="embed",
         compile_settings=("chunk_size",),
-        folder=LateInteractionFolder(),
+        folder=LateInteractionFolderFormat(),
     )
     index_class = MultiVectorIndex
     vector_mask = "scored_mask"
@@ -207,14 +207,14 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     # -- answers -------------------------------------------------------------------------------
 
-    embed = answered_by(TokenAnswers.embed)
+    embed = delegate_to_answers(TokenAnswers.embed)
 
     @property
     def _answers(self) -> TokenAnswers:
         settings = self.embedding_dim, self.similarity_function
         return TokenAnswers(self.preprocessor, self._runner, *settings)
 
-    embed_with_spans = answered_by(TokenAnswers.embed_with_spans)
+    embed_with_spans = delegate_to_answers(TokenAnswers.embed_with_spans)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export: "serving_default", "query" and "document".
@@ -234,7 +234,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
         def answer(text, prompt):
             examples = preprocessor.encode(text, prompt=prompt)
-            kept = xp.cast(preprocessor.mask_scored_tokens(examples), xp.int64)
+            kept = xp.cast(preprocessor.mark_scored_tokens(examples), xp.int64)
             kept = examples["token_ids"].with_flat_values(kept)
             lengths = xp.reduce_sum(kept, axis=1)
             vectors = map_graph_batches(compute_vectors, examples, lengths, width)

@@ -15,11 +15,11 @@ from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
+from encoder_zoo.tasks.embedding.pair_columns import SeparateTextsPreprocessor
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, check_prompts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.packing import pack, truncate_tokens
-from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import report_truncated
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import FolderFormat
@@ -30,7 +30,7 @@ ROLE_NAMES = {QUERY: "queries", DOCUMENT: "documents"}
 
 
 @serializable
-class LateInteractionPreprocessor(SeparateTexts):
+class LateInteractionPreprocessor(SeparateTextsPreprocessor):
     """Convert documents to `[CLS] [D] text [SEP]` and queries to `[CLS] [Q] text [SEP] [MASK] ...`.
 
     Args:
@@ -130,9 +130,9 @@ class LateInteractionPreprocessor(SeparateTexts):
     @staticmethod
     def get_folder_format() -> FolderFormat:
         """Return the folder format in which presets are saved and loaded."""
-        from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
+        from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolderFormat
 
-        return LateInteractionFolder()
+        return LateInteractionFolderFormat()
 
     def _find_marker_id(self, name: str, known: Mapping[str, int]) -> int | None:
         marker = getattr(self, name)
@@ -157,7 +157,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         return QUERY, DOCUMENT
 
     @property
-    def given_length(self) -> int | None:
+    def requested_length(self) -> int | None:
         if self.query_length and self.document_length:
             return self.sequence_length or max(self.query_length, self.document_length)
         return self.sequence_length
@@ -197,7 +197,7 @@ class LateInteractionPreprocessor(SeparateTexts):
             f"{ROLE_NAMES[role]} are longer than {longest} tokens, so {self.truncated_part} is "
             "truncated."
         )
-        count_truncated(tokens.row_lengths() > room, self, what)
+        report_truncated(tokens.row_lengths() > room, self, what)
         packed = self._pack_tokens(tokens, role)
         if role == DOCUMENT:
             return {"token_ids": packed}
@@ -242,25 +242,25 @@ class LateInteractionPreprocessor(SeparateTexts):
         columns = xp.range(xp.shape(inputs["token_ids"])[1])
         scored = real if self.score_first else real & (columns > 0)
         if "text_length" not in examples:
-            skipped = self.mask_skipped(inputs["token_ids"])
+            skipped = self.mark_skipped_tokens(inputs["token_ids"])
             return {**inputs, "scored_mask": scored & ~skipped}
         inputs["scored_mask"] = scored
         if self.expand_queries and not self.attend_to_expansion:
             inputs["attended_mask"] = real & (columns < examples["text_length"][:, None])
         return inputs
 
-    def mask_skipped(self, ids: xp.Tensor) -> xp.Tensor:
+    def mark_skipped_tokens(self, ids: xp.Tensor) -> xp.Tensor:
         """Return a mask that is True for tokens on the skiplist."""
         if not self._skipped_ids:
             return xp.zeros_like(ids, "bool")
         return xp.reduce_any(ids[..., None] == xp.constant(self._skipped_ids, xp.int32), axis=-1)
 
-    def mask_scored_tokens(self, examples: dict) -> xp.Tensor:
+    def mark_scored_tokens(self, examples: dict) -> xp.Tensor:
         """Return a flat mask that is True for tokens with vectors, for all encoded examples."""
         ids = examples["token_ids"]
         kept = xp.ones_like(ids.flat_values, "bool")
         if "text_length" not in examples:
-            kept = ~self.mask_skipped(ids.flat_values)
+            kept = ~self.mark_skipped_tokens(ids.flat_values)
         if not self.score_first:
             firsts = xp.gather(ids.row_splits, ids.value_rowids())
             kept &= xp.range(xp.shape(firsts, firsts.dtype)[0]) > firsts

@@ -24,7 +24,7 @@ PAIR_COLUMNS = Inputs(
 )
 
 
-def read_only_column(texts) -> xp.Tensor:
+def convert_single_texts(texts) -> xp.Tensor:
     """Check texts (N,) or chunks that were passed to `embed`. Pairs of texts raise an error.
 
     Raises:
@@ -42,7 +42,7 @@ def read_only_column(texts) -> xp.Tensor:
 TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal values for equal texts
 
 
-class SeparateTexts(Preprocessor):
+class SeparateTextsPreprocessor(Preprocessor):
     """Base class for preprocessors that pass each text to the model as a separate input.
 
     Attributes:

@@ -35,11 +35,11 @@ def _pool_max(x, mask):
 
 
 def _pool_mean(x, mask):
-    return _sum_weighted(x, mask) / _clip_to_positive(ops.sum(mask, axis=1, keepdims=True))
+    return _compute_weighted_sum(x, mask) / _clip_to_positive(ops.sum(mask, axis=1, keepdims=True))
 
 
 def _pool_mean_sqrt(x, mask):
-    return _sum_weighted(x, mask) / ops.sqrt(
+    return _compute_weighted_sum(x, mask) / ops.sqrt(
         _clip_to_positive(ops.sum(mask, axis=1, keepdims=True))
     )
 
@@ -71,7 +71,7 @@ def _gather_tokens(x, positions):
     return ops.take_along_axis(x, index, axis=1)[:, 0]
 
 
-def _sum_weighted(x, weights):
+def _compute_weighted_sum(x, weights):
     """Compute the weighted sum of the token vectors, (B, D)."""
     return ops.matmul(ops.expand_dims(weights, 1), x)[:, 0]
 

@@ -27,7 +27,7 @@ from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding import sparse_pooling
@@ -173,7 +173,7 @@ class SparseEncoder(Embedder[SparseIndex]):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.query_encoder = query_encoder
-        self._check_queries()
+        self._check_query_encoder()
         self.pooling = pooling
         self.activation = activation
         self.max_terms = max_terms
@@ -192,7 +192,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         )
         self._finish_building()
 
-    def _check_queries(self) -> None:
+    def _check_query_encoder(self) -> None:
         """Check that the query encoder has the same vocabulary, and no query encoder of its own."""
         other = self.query_encoder
         if other is None:
@@ -241,7 +241,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else SPARSE_LOSSES
 
     @functools.cached_property
-    def _without_weight(self) -> list[int]:
+    def _unweighted_ids(self) -> list[int]:
         """Return the ids of the tokens without a weight, or [] if there is no tokenizer."""
         if self.preprocessor is None:
             return []
@@ -270,7 +270,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             ids = inputs["token_ids"]
             weights = self._compute_token_weights(x, ids, mask)
             return sparse_pooling.pool_term_weights(weights, ids, self.embedding_dim)
-        settings = self.pooling, self.activation, training, self._sparse_gradients
+        settings = self.pooling, self.activation, training, self._uses_sparse_gradients
         return sparse_pooling.compute_term_weights(self.backbone, self.head, x, mask, *settings)
 
     def _compute_token_weights(self, x, token_ids, mask):
@@ -283,12 +283,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         """
         weights = self.head(ops.cast(x, "float32"))[..., 0]
         mask = ops.cast(mask, "float32")
-        for token in self._without_weight:
+        for token in self._unweighted_ids:
             mask = mask * ops.cast(token_ids != token, "float32")
         return weights * mask
 
     @property
-    def _sparse_gradients(self) -> bool:
+    def _uses_sparse_gradients(self) -> bool:
         """Return whether training computes the gradients of max pooling with sparse matrices."""
         in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
         return in_graphs and self.compute_dtype == "float32"
@@ -402,9 +402,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         vectors = self.preprocessor, self._runner, self.embedding_dim, self.similarity_function
         return TermAnswers(*vectors, self.max_terms, **of_queries)
 
-    embed = answered_by(TermAnswers.embed)
+    embed = delegate_to_answers(TermAnswers.embed)
 
-    top_terms = answered_by(TermAnswers.top_terms)
+    top_terms = delegate_to_answers(TermAnswers.top_terms)
 
     @validate_arguments
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:

@@ -51,9 +51,9 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     @staticmethod
     def get_folder_format() -> FolderFormat:
         """Return the folder format in which presets are saved and loaded."""
-        from encoder_zoo.presets.formats.sparse_folder import SparseFolder
+        from encoder_zoo.presets.formats.sparse_folder import SparseFolderFormat
 
-        return SparseFolder(_load_table_class, _read_tokenizer)
+        return SparseFolderFormat(_load_table_class, _read_tokenizer)
 
     def attach(self, task) -> None:
         super().attach(task)

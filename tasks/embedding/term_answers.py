@@ -15,10 +15,10 @@ from encoder_zoo.common.lazy import require, xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Runner, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
-from encoder_zoo.tasks.retrieval.terms import convert_to_sparse_rows, sort_best_first, sparse
+from encoder_zoo.tasks.retrieval.terms import convert_to_sparse_rows, find_largest_weights, sparse
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -94,7 +94,7 @@ class TermAnswers(EmbeddingAnswers):
             >>> vectors.shape[0], vectors.nnz
             (2, 40)
         """
-        column = read_only_column([texts] if isinstance(texts, str | bytes) else texts)
+        column = convert_single_texts([texts] if isinstance(texts, str | bytes) else texts)
         most = max_terms or self.max_terms
         require(sparse)
         if not column.shape[0]:
@@ -156,7 +156,7 @@ class TermAnswers(EmbeddingAnswers):
         found = []
         for begin, end in zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True):
             weights, indices = vectors.data[begin:end], vectors.indices[begin:end]
-            best = sort_best_first(weights, indices, min(k, len(weights)))
+            best = find_largest_weights(weights, indices, min(k, len(weights)))
             names = [terms[i] for i in indices[best].tolist()]
             found.append(list(zip(names, weights[best].tolist(), strict=True)))
         return found

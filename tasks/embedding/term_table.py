@@ -14,14 +14,14 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import require, use_numpy, xp
-from encoder_zoo.common.model_configuration import check_file_holds
+from encoder_zoo.common.model_configuration import check_file_size
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.sparse_pooling import pool_term_weights
 from encoder_zoo.tasks.preprocessing.packing import truncate_tokens
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, report_truncated
 from encoder_zoo.tasks.retrieval.terms import sparse
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
-        check_file_holds(cls, config)
+        check_file_size(cls, config)
         return super().from_config(config, custom_objects)
 
     @classmethod
@@ -111,7 +111,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
         section 3.1, with 1 added so that no weight is negative.
         """
-        ids = tokenizer.tokenize(read_only_column(documents))
+        ids = tokenizer.tokenize(convert_single_texts(documents))
         rows = np.asarray(ids.value_rowids())
         terms = np.unique(rows * tokenizer.vocabulary_size + np.asarray(ids.flat_values))
         terms, count = terms % tokenizer.vocabulary_size, int(ids.nrows())
@@ -126,7 +126,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         tokens = self.tokenizer.tokenize(texts, most and most + 1)
         if most:
             what = f"queries are longer than {most} tokens, so the end is truncated."
-            count_truncated(tokens.row_lengths() > most, self, what)
+            report_truncated(tokens.row_lengths() > most, self, what)
             tokens = truncate_tokens(tokens, most, self.tokenizer.truncation_side)
         return {"token_ids": tokens}
 
@@ -145,7 +145,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         require(sparse)
         texts = [texts] if isinstance(texts, str | bytes) else texts
         with use_numpy():  # for a few texts, tracing a graph would take longer
-            column = make_array(np.asarray(read_only_column(texts)))
+            column = make_array(np.asarray(convert_single_texts(texts)))
             return self.look_up_rows(self.encode_queries(column)["token_ids"])
 
     def look_up_rows(self, ids: xp.RaggedTensor) -> csr_array:

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
-from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
+from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolderFormat
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
@@ -37,7 +37,7 @@ from encoder_zoo.tasks.embedding.embedder import (
     check_pooled_by_mean,
     make_role_signatures,
 )
-from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.pooling import (
     build_projections,
     check_modes,
@@ -148,7 +148,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         pipeline_tag="sentence-similarity",
         text_method="embed",
         compile_settings=("chunk_size",),
-        folder=EmbeddingFolder(),
+        folder=EmbeddingFolderFormat(),
     )
     default_losses = DEFAULT_LOSSES
     index_class = VectorIndex
@@ -189,14 +189,14 @@ class TextEmbedder(Embedder[VectorIndex]):
     def _answers(self) -> VectorAnswers:
         vectors = self.preprocessor, self._runner, self.embedding_dim
         settings = *vectors, self.similarity_function, self.normalize, self.dim
-        if not self._adds_rows:
+        if not self._averages_table_rows:
             return VectorAnswers(*settings)
         with get_weights_lock(self).shared():
             table = self.backbone.get_table()
         return StaticAnswers(*settings, table=table, project=self._project)
 
     @property
-    def _adds_rows(self) -> bool:
+    def _averages_table_rows(self) -> bool:
         """Return whether texts are embedded by averaging table rows."""
         return isinstance(self.backbone, TokenTable) and list_modes(self.pooling) == ["mean"]
 
@@ -263,11 +263,11 @@ class TextEmbedder(Embedder[VectorIndex]):
             ((2, 256), (256,))
         """
         if isinstance(texts, Documents) and texts.contexts is not None:
-            if not self._adds_rows:  # the rows of a table do not depend on the context
+            if not self._averages_table_rows:  # the rows of a table do not depend on the context
                 answers = self._answers
                 check_dim(dim, self.embedding_dim)
                 vectors = self._compute_vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
-                return answers.shorten(vectors, dim)
+                return answers.truncate(vectors, dim)
             texts = texts.texts
         return self._get_answers(texts).embed(texts, prompt, dim, batch_size, windows, missing)
 
@@ -390,7 +390,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         vectors = (vectors / np.maximum(counts, 1)).astype("float32")
         vectors, answers = self._project(vectors), self._answers
         if len(alone := np.flatnonzero(counts == 0)):  # chunks without any token
-            texts = read_only_column([chunks.texts[i] for i in alone])
+            texts = convert_single_texts([chunks.texts[i] for i in alone])
             vectors[alone] = answers.embed_whole(texts, prompt, batch_size)
         return answers.scale(vectors)
 

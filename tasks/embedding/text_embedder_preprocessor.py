@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
-from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, SeparateTexts
+from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, SeparateTextsPreprocessor
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
-from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import report_truncated
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def check_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None)
     for name, text in prompts.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise invalid(f"prompts[{name!r}]", text, "strings as names and texts")
-        check_writable(name, "A name of prompts")
-        check_writable(text, f"prompts[{name!r}]")
+        check_encodable(name, "A name of prompts")
+        check_encodable(text, f"prompts[{name!r}]")
     if default_prompt is not None and default_prompt not in prompts:
         raise invalid(
             "default_prompt",
@@ -81,7 +81,7 @@ def find_prompt_text(prompts: Mapping[str, str], prompt: str | None, default: st
         return ""
     if not isinstance(name, str):
         raise invalid("prompt", name, "the name or the text of a prompt")
-    check_writable(name, "prompt")
+    check_encodable(name, "prompt")
     for known in (name, *(DOCUMENT_NAMES if name in DOCUMENT_NAMES else ())):
         if known in prompts:
             return prompts[known]
@@ -110,7 +110,7 @@ class ChunkPart(NamedTuple):
 
 
 @serializable
-class TextEmbedderPreprocessor(SeparateTexts):
+class TextEmbedderPreprocessor(SeparateTextsPreprocessor):
     """Convert texts to `[CLS] text [SEP]`. Pairs and triplets are split into separate inputs.
 
     Args:
@@ -170,9 +170,9 @@ class TextEmbedderPreprocessor(SeparateTexts):
     @staticmethod
     def get_folder_format() -> FolderFormat:
         """Return the folder format in which presets are saved and loaded."""
-        from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
+        from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolderFormat
 
-        return EmbeddingFolder()
+        return EmbeddingFolderFormat()
 
     @property
     def max_document_tokens(self) -> int:
@@ -225,7 +225,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         before, given = self.get_prompt_text(prompt), list_texts(texts)
         given, most = [before + text for text in given], self.max_sequence_length
         ids, lengths, longer = self.tokenizer.compute_ids(given, None if whole else most)
-        count_truncated(
+        report_truncated(
             longer, self, f"texts are longer than {most} tokens, so the end is truncated."
         )
         return ids, lengths

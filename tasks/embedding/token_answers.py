@@ -20,7 +20,7 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     QUERY,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, read_only_column
+from encoder_zoo.tasks.embedding.pair_columns import PAIR_COLUMNS, convert_single_texts
 from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, compute_max_sim, scale_queries
 
@@ -111,7 +111,7 @@ class TokenAnswers(EmbeddingAnswers):
         """
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, batch_size)[0]
-        examples = self.preprocessor.encode(read_only_column(texts), prompt=prompt)
+        examples = self.preprocessor.encode(convert_single_texts(texts), prompt=prompt)
         return self._embed_examples(examples, batch_size)
 
     @validate_arguments
@@ -147,26 +147,26 @@ class TokenAnswers(EmbeddingAnswers):
         """
         if isinstance(texts, str | bytes):
             return self.embed_with_spans([texts], prompt, batch_size)[0]
-        column = read_only_column(texts)
+        column = convert_single_texts(texts)
         examples = self.preprocessor.encode(column, prompt=prompt)
-        kept = self.mask_scored_tokens(examples)
+        kept = self.mark_scored_tokens(examples)
         spans = self.preprocessor.find_token_spans(column, prompt) if kept else []
         vectors = self._embed_examples(examples, batch_size)
         return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
 
     def _embed_examples(self, examples: dict, batch_size: int | None) -> list[np.ndarray]:
         """Compute the vectors for encoded examples, (tokens, D) float32 for each example."""
-        kept = self.mask_scored_tokens(examples)
+        kept = self.mark_scored_tokens(examples)
         found: list[np.ndarray] = [np.zeros((0, self.embedding_dim), "float32")] * len(kept)
         for indices, outputs in self.runner.run_examples(examples, batch_size):
             for i, vectors in zip(indices.tolist(), np.asarray(outputs), strict=True):
                 found[i] = vectors[: len(kept[i])][kept[i]]
         return found
 
-    def mask_scored_tokens(self, examples: dict) -> list[np.ndarray]:
+    def mark_scored_tokens(self, examples: dict) -> list[np.ndarray]:
         """Return a boolean mask (tokens,) for the tokens with vectors in each example."""
         ids, kept = (
             examples["token_ids"],
-            np.asarray(self.preprocessor.mask_scored_tokens(examples)),
+            np.asarray(self.preprocessor.mark_scored_tokens(examples)),
         )
         return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []

@@ -18,7 +18,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
 from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.embedding.pair_columns import read_only_column
+from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
@@ -61,7 +61,9 @@ class VectorAnswers(EmbeddingAnswers):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
         check_dim(dim, self.embedding_dim)
         embed = self.embed_windows if windows else self.embed_whole
-        return self.shorten(embed(read_only_column(texts), prompt, batch_size or BATCH_SIZE), dim)
+        return self.truncate(
+            embed(convert_single_texts(texts), prompt, batch_size or BATCH_SIZE), dim
+        )
 
     def embed_whole(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
         """Compute the vectors (N, D) for texts (N,), truncated to the model's maximum length."""
@@ -91,7 +93,7 @@ class VectorAnswers(EmbeddingAnswers):
         """Normalize vectors (N, D) to unit length if `normalize` is True."""
         return scale_to_unit_length(vectors) if self.normalize else vectors
 
-    def shorten(self, vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
+    def truncate(self, vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
         """Truncate vectors to `dim` dimensions. If `dim` is None, the model's `dim` is used."""
         dim = dim or self.dim
         if dim is None or dim == vectors.shape[1]:
@@ -116,12 +118,12 @@ class StaticAnswers(VectorAnswers):
         return VectorAnswers(**{name: getattr(self, name) for name in names})
 
     def embed_whole(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
-        return self._add_rows(texts, prompt, whole=False)
+        return self._average_table_rows(texts, prompt, whole=False)
 
     def embed_windows(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
-        return self._add_rows(texts, prompt, whole=True)
+        return self._average_table_rows(texts, prompt, whole=True)
 
-    def _add_rows(self, texts: xp.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
+    def _average_table_rows(self, texts: xp.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
         texts = list_texts(texts)
         vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
         for first in range(0, len(texts), TABLE_TEXTS_PER_STEP):

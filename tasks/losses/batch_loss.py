@@ -183,11 +183,12 @@ def prepare_function_inputs(
     return y_true, y_pred
 
 
-def find_counted(loss, y_true):
+def mark_counted_labels(loss, y_true):
     """Return a mask of the labels that are not `ignore_class`, or None without `ignore_class`.
 
     Example:
-        >>> find_counted(losses.SparseCategoricalCrossentropy(ignore_class=0), [0, 2]).numpy()
+        >>> loss = losses.SparseCategoricalCrossentropy(ignore_class=0)
+        >>> mark_counted_labels(loss, [0, 2]).numpy()
         array([False,  True])
     """
     ignored = get_argument(loss, "ignore_class")
@@ -300,7 +301,7 @@ class BatchLoss:
         if self.reduces_itself:
             return self._reduce_by_loss(y_true, y_pred, sample_weight)
         weights = [] if sample_weight is None else [sample_weight]
-        masks = [m for m in (rows, find_counted(self.loss, y_true)) if m is not None]
+        masks = [m for m in (rows, mark_counted_labels(self.loss, y_true)) if m is not None]
         values = self.compute_values(y_true, y_pred, rows, sample_weight)
         if len(values.shape) == 0:
             self.check_single_value(bool(weights + masks))

@@ -143,10 +143,10 @@ SEQUENTIAL_LOOP = {"parallel_iterations": 1}
 
 def _loop_over_chunks(run: Callable, parts: dict, states: list, learning: list) -> tuple:
     """Compute the vectors of all chunks on TensorFlow. See `_scan_chunks` for the results."""
-    number = _number(parts)
+    number = _count_chunks(parts)
 
     @tf.custom_gradient
-    def run_every_part(*learning):
+    def run_all_chunks(*learning):
         shapes = []
 
         def step(i, states, found):
@@ -162,7 +162,7 @@ def _loop_over_chunks(run: Callable, parts: dict, states: list, learning: list) 
             run, parts, states, learning, upstream
         )
 
-    vectors, *last = run_every_part(*learning)
+    vectors, *last = run_all_chunks(*learning)
     return vectors, last
 
 
@@ -178,7 +178,7 @@ def _compute_gradients(run: Callable, parts: dict, states: list, learning: list,
         learning: List of the values of the trainable weights.
         upstream: Tensor of shape (P, S, ...). Gradient of the loss with respect to the vectors.
     """
-    number, used = _number(parts), set()
+    number, used = _count_chunks(parts), set()
 
     def step(i, states, sums):
         values = [xp.identity(weight) for weight in learning]
@@ -202,7 +202,7 @@ def _add_gradient(total: xp.Tensor, gradient) -> xp.Tensor:
     return total + gradient
 
 
-def _number(parts: dict) -> xp.Tensor:
+def _count_chunks(parts: dict) -> xp.Tensor:
     return xp.shape(next(iter(parts.values())))[0]
 
 

@@ -69,7 +69,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         all_x, all_guide, first = gather_replicas(x, guide)
         scores, same = _compute_scores(x, all_x, first)
         guided, _ = _compute_scores(guide, all_guide, first)
-        own = info_nce.mask_own_columns(scores, first)
+        own = info_nce.mark_own_columns(scores, first)
         own_score = ops.sum(guide[:, 0] * guide[:, 1], axis=-1, keepdims=True)
         excluded = ops.logical_or(same, guided > own_score - self.margin)
         return info_nce.compute_negative_log_likelihood(self.scale * scores, own, excluded, rows)
@@ -91,6 +91,6 @@ def _compute_scores(x, all_x, first):
     candidates = (info_nce.concatenate_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
     texts = (x[:, 0], x[:, 0], x[:, 1])
     scores = [ops.matmul(a, ops.transpose(b)) for a, b in zip(texts, candidates, strict=True)]
-    own = info_nce.mask_own_columns(scores[1], first)
+    own = info_nce.mark_own_columns(scores[1], first)
     same = [ops.zeros_like(scores[0], "bool"), own, own]
     return ops.concatenate(scores, axis=1), ops.concatenate(same, axis=1)

@@ -79,22 +79,22 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         _check_text_ids(self, y_true, y_pred)
         x = vectors.normalize_for_similarity(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
-        candidates, positives = concatenate_columns(all_x[:, 1:]), mask_positives(y_true, all_texts)
+        candidates, positives = concatenate_columns(all_x[:, 1:]), mark_positives(y_true, all_texts)
         forward = self._compute_values(x[:, 0], candidates, positives, first, rows)
         if not self.symmetric:
             return forward
         y_true, all_texts = (ops.flip(texts[:, :2], axis=1) for texts in (y_true, all_texts))
-        positives = mask_positives(y_true, all_texts)
+        positives = mark_positives(y_true, all_texts)
         backward = self._compute_values(x[:, 1], all_x[:, 0], positives, first, rows)
         return (forward + backward) / 2
 
     def _compute_values(self, x, candidates, excluded, first, rows):
         """Compute the loss (B,) of vectors (B, D) with candidates (M, D)."""
         scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
-        own = mask_own_columns(scores, first)
+        own = mark_own_columns(scores, first)
         if self.margin is not None:
             excluded = ops.logical_or(
-                excluded, scores > _select_own_score(scores, own) - self.margin
+                excluded, scores > _select_positive_score(scores, own) - self.margin
             )
         return compute_negative_log_likelihood(self.scale * scores, own, excluded, rows)
 
@@ -104,14 +104,14 @@ def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
     return ops.reshape(ops.swapaxes(x, 0, 1), (-1, x.shape[-1]))
 
 
-def mask_own_columns(scores, first) -> keras.KerasTensor:
+def mark_own_columns(scores, first) -> keras.KerasTensor:
     """Create a boolean mask (B, M) that is True at column `first + row` of each row."""
     rows, columns = ops.shape(scores)
     own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
     return own[:, None] == ops.arange(columns, dtype="int32")[None]
 
 
-def mask_positives(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
+def mark_positives(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
     """Create a boolean mask (B, K * N) of the candidates that are relevant for each row.
 
     A candidate is relevant if it is equal to the query of the row, or to the positive of a row with
@@ -123,7 +123,7 @@ def mask_positives(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
 
     Example:
         >>> texts = ops.convert_to_tensor([[0, 1, 2], [0, 3, 1], [4, 5, 6]])
-        >>> mask_positives(texts, texts).numpy().astype(int).tolist()
+        >>> mark_positives(texts, texts).numpy().astype(int).tolist()
         [[1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]]
     """
     candidates = ops.reshape(ops.transpose(all_texts[:, 1:]), (1, -1))  # (1, K * N)
@@ -156,10 +156,10 @@ def compute_negative_log_likelihood(logits, own, excluded, rows=None) -> keras.K
         excluded = ops.logical_or(excluded, filling)
     others = ops.logical_and(excluded, ops.logical_not(own))
     compared = ops.where(others, MASKED_LOGIT, logits)
-    return ops.logsumexp(compared, axis=-1) - _select_own_score(logits, own)[:, 0]
+    return ops.logsumexp(compared, axis=-1) - _select_positive_score(logits, own)[:, 0]
 
 
-def _select_own_score(scores, own):
+def _select_positive_score(scores, own):
     return ops.sum(ops.where(own, scores, 0.0), axis=-1, keepdims=True)
 
 

@@ -18,8 +18,8 @@ from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import (
     compute_negative_log_likelihood,
-    mask_own_columns,
-    mask_positives,
+    mark_own_columns,
+    mark_positives,
 )
 from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows, pad_to_longest
 from encoder_zoo.tasks.losses.score_distillation import compute_divergence
@@ -55,7 +55,7 @@ def compute_max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) ->
     flat = ops.reshape(documents, (-1, width))  # (M L, D)
     absent = _penalize_absent(flat)
 
-    def scores(part, flat):
+    def compute_scores(part, flat):
         """Compute the scores (S, M) of a part of the queries (S, Q, D)."""
         products = ops.matmul(ops.reshape(part, (-1, width)), ops.transpose(flat))  # (S Q, M L)
         return _sum_best(ops.reshape(products + absent, (size, tokens, count, length)), part)
@@ -65,9 +65,9 @@ def compute_max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) ->
     parts = ops.pad(queries, [[0, number * size - batch], [0, 0], [0, 0]])
     parts = ops.swapaxes(ops.reshape(parts, (size, number, tokens, width)), 0, 1)
     if keras.config.backend() == "tensorflow":
-        found = _score_in_loops(scores, parts, flat, documents.shape[0])  # (P, S, M)
+        found = _score_in_loops(compute_scores, parts, flat, documents.shape[0])  # (P, S, M)
     else:
-        again = keras.remat(scores)
+        again = keras.remat(compute_scores)
         found = ops.map(lambda part: again(part, flat), parts)
     return ops.reshape(ops.swapaxes(found, 0, 1), (size * number, count))[:batch]
 
@@ -141,7 +141,7 @@ def _score_in_loops(scores: Callable, parts, flat, count: int | None):
     """
 
     @tf.custom_gradient
-    def every_part(parts, flat):
+    def score_all_parts(parts, flat):
         found = tf.map_fn(
             lambda part: scores(part, flat),
             parts,
@@ -150,7 +150,7 @@ def _score_in_loops(scores: Callable, parts, flat, count: int | None):
         )
         return found, lambda upstream: _compute_gradients(scores, parts, flat, upstream)
 
-    return every_part(parts, flat)
+    return score_all_parts(parts, flat)
 
 
 def _compute_gradients(scores: Callable, parts, flat, upstream) -> tuple:
@@ -285,11 +285,11 @@ class MaxSimInfoNCE(_MaxSimLoss):
     def call(self, y_true, y_pred, rows=None):
         queries, documents = self._check_arguments(y_true, y_pred, 2)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
-        # The columns of documents are concatenated in the order of `mask_positives`, (M, L, D).
+        # The columns of documents are concatenated in the order of `mark_positives`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
         scores = self.scale * compute_max_sim(queries, columns)  # (B, M)
-        own, positives = mask_own_columns(scores, first), mask_positives(y_true, all_texts)
+        own, positives = mark_own_columns(scores, first), mark_positives(y_true, all_texts)
         return compute_negative_log_likelihood(scores, own, positives, rows)
 
 

@@ -91,8 +91,8 @@ class LambdaLoss(RankNet):
         gain = self._compute_gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
         # For a given distance between two ranks, the discounts differ most at the first ranks.
-        bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
-        swap = ops.abs(_discount(rank)[:, :, None] - _discount(rank)[:, None])
+        bound = ops.abs(_compute_discount(ops.maximum(apart, 1)) - _compute_discount(apart + 1))
+        swap = ops.abs(_compute_discount(rank)[:, :, None] - _compute_discount(rank)[:, None])
         weights = (MU * bound + swap) * ops.abs(gain[:, :, None] - gain[:, None])
         if self.k is not None:
             near = ops.minimum(rank[:, :, None], rank[:, None]) <= self.k
@@ -104,9 +104,9 @@ class LambdaLoss(RankNet):
         gain = 2.0 ** ops.maximum(scores, 0.0) - 1
         best = -ops.sort(-gain, axis=-1)
         best = best if self.k is None else best[:, : self.k]
-        discount = _discount(ops.arange(1, ops.shape(best)[1] + 1))
+        discount = _compute_discount(ops.arange(1, ops.shape(best)[1] + 1))
         return ops.divide_no_nan(gain, ops.sum(best * discount, axis=-1, keepdims=True))
 
 
-def _discount(rank):
+def _compute_discount(rank):
     return math.log(2) / ops.log(1.0 + ops.cast(rank, "float32"))

@@ -55,10 +55,10 @@ def fill_batch(collate: Callable, examples: dict, seed, rows, multiple: int | No
     rows = xp.cast(rows, count.dtype)
     multiple = xp.where(count > rows, 8 * multiple, multiple)
     rows = -(-xp.maximum(rows, count) // multiple) * multiple
-    return mark(collate(fill(examples, rows), seed), count)
+    return mark_real_rows(collate(repeat_last_example(examples, rows), seed), count)
 
 
-def fill(examples: dict, rows) -> dict:
+def repeat_last_example(examples: dict, rows) -> dict:
     """Append copies of the last example until there are `rows` examples.
 
     Args:
@@ -68,7 +68,8 @@ def fill(examples: dict, rows) -> dict:
 
     Example:
         >>> import tensorflow as tf
-        >>> fill({"token_ids": tf.ragged.constant([[2, 5, 3], [2, 3]])}, 3)["token_ids"].to_list()
+        >>> examples = {"token_ids": tf.ragged.constant([[2, 5, 3], [2, 3]])}
+        >>> repeat_last_example(examples, 3)["token_ids"].to_list()
         [[2, 5, 3], [2, 3], [2, 3]]
     """
     count = count_examples(examples)
@@ -82,7 +83,7 @@ def count_examples(examples: dict):
     return xp.size(examples["token_ids"].row_lengths(), xp.int32)
 
 
-def mark(batch, count):
+def mark_real_rows(batch, count):
     """Add the input `REAL_ROWS`, which marks the first `count` rows of a batch as real.
 
     Args:

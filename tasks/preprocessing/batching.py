@@ -81,13 +81,13 @@ def iterate_epochs(
     lengths, size = xp.cast(count_tokens(examples), xp.int32), plan.batch_size
 
     @functools.lru_cache(maxsize=1)
-    def order_of(epoch: int):
+    def make_order(epoch: int):
         of_epoch = np.array([seed, epoch if plan.shuffle else 0])
         return make_epoch_order(lengths, packing, size, of_epoch, plan.shuffle, mixed)
 
     def make(number: int):
         step = number % steps
-        rows = order_of(number // steps)[step * size : (step + 1) * size]
+        rows = make_order(number // steps)[step * size : (step + 1) * size]
         return collate(take_examples(examples, rows), np.array([seed, number]))
 
     first = plan.epochs.start * steps
@@ -181,7 +181,7 @@ def make_epoch_order(
     return xp.range(xp.size(lengths, xp.int64))
 
 
-def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
+def distribute_round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
     """Distribute sorted examples over batches in turn. Each batch gets short and long examples.
 
     Args:
@@ -189,7 +189,7 @@ def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
         batch_size: Positive integer. Batch size B.
 
     Example:
-        >>> round_robin(np.arange(6), 2).tolist()
+        >>> distribute_round_robin(np.arange(6), 2).tolist()
         [0, 3, 1, 4, 2, 5]
     """
     steps = -(-len(order) // batch_size)
@@ -289,7 +289,7 @@ class LengthGroupedBatcher:
         """
         order = np.argsort(-count_tokens(examples).numpy(), kind="stable")
         if self._sequence_counts:
-            order = round_robin(order, batch_size)
+            order = distribute_round_robin(order, batch_size)
         if not uses_tensorflow():
             collate = self._make_collate(batch_size)
             return Batches(make_array_batches(collate, examples, order, batch_size), order)
@@ -356,12 +356,12 @@ class LengthGroupedBatcher:
         seed, first_epoch, steps, batch_size, total, done = numbers
         lengths = xp.cast(count_tokens(examples), xp.int32)
 
-        def order_of(epoch):
+        def make_order(epoch):
             epoch_seed = xp.stack([seed, epoch if shuffle else xp.zeros_like(epoch)])
             return make_epoch_order(lengths, packing, batch_size, epoch_seed, shuffle)
 
         def make_epoch_plan(epoch):
-            order = order_of(epoch)
+            order = make_order(epoch)
             return tf.data.Dataset.range(steps).map(
                 lambda step: (
                     order[step * batch_size : (step + 1) * batch_size],
@@ -404,21 +404,21 @@ def group_batches(
         once.
     """
 
-    def cut(number, megabatch):
+    def split_megabatch(number, megabatch):
         sizes = count_bytes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
         numbers = xp.stack([xp.cast(seed, xp.int64), number])
         order = shuffle_by_length(sizes, batch_size, numbers)
 
-        def batch_at(start):
+        def get_batch(start):
             chosen = order[start : start + batch_size]
             # If there are weights without labels, the labels are None.
             return xp.nest.map_structure(
                 lambda values: None if values is None else xp.gather(values, chosen), megabatch
             )
 
-        return tf.data.Dataset.range(0, xp.size(order, xp.int64), batch_size).map(batch_at)
+        return tf.data.Dataset.range(0, xp.size(order, xp.int64), batch_size).map(get_batch)
 
-    return tf.data.Dataset.zip(tf.data.Dataset.counter(), megabatches).flat_map(cut)
+    return tf.data.Dataset.zip(tf.data.Dataset.counter(), megabatches).flat_map(split_megabatch)
 
 
 def get_megabatch_size(batch_size: int) -> int:

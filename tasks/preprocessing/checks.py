@@ -45,7 +45,7 @@ def check_each(
     if xp.is_symbolic_tensor(right):
         parts = [part for part in message if not callable(part)]
         with tf.control_dependencies(
-            [assert_right(right, f"{unit} ", index, " of the batch", *parts)]
+            [make_assertion(right, f"{unit} ", index, " of the batch", *parts)]
         ):
             return xp.nest.map_structure(xp.identity, values, expand_composites=True)
     for i in np.flatnonzero(~np.asarray(right))[:1]:
@@ -107,7 +107,7 @@ def _format_part(part, i: int) -> str:
     return repr(value.decode() if isinstance(value, bytes) else value)
 
 
-def assert_right(right: xp.Tensor, *message: str | xp.Tensor) -> tf.Operation:
+def make_assertion(right: xp.Tensor, *message: str | xp.Tensor) -> tf.Operation:
     """Create an assertion for `tf.data`. Its error describes the first invalid value.
 
     Args:
@@ -118,7 +118,7 @@ def assert_right(right: xp.Tensor, *message: str | xp.Tensor) -> tf.Operation:
     Example:
         >>> import tensorflow as tf
         >>> row, tokens = tf.range(2), tf.constant([3, 9])
-        >>> assert_right(tokens < 5, "Example ", row, " of the batch has ", tokens, " tokens.")
+        >>> make_assertion(tokens < 5, "Example ", row, " of the batch has ", tokens, " tokens.")
         Traceback (most recent call last):
             ...
         tensorflow.python.framework.errors_impl.InvalidArgumentError: ...

@@ -172,14 +172,14 @@ def name_classes(values: object, classes: Sequence[str] | None = None):
         )
         return values
 
-    def name_of(value):
+    def get_name(value):
         if isinstance(value, list | tuple | np.ndarray):
-            return [name_of(item) for item in value]
+            return [get_name(item) for item in value]
         is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
         # In Hugging Face datasets, -1 is a hidden label.
         return (None if value == -1 else names[value]) if is_number else value
 
-    return [name_of(value) for value in values]
+    return [get_name(value) for value in values]
 
 
 def split_texts_and_labels(

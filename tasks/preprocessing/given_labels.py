@@ -202,7 +202,7 @@ def check_not_missing(y, x=None, none_is_answer: bool = False, cure: str | None 
         row: found
         for row, value in _find_suspects(rows)
         if not (none_is_answer and value is None)
-        and (found := _find(value, not none_is_answer)) is not None
+        and (found := _find_missing_value(value, not none_is_answer)) is not None
     }
     if missing:
         cure = cure or _suggest_filter(given if isinstance(y, np.ndarray) else y, x, rows, missing)
@@ -287,7 +287,7 @@ def _find_suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
         yield from ((int(row), rows[row]) for row in np.flatnonzero(wrong))
 
 
-def _find(value, blanks: bool) -> tuple[tuple, object] | None:
+def _find_missing_value(value, blanks: bool) -> tuple[tuple, object] | None:
     """Find the first missing value in the labels of a row. Return its path and the value."""
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
@@ -303,7 +303,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
     else:
         return ((), value) if is_missing(value) else None
     for key, inner in items:
-        found = _find(inner, blanks)
+        found = _find_missing_value(inner, blanks)
         if found:
             return (key, *found[0]), found[1]
     return None
@@ -428,7 +428,7 @@ def get_class_name(label: object) -> str:
     return str(int(label) if is_whole else label)
 
 
-def log_odd_labels(y) -> None:
+def log_suspicious_labels(y) -> None:
     """Log a warning for every kind of suspicious labels.
 
     The following labels are suspicious: names of missing values such as "nan", -1 among class
@@ -459,7 +459,7 @@ def log_odd_labels(y) -> None:
             first.setdefault(key, row)
     names = [value for kind, value in first if kind is str]
     for line in (
-        _describe_marks(first, counts),
+        _describe_missing_marks(first, counts),
         _describe_missing_codes(first, counts),
         _describe_blank_ends(names),
         _describe_similar_labels(names),
@@ -495,7 +495,7 @@ def _is_span(value) -> bool:
     )
 
 
-def _describe_marks(first: dict, counts: collections.Counter) -> str:
+def _describe_missing_marks(first: dict, counts: collections.Counter) -> str:
     found = [key for key in first if key[0] is str and key[1].strip().lower() in MARKS]
     if not found:
         return ""

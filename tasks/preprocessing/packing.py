@@ -42,7 +42,7 @@ def truncate_lengths(first: xp.Tensor, second: xp.Tensor, budget: int) -> tuple:
     )
 
 
-def keep_tokens(
+def compute_kept_tokens(
     segments: list[xp.RaggedTensor], specials: int, max_length: int, truncation_side: str
 ) -> list[tuple[xp.Tensor, xp.Tensor]]:
     """Compute the index of the first token and the number of tokens to keep in each text.
@@ -58,7 +58,7 @@ def keep_tokens(
     Example:
         >>> import tensorflow as tf
         >>> texts = tf.ragged.constant([[5, 6, 7], [8]])
-        >>> [(begin, count)] = keep_tokens([texts], 2, max_length=4, truncation_side="left")
+        >>> [(begin, count)] = compute_kept_tokens([texts], 2, max_length=4, truncation_side="left")
         >>> begin.numpy().tolist(), count.numpy().tolist()
         ([1, 0], [2, 1])
     """
@@ -68,12 +68,12 @@ def keep_tokens(
     else:
         counts = truncate_lengths(*lengths, budget=max_length - specials)
     return [
-        (find_first_kept(length, count, truncation_side), count)
+        (compute_first_kept(length, count, truncation_side), count)
         for length, count in zip(lengths, counts, strict=True)
     ]
 
 
-def find_first_kept(length: xp.Tensor, count: xp.Tensor, truncation_side: str) -> xp.Tensor:
+def compute_first_kept(length: xp.Tensor, count: xp.Tensor, truncation_side: str) -> xp.Tensor:
     """Return the index of the first token to keep if `count` tokens of each text are kept."""
     return length - count if truncation_side == "left" else xp.zeros_like(count)
 
@@ -124,7 +124,9 @@ def pack(
     """
     is_pair = len(segments) == 2
     specials, first_column = template.count(is_pair), template.first_column
-    begun, kept = zip(*keep_tokens(segments, specials, max_length, truncation_side), strict=True)
+    begun, kept = zip(
+        *compute_kept_tokens(segments, specials, max_length, truncation_side), strict=True
+    )
     splits = xp.concat([[0], xp.cumsum(sum(kept) + specials)], 0)
     begins, last = splits[:-1], template.after if is_pair else template.alone
     places = [(begins, template.before), (splits[1:] - len(last), last)]
@@ -145,7 +147,7 @@ def pack(
     for text in zip(segments, begins, begun, kept, strict=True):
         ids = write_tokens(ids, *text)
     examples = xp.RaggedTensor.from_row_splits(ids[:-1], xp.cast(splits, xp.int64), validate=False)
-    return examples, kept[0] + template.count_first(is_pair)
+    return examples, kept[0] + template.count_first_segment_tokens(is_pair)
 
 
 def compute_segments(

@@ -14,7 +14,7 @@ from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import TRANSFORMERS_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
-from encoder_zoo.tasks.preprocessing.checks import assert_right
+from encoder_zoo.tasks.preprocessing.checks import make_assertion
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
@@ -207,9 +207,9 @@ def _make_assertions(name: str, values: xp.Tensor, least: int, most: int) -> lis
         most = xp.fill(xp.shape(row), xp.cast(most, xp.int64))
         expected = (f". Expected integers from {least} to ", most, ".")
         right = ~xp.reduce_any(wrong, axis=1)
-        checks.append(assert_right(right, *where, " has ", worst, *expected))
+        checks.append(make_assertion(right, *where, " has ", worst, *expected))
     if name.endswith("padding_mask"):
         expected = " has no token. Expected 1 for at least one token."
         right = xp.reduce_any(xp.cast(values, xp.bool), axis=1)
-        checks.append(assert_right(right, *where, expected))
+        checks.append(make_assertion(right, *where, expected))
     return checks

@@ -140,13 +140,16 @@ class Preprocessor(ConfigFromSignature):
             expected = f"at most {backbone.max_sequence_length}, the maximum length of the backbone"
             raise invalid("sequence_length", self.sequence_length, expected)
         self.num_segments = 1 + backbone.input_ranges(1)["segment_ids"][1]
-        limits = self.given_length or self.tokenizer.model_max_length, backbone.max_sequence_length
+        limits = (
+            self.requested_length or self.tokenizer.model_max_length,
+            backbone.max_sequence_length,
+        )
         self.max_sequence_length = min(filter(None, limits))
         for name in ("labels", "num_classes", "problem_type"):
             setattr(self, name, getattr(task, name, None))
 
     @property
-    def given_length(self) -> int | None:
+    def requested_length(self) -> int | None:
         """Return the requested maximum number of tokens per example, or None."""
         return min(filter(None, (self.sequence_length, self.max_length)), default=None)
 
@@ -230,7 +233,7 @@ class Preprocessor(ConfigFromSignature):
         room = most - self.count_specials(is_pair)
         what = "pairs of texts" if is_pair else "texts"
         what = f"{what} are longer than {most} tokens, so {self.truncated_part} is truncated."
-        count_truncated(lengths > room, self, what)
+        report_truncated(lengths > room, self, what)
         template, side = tokenizer.template_ids, tokenizer.truncation_side
         token_ids, first_length = pack(segments, template, most, side)
         return {"token_ids": token_ids, "first_length": first_length}
@@ -333,10 +336,10 @@ def check_same_count(examples: dict) -> None:
             )
 
 
-def count_truncated(is_cut: xp.Tensor, preprocessor: Preprocessor, what: str) -> None:
+def report_truncated(is_cut: xp.Tensor, preprocessor: Preprocessor, what: str) -> None:
     """Log the number of texts or pairs that are longer than the preprocessor's maximum length.
 
-    Inside graphs, texts are only counted for datasets (see `report_in_datasets`).
+    Inside graphs, texts are only counted for datasets (see `report_truncation_in_datasets`).
 
     Args:
         is_cut: Boolean tensor of shape (N,). Whether each text is truncated.
@@ -349,9 +352,9 @@ def count_truncated(is_cut: xp.Tensor, preprocessor: Preprocessor, what: str) ->
         >>> from encoder_zoo import BertTokenizer, SequenceClassifierPreprocessor
         >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
         >>> preprocessor = SequenceClassifierPreprocessor(tokenizer)
-        >>> with log_once():
+        >>> with log_truncation_once():
         ...     for is_cut in ([False, False], [False]):
-        ...         count_truncated(tf.constant(is_cut), preprocessor, "texts are too long.")
+        ...         report_truncated(tf.constant(is_cut), preprocessor, "texts are too long.")
         ...     list(get_context().truncated.values())
         [(0, 3)]
     """
@@ -365,16 +368,16 @@ def count_truncated(is_cut: xp.Tensor, preprocessor: Preprocessor, what: str) ->
         before = counts.get(key, (0, 0))
         counts[key] = before[0] + int(cut), before[1] + int(count)
     else:
-        _log(int(cut), int(count), what)
+        _log_truncated(int(cut), int(count), what)
 
 
-def _log(cut: int, count: int, what: str, where: str = "") -> None:
+def _log_truncated(cut: int, count: int, what: str, where: str = "") -> None:
     if cut:
         logger.warning("%s%d of %d %s", where, cut, count, what)
 
 
 @contextlib.contextmanager
-def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
+def log_truncation_once(of_stream: set[str] | None = None) -> Iterator[None]:
     """Count truncated texts inside this context, and log one message on exit.
 
     Args:
@@ -390,13 +393,13 @@ def log_once(of_stream: set[str] | None = None) -> Iterator[None]:
     # Equal messages of two preprocessors, such as a student and a teacher, are logged once.
     for cut, count, what in dict.fromkeys((*n, what) for (_, what), n in counts.items()):
         if of_stream is None:
-            _log(cut, count, what)
+            _log_truncated(cut, count, what)
         elif cut and what not in of_stream:
             of_stream.add(what)
-            _log(cut, count, what, "In a batch of the stream, ")
+            _log_truncated(cut, count, what, "In a batch of the stream, ")
 
 
-def report_in_datasets() -> contextlib.AbstractContextManager[None]:
+def report_truncation_in_datasets() -> contextlib.AbstractContextManager[None]:
     """Return a context manager in which datasets log the first batch with truncated texts."""
     logged = []
 

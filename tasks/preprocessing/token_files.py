@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.version import __version__
-from encoder_zoo.presets.files.atomic import replace_file, write_signed
+from encoder_zoo.presets.files.atomic import replace_file, write_with_checksum
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.manifest import compute_manifest_digest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -41,7 +41,7 @@ class TokenFiles:
         path = folder / NAME
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_signed(path, {**self._manifest, "sizes": None, "checksums": None})
+            write_with_checksum(path, {**self._manifest, "sizes": None, "checksums": None})
         with open(path, "rb") as file:
             found = parse_object(file.read(SETTINGS.content + 1), path)
         if found.get("sha256") != compute_manifest_digest(found):
@@ -87,7 +87,7 @@ class TokenFiles:
         if all(path.exists() for path in paths):
             checksums = [_read_checksum(path) for path in paths]
             whole = {**self._manifest, "sizes": sizes, "checksums": checksums}
-            write_signed(self._folder / NAME, whole)
+            write_with_checksum(self._folder / NAME, whole)
             self.sizes, self._checksums = sizes, checksums
 
     def _compute_chunk_checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -37,7 +37,7 @@ def is_list(x) -> bool:
     return isinstance(x, list | tuple) or getattr(x, "ndim", 0) > 0
 
 
-def is_words(x) -> bool:
+def has_word_lists(x) -> bool:
     """Return whether an input contains lists of words instead of texts."""
     if isinstance(x, xp.RaggedTensor):
         return True
@@ -57,10 +57,10 @@ def mark_word_tokens(tokenizer) -> np.ndarray:
     """
     ids = xp.range(tokenizer.vocabulary_size)[:, None]
     spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
-    tokens, spelling = tokenizer.get_vocabulary(), tokenizer.spelling
-    begins = [spelling.starts_word(token) for token in tokens]
+    tokens, token_format = tokenizer.get_vocabulary(), tokenizer.token_format
+    begins = [token_format.starts_word(token) for token in tokens]
     ends = xp.strings.regex_full_match(spelled, "(?s).* ").numpy()  # with a space
-    ends |= np.array([spelling.ends_word(token) for token in tokens])
+    ends |= np.array([token_format.ends_word(token) for token in tokens])
     return np.stack([begins, ends], axis=1)
 
 
@@ -163,7 +163,7 @@ def mark_word_starts(tokens: TokenizedTexts) -> xp.Tensor:
     return (words != shift_right(words, -1)) | mark_row_starts(tokens.words)
 
 
-def cut_texts(texts: xp.Tensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor) -> xp.Tensor:
+def slice_texts(texts: xp.Tensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor) -> xp.Tensor:
     """Cut parts out of texts by character offsets.
 
     With `strings.substr`, the whole text would be copied for each part, and characters would be
@@ -181,7 +181,7 @@ def cut_texts(texts: xp.Tensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor
 
     Example:
         >>> import tensorflow as tf
-        >>> parts = cut_texts(tf.constant(["", "Hi, Zoé!"]), *map(tf.constant, ([1], [4], [7])))
+        >>> parts = slice_texts(tf.constant(["", "Hi, Zoé!"]), *map(tf.constant, ([1], [4], [7])))
         >>> parts.numpy()[0].decode()
         'Zoé'
     """

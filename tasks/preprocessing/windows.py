@@ -115,12 +115,13 @@ def take(values: xp.RaggedTensor, windows: Windows) -> xp.RaggedTensor:
     return positions.with_flat_values(xp.gather(values.flat_values, positions.flat_values))
 
 
-def mask_owned(windows: Windows) -> xp.RaggedTensor:
+def mark_owned_tokens(windows: Windows) -> xp.RaggedTensor:
     """Return a ragged boolean mask (W, None) of the tokens that each window owns.
 
     Example:
         >>> import tensorflow as tf
-        >>> mask_owned(make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)).to_list()
+        >>> windows = make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)
+        >>> mark_owned_tokens(windows).to_list()
         [[True, True, False], [False, True, True]]
     """
     columns = xp.ragged.range(windows.length)
@@ -146,7 +147,7 @@ def merge(values: xp.RaggedTensor, windows: Windows) -> xp.Tensor:
         >>> merge(tf.ragged.constant([[1, 2, 3], [20, 30, 40]]), windows).numpy().tolist()
         [1, 2, 30, 40]
     """
-    return xp.boolean_mask(values.flat_values, mask_owned(windows).flat_values)
+    return xp.boolean_mask(values.flat_values, mark_owned_tokens(windows).flat_values)
 
 
 def make_full_windows(

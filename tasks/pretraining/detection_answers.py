@@ -82,7 +82,7 @@ class DetectionAnswers(Answers):
         logits = xp.constant(self.runner.predict(inputs, batch_size))
         return make_records(_add_scores(tokens, self._select_inner_logits(logits, examples)))
 
-    def trace_tokens(self, run: Callable) -> Callable:
+    def make_detect_function(self, run: Callable) -> Callable:
         """Create the function to export. See `ReplacedTokenDetection.signatures`.
 
         Args:

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import make_records, pad_columns
 from encoder_zoo.tasks.preprocessing.inputs import convert_column
-from encoder_zoo.tasks.preprocessing.packing import keep_tokens
+from encoder_zoo.tasks.preprocessing.packing import compute_kept_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_row_starts, shift_left
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
@@ -74,7 +74,7 @@ SINGLE_CHARACTER_WORD = (
 )
 
 
-def touches_word(texts: xp.Tensor, at_end: bool) -> xp.Tensor:
+def continues_word(texts: xp.Tensor, at_end: bool) -> xp.Tensor:
     """Return whether a letter that is added to each text (at the end or start) continues a word."""
     of_word, alone = (
         xp.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
@@ -153,7 +153,7 @@ class MaskAnswers(Answers):
         by_text = [fills[i:j] for i, j in itertools.pairwise(masks.starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
-    def trace_masks(self, run: Callable, top_k: int) -> Callable:
+    def make_fill_mask_function(self, run: Callable, top_k: int) -> Callable:
         """Create the function to export. See `MaskedLM.signatures`.
 
         Args:
@@ -202,7 +202,7 @@ class MaskAnswers(Answers):
         """Return encoded examples with mask positions, and the masks in the texts."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
         specials, side = self.preprocessor.count_specials(), tokenizer.truncation_side
-        [(begin, count)] = keep_tokens([ids], specials, longest, side)
+        [(begin, count)] = compute_kept_tokens([ids], specials, longest, side)
         begin, count = (xp.cast(values, "int64") for values in (begin, count))
         row = ids.value_rowids()
         column = xp.ragged.range(ids.row_lengths()).values - xp.gather(begin, row)
@@ -270,16 +270,20 @@ class MaskAnswers(Answers):
         joined = strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
         words, begins = xp.gather(words, best), xp.gather(begins, best)
 
-        spelling = self.preprocessor.tokenizer.spelling
+        token_format = self.preprocessor.tokenizer.token_format
         # Whether a blank must be between the token and the text around it.
         before_it = (before == joined) & (strings.length(before) > 0)
         behind_it = masks.word_follows.values & ~strings.regex_full_match(after, SPACE_AT_BEGIN)
         before_it, behind_it = before_it[:, None], behind_it[:, None]
-        if self._spaces_are_tokens:
+        if self._tokens_include_space:
             before, before_it, behind_it = joined, True, False
-        elif spelling.starts_word("a"):  # words end without spaces (WordPiece)
-            before_it = before_it & touches_word(before, True)[:, None] & touches_word(words, False)
-            behind_it = behind_it & touches_word(after, False)[:, None] & touches_word(words, True)
+        elif token_format.starts_word("a"):  # words end without spaces (WordPiece)
+            before_it = (
+                before_it & continues_word(before, True)[:, None] & continues_word(words, False)
+            )
+            behind_it = (
+                behind_it & continues_word(after, False)[:, None] & continues_word(words, True)
+            )
         blank, nothing = (xp.constant(text) for text in (" ", ""))
         words = xp.where(begins & before_it, blank, nothing) + words
         words += xp.where(behind_it, blank, nothing)
@@ -290,18 +294,18 @@ class MaskAnswers(Answers):
     @functools.cached_property
     def _token_texts(self) -> TokenTexts:
         tokenizer = self.preprocessor.tokenizer
-        tokens, spelling = tokenizer.get_vocabulary(), tokenizer.spelling
-        words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
-        spelled = map(spelling.get_text, tokens)
+        tokens, token_format = tokenizer.get_vocabulary(), tokenizer.token_format
+        words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized_texts]
+        spelled = map(token_format.get_text, tokens)
         spelled = [t.encode() if isinstance(t, str) else t for t in spelled]
         begins = [  # residues are words without spaces
-            b" " in text and (spelling.starts_word(token) or spelling.ends_word(token))
+            b" " in text and (token_format.starts_word(token) or token_format.ends_word(token))
             for token, text in zip(tokens, spelled, strict=True)
         ]
         return TokenTexts(*map(make_array, (tokens, words, begins)))
 
     @functools.cached_property
-    def _detokenized(self) -> list[str]:
+    def _detokenized_texts(self) -> list[str]:
         tokenizer = self.preprocessor.tokenizer
         with xp.init_scope():
             ids = xp.range(len(tokenizer.get_vocabulary()))[:, None]
@@ -309,6 +313,6 @@ class MaskAnswers(Answers):
         return [word.decode(errors="replace") for word in words]
 
     @functools.cached_property
-    def _spaces_are_tokens(self) -> bool:
+    def _tokens_include_space(self) -> bool:
         """Return whether a space is part of the following token, as in byte-level BPE."""
-        return any(word.startswith(" ") for word in self._detokenized)
+        return any(word.startswith(" ") for word in self._detokenized_texts)

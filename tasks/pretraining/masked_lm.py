@@ -24,8 +24,8 @@ from encoder_zoo.encoders.layers import Activation, make_initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
-from encoder_zoo.tasks.base.answers import answered_by
-from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
+from encoder_zoo.tasks.base.answers import delegate_to_answers
+from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden_layer
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.pretraining.mask_answers import MaskAnswers
@@ -123,7 +123,9 @@ def make_masked_lm_head(
     record, backbone, dtype, hidden = task.head_record, task.backbone, task.dtype_policy, None
     if record.hidden:
         width = backbone.embeddings.token_embedding.output_dim
-        hidden = make_hidden(record.hidden, backbone, width, dtype, activation, layer_norm_epsilon)
+        hidden = make_hidden_layer(
+            record.hidden, backbone, width, dtype, activation, layer_norm_epsilon
+        )
     elif activation or layer_norm_epsilon:
         name, value = "head_activation", activation
         if not activation:
@@ -176,7 +178,7 @@ def check_head_representable(task: keras.Model) -> None:
     """
     if task.head.hidden is None:
         return
-    default = make_hidden(task.head_record.hidden, task.backbone, 1, task.dtype_policy)
+    default = make_hidden_layer(task.head_record.hidden, task.backbone, 1, task.dtype_policy)
     for name in ("activation", "layer_norm_epsilon"):
         found, expected = getattr(task, f"head_{name}"), getattr(default, name)
         if found != expected:
@@ -297,7 +299,7 @@ class MaskedLM(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         self.head = make_masked_lm_head(self, head_activation, head_layer_norm_epsilon)
         self.head_activation, self.head_layer_norm_epsilon = self.head.hidden_settings
-        if self._in_order:
+        if self._predicts_in_order:
             backbone.embeddings.mask_embedding.trainable = True  # other tasks do not use it
         self._finish_building()
 
@@ -328,7 +330,7 @@ class MaskedLM(Task):
         return TinyData({}, x, questions=questions)
 
     def logits_of(self, encoded, inputs, training=None):
-        name = "predictions" if self._in_order else "sequence_output"
+        name = "predictions" if self._predicts_in_order else "sequence_output"
         if name not in encoded:
             raise ValueError(
                 f"A MaskedLM of {self.backbone.family.name} predicts with a separate stream, which "
@@ -342,7 +344,7 @@ class MaskedLM(Task):
         positions = inputs.get("mask_positions", inputs["token_ids"])
         return keras.KerasTensor((*positions.shape, self.backbone.vocabulary_size), "float32")
 
-    fill_mask = answered_by(MaskAnswers.fill_mask)
+    fill_mask = delegate_to_answers(MaskAnswers.fill_mask)
 
     @property
     def _answers(self) -> MaskAnswers:
@@ -372,7 +374,7 @@ class MaskedLM(Task):
             size = self.backbone.vocabulary_size
             return map_graph_batches(self._mask_logits, examples, counts, size).flat_values
 
-        return {"serving_default": self._answers.trace_masks(run, top_k)}
+        return {"serving_default": self._answers.make_fill_mask_function(run, top_k)}
 
     def _mask_logits(self, examples: dict) -> xp.Tensor:
         """Compute logits (masks, V) for the masks in all examples."""
@@ -381,12 +383,12 @@ class MaskedLM(Task):
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         ranges = {**super().input_ranges(length), "mask_positions": (0, length - 1)}
-        return ranges | ({"prediction_order": (0, length)} if self._in_order else {})
+        return ranges | ({"prediction_order": (0, length)} if self._predicts_in_order else {})
 
     def list_input_names(self) -> list[str]:
-        order = ["prediction_order"] if self._in_order else []
+        order = ["prediction_order"] if self._predicts_in_order else []
         return [*super().list_input_names(), "mask_positions", *order]
 
     @property
-    def _in_order(self) -> bool:
+    def _predicts_in_order(self) -> bool:
         return self.backbone.predicts_in_order

@@ -138,7 +138,7 @@ class MaskedLMPreprocessor(Preprocessor):
         else:
             draws = make_draws(token_ids, inputs["padding_mask"], self._make_seed(seed))
 
-        order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
+        order, selected = self._select_positions(token_ids, inputs["padding_mask"], draws[..., 0])
         count = xp.maximum(
             1, xp.cast(xp.round(self.mask_rate * xp.cast(length, "float32")), "int32")
         )
@@ -167,7 +167,7 @@ class MaskedLMPreprocessor(Preprocessor):
         self._calls += 1
         return [self.seed, self._calls]
 
-    def _select(self, token_ids, padding_mask, draws):
+    def _select_positions(self, token_ids, padding_mask, draws):
         """Return positions (B, L), selected positions first, and whether each one is selected."""
         special = xp.reduce_any(token_ids[..., None] == xp.constant(self._special_ids), axis=-1)
         ordinary = padding_mask & ~special
@@ -242,8 +242,8 @@ class MaskedLMPreprocessor(Preprocessor):
     @functools.cached_property
     def _word_bounds(self) -> np.ndarray:
         """Return a boolean table (vocabulary, 2): tokens that begin a word, and that end a word."""
-        tokens, spelling = self.tokenizer.get_vocabulary(), self.tokenizer.spelling
-        return np.array([[spelling.starts_word(t), spelling.ends_word(t)] for t in tokens])
+        tokens, token_format = self.tokenizer.get_vocabulary(), self.tokenizer.token_format
+        return np.array([[token_format.starts_word(t), token_format.ends_word(t)] for t in tokens])
 
 
 PRIME = 2**31 - 1  # the product of two smaller integers fits into int64
@@ -281,15 +281,15 @@ def make_text_draws(token_ids: xp.Tensor, padding_mask: xp.Tensor):
     """
     length = xp.shape(token_ids)[1]
     place = xp.cast(xp.range(length), xp.int64)
-    tokens = _scramble(xp.cast(token_ids, xp.int64) * 7919 + place[None])
+    tokens = _hash_numbers(xp.cast(token_ids, xp.int64) * 7919 + place[None])
     counted = xp.cast(padding_mask, xp.int64)
     text = xp.reduce_sum(tokens * counted, axis=1) % PRIME  # (B,)
     which = xp.constant([0, 1, 2], xp.int64) * 1_000_003
     numbers = text[:, None, None] + place[None, :, None] * 104_729 + which
-    return xp.cast(_scramble(numbers) % 2**24, xp.float32) / 2**24
+    return xp.cast(_hash_numbers(numbers) % 2**24, xp.float32) / 2**24
 
 
-def _scramble(numbers: xp.Tensor) -> xp.Tensor:
+def _hash_numbers(numbers: xp.Tensor) -> xp.Tensor:
     """Return pseudo-random int64 numbers below `PRIME` that are equal for equal inputs."""
     for constant in (1_234_567, 7_654_321, 42_424_243):
         numbers = (numbers % PRIME * 48_271 + constant) % PRIME

@@ -21,7 +21,7 @@ from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.positions import select_first_tokens
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
@@ -48,7 +48,7 @@ class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
     detection_weight: float
 
 
-class _Folder(FolderFormat):
+class _ReplacedTokensFolderFormat(FolderFormat):
     """Folder layout used by transformers. The generator is only used for training and not saved."""
 
     def list_additional_weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
@@ -117,7 +117,7 @@ class ReplacedTokenDetection(Task):
         text_method="detect",
         answer_type=ReplacedToken,
         instead_of_predict=DetectionAnswers.instead_of_predict,
-        folder=_Folder(),
+        folder=_ReplacedTokensFolderFormat(),
         pretrains=True,
         of_pairs=False,
     )
@@ -250,7 +250,7 @@ class ReplacedTokenDetection(Task):
 
     # -- answering -----------------------------------------------------------------------------
 
-    detect = answered_by(DetectionAnswers.detect)
+    detect = delegate_to_answers(DetectionAnswers.detect)
 
     @property
     def _answers(self) -> DetectionAnswers:
@@ -270,7 +270,7 @@ class ReplacedTokenDetection(Task):
         def run(examples):
             return self(self.preprocessor.pad(examples), training=False)
 
-        return {"serving_default": self._answers.trace_tokens(run)}
+        return {"serving_default": self._answers.make_detect_function(run)}
 
 
 def split_weights(sample_weight) -> tuple:

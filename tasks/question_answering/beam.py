@@ -112,7 +112,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return (input_shape[0], 1 + n * m, COLUMNS)
 
     def call(self, x, no_answer_vector, answer_mask, answer_start=None):
-        starts = log_probabilities(self.start_dense(x), answer_mask)  # (B, L)
+        starts = compute_log_probabilities(self.start_dense(x), answer_mask)  # (B, L)
         no_answer = self._score_no_answer(x, starts, no_answer_vector)  # (B, 1)
         if answer_start is None:
             row = ops.pad(no_answer[:, None], [[0, 0], [0, 0], [2, COLUMNS - 3]])  # (B, 1, 4)
@@ -138,7 +138,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
     def _score_ends(self, x, first, answer_mask):
         """Compute log-probabilities (B, L) of end positions, given the start vector (B, D)."""
         both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
-        return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
+        return compute_log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 
     def _score_no_answer(self, x, starts, vector):
         """Compute the logit (B, 1) of "no answer" from the expected start vector."""
@@ -148,7 +148,9 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return self.no_answer_dense(hidden)
 
 
-def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
+def compute_log_probabilities(
+    logits: keras.KerasTensor, mask: keras.KerasTensor
+) -> keras.KerasTensor:
     """Compute the log-probabilities of tokens. Masked tokens have the value `IMPOSSIBLE_LOGIT`.
 
     Args:
@@ -157,7 +159,7 @@ def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> ker
 
     Example:
         >>> import numpy as np
-        >>> log_probabilities(np.zeros((1, 2, 1)), np.array([[1, 0]])).numpy().tolist()
+        >>> compute_log_probabilities(np.zeros((1, 2, 1)), np.array([[1, 0]])).numpy().tolist()
         [[0.0, -1000000000.0]]
     """
     logits = ops.where(

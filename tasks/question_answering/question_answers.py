@@ -202,7 +202,7 @@ class QuestionAnswers(Answers):
         answers = [row[0] for row in answers] if top_k is None else answers
         return answers[0] if single else answers
 
-    def trace_answers(
+    def make_answer_function(
         self, run: Callable, max_answer_length: int, null_threshold: float | None
     ) -> Callable:
         """Create the function to export. See `SpanQA.signatures`.

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.positions import find_last_positions
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import get_head_dropout, make_head
 from encoder_zoo.tasks.base.inference import compute_token_outputs_in_graph
@@ -56,7 +56,7 @@ class SpanQAPresetArguments(TaskPresetArguments, total=False):
     doc_stride: int
 
 
-class SpanQAFolder(FolderFormat):
+class SpanQAFolderFormat(FolderFormat):
     """The folder layout of transformers, with the sizes of the beam in config.json."""
 
     def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
@@ -131,7 +131,7 @@ class SpanQA(Task):
         head="ForQuestionAnswering",
         pipeline_tag="question-answering",
         text_method="answer",
-        folder=SpanQAFolder(),
+        folder=SpanQAFolderFormat(),
         answer_settings=("null_threshold",),
         tuned_settings={"null_threshold": (None, "evaluate_answers")},
         file_advice="To read a file of SQuAD, use fit(ez.read_squad({!r})).",
@@ -253,7 +253,7 @@ class SpanQA(Task):
     def _answers(self) -> QuestionAnswers:
         return QuestionAnswers(self.preprocessor, self._runner, self.beam, self.null_threshold)
 
-    answer = answered_by(QuestionAnswers.answer)
+    answer = delegate_to_answers(QuestionAnswers.answer)
 
     @overload
     def explain(
@@ -399,25 +399,25 @@ class SpanQA(Task):
             model is set to always answer.
         """
         run = self._compute_outputs_in_graph
-        answer = self._answers.trace_answers(run, max_answer_length, null_threshold)
+        answer = self._answers.make_answer_function(run, max_answer_length, null_threshold)
         return {"serving_default": answer}
 
     def _compute_outputs_in_graph(self, examples: dict) -> xp.Tensor:
         """Compute the outputs (W, 2, L) of all windows, or (W, 1 + n m, 4) with a beam."""
         if not self.beam:
 
-            def by_token(inputs: dict) -> xp.Tensor:
+            def compute_by_token(inputs: dict) -> xp.Tensor:
                 return xp.transpose(self(inputs, training=False), (0, 2, 1))
 
-            outputs = compute_token_outputs_in_graph(self, by_token, examples)
+            outputs = compute_token_outputs_in_graph(self, compute_by_token, examples)
             return xp.transpose(outputs.to_tensor(), (0, 2, 1))
 
-        def rows(examples: dict) -> xp.Tensor:
+        def compute_rows(examples: dict) -> xp.Tensor:
             outputs = self(self.preprocessor.pad(examples), training=False)
             return xp.reshape(outputs, [-1, COLUMNS])
 
         n, m = self.beam
         size = xp.constant(1 + n * m, xp.int64)
         counts = xp.fill([xp.size(examples["text_index"])], size)
-        found = map_graph_batches(rows, examples, counts, COLUMNS)
+        found = map_graph_batches(compute_rows, examples, counts, COLUMNS)
         return found.to_tensor(shape=(None, 1 + n * m, COLUMNS))

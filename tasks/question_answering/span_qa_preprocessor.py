@@ -114,7 +114,7 @@ class SpanQAPreprocessor(Preprocessor):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
         self.doc_stride = doc_stride
-        self._limit_rows()
+        self._set_window_length()
 
     def attach(self, task) -> None:
         super().attach(task)
@@ -125,23 +125,25 @@ class SpanQAPreprocessor(Preprocessor):
                 f"{type(self.tokenizer).__name__} adds it before the texts. Remove `beam`, or use "
                 "XLNet."
             )
-        self._limit_rows()
+        self._set_window_length()
 
     @property
     def context_first(self) -> bool:
         """Return whether to put the context before the question, as in transformers."""
         return self.tokenizer.padding_side == "left"
 
-    def _limit_rows(self) -> None:
+    def _set_window_length(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
         if self._max_question_tokens < 1:
-            least = self._specials + 1 + MIN_CONTEXT_TOKENS
+            least = self._num_special_tokens + 1 + MIN_CONTEXT_TOKENS
             raise ValueError(
                 f"`sequence_length` or `window_length` is {self.max_sequence_length}, but a "
                 f"question and its context need at least {least} tokens. Pass a larger value."
             )
         if self.doc_stride != DOC_STRIDE:  # the default is half of a window that is smaller
-            check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)
+            check_stride(
+                self.doc_stride, (self.max_sequence_length - self._num_special_tokens) // 2
+            )
 
     @validation.validate_arguments
     def tokenize_contexts(
@@ -159,7 +161,7 @@ class SpanQAPreprocessor(Preprocessor):
         message = ": the question has ", lengths, " tokens, so there is no space for its context "
         expected = f"in examples of {self.max_sequence_length} tokens. Expected at most {most}."
         lengths = check_each(lengths, lengths <= most, *message, expected, unit="Example")
-        capacity = self.max_sequence_length - self._specials - lengths  # (N,)
+        capacity = self.max_sequence_length - self._num_special_tokens - lengths  # (N,)
         doc_stride = xp.minimum(xp.cast(self.doc_stride, xp.int64), capacity // 2)
         windows = make_windows(ids.row_lengths(), capacity, doc_stride)
         found = QuestionContexts(contexts, question_ids, ids, starts, ends, windows)
@@ -167,12 +169,12 @@ class SpanQAPreprocessor(Preprocessor):
         return check_each(found, right, ": the context is empty.", unit="Example")
 
     @property
-    def _specials(self) -> int:
+    def _num_special_tokens(self) -> int:
         return self.count_specials(is_pair=True)
 
     @property
     def _max_question_tokens(self) -> int:
-        return self.max_sequence_length - self._specials - MIN_CONTEXT_TOKENS
+        return self.max_sequence_length - self._num_special_tokens - MIN_CONTEXT_TOKENS
 
     def make_examples(self, contexts: QuestionContexts) -> dict:
         """Create an example per window, with the question and a part of the context."""
@@ -193,7 +195,7 @@ class SpanQAPreprocessor(Preprocessor):
         """Return the start positions for the first and second text."""
         lengths = examples["first_length"]
         first = xp.zeros_like(lengths) + self.tokenizer.first_column
-        return first, lengths + self.tokenizer.template.num_second
+        return first, lengths + self.tokenizer.template.num_second_segment_tokens
 
     def find_null_position(self, examples: dict) -> xp.Tensor:
         """Return the position of the start token (used for "no answer"), int32 (W,)."""

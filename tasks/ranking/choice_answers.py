@@ -152,7 +152,7 @@ class ChoiceAnswers(Answers):
         rows = [_rank_choices(*row) for row in zip(logits, texts, strict=True)]
         return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
 
-    def trace_choices(self, run: Callable) -> dict[str, Callable]:
+    def make_choose_functions(self, run: Callable) -> dict[str, Callable]:
         """Create the functions to export. See `MultipleChoice.signatures`.
 
         Args:

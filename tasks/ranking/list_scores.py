@@ -19,7 +19,7 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 
 
-class ListScores(Task):
+class TextScoringTask(Task):
     """Task that computes a logit for each text. A row contains one text or K texts.
 
     The first text of each row has the usual input names, with shape (B, L). The other texts have

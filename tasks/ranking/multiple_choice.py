@@ -21,13 +21,13 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pool_windows
 from encoder_zoo.tasks.losses.crossentropy import ClassCrossentropy
 from encoder_zoo.tasks.ranking.choice_answers import ChoiceAnswers
-from encoder_zoo.tasks.ranking.list_scores import ListScores
+from encoder_zoo.tasks.ranking.list_scores import TextScoringTask
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     CHOICE_INDEX,
     MultipleChoicePreprocessor,
@@ -46,7 +46,7 @@ class MultipleChoicePresetArguments(TaskPresetArguments, total=False):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class MultipleChoice(ListScores):
+class MultipleChoice(TextScoringTask):
     """Select the best answer to a question, or the best ending for a text.
 
         model = ez.MultipleChoice.from_preset("roberta_base_en")
@@ -165,7 +165,7 @@ class MultipleChoice(ListScores):
 
     # -- answers -----------------------------------------------------------------------------------
 
-    choose = answered_by(ChoiceAnswers.choose)
+    choose = delegate_to_answers(ChoiceAnswers.choose)
 
     @property
     def _answers(self) -> ChoiceAnswers:
@@ -181,7 +181,7 @@ class MultipleChoice(ListScores):
             Dict of functions. Each function returns "index" (N,), the index of the best choice, and
             "score" (N, K), with a score of 0 for padding.
         """
-        return self._answers.trace_choices(self._compute_logits_in_graph)
+        return self._answers.make_choose_functions(self._compute_logits_in_graph)
 
     def _compute_logits_in_graph(self, x: tuple) -> xp.Tensor:
         """Compute the logits (T,) of all choices inside a `tf.function`."""

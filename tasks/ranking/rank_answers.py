@@ -29,7 +29,7 @@ class OpenedReranker(OpenedExport):
 
     def _score_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
         with use_numpy():
-            return self._answers.find_logits(query, texts, batch_size)
+            return self._answers.compute_logits(query, texts, batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class RankAnswers(Answers):
         queries, texts = self.preprocessor.inputs.get_columns(given)
         if isinstance(texts, str | bytes):
             return self.score([queries], [texts], batch_size)[0]
-        return self._activate(self.find_logits(queries, texts, batch_size))
+        return self._activate(self.compute_logits(queries, texts, batch_size))
 
     @validate_arguments
     def rank(
@@ -138,7 +138,7 @@ class RankAnswers(Answers):
         """
         return rank_texts(self, query, texts, top_k, batch_size, self._activate)
 
-    def trace_scores(self, run: Callable) -> dict[str, Callable]:
+    def make_score_functions(self, run: Callable) -> dict[str, Callable]:
         """Create the functions to export. See `Reranker.signatures`.
 
         Args:
@@ -161,7 +161,7 @@ class RankAnswers(Answers):
         return {"serving_default": score, "rank": rank}
 
     @prepares_in_numpy
-    def find_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
+    def compute_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
         """Compute the logits (N,) of pairs. Different logits can have the same score."""
         if isinstance(queries, str | bytes):
             queries = [queries] * convert_column(texts).shape[0]
@@ -170,7 +170,7 @@ class RankAnswers(Answers):
             return np.zeros(0, "float32")
         return self.runner.predict(columns, batch_size)[:, 0]
 
-    _score_texts = find_logits
+    _score_texts = compute_logits
 
     def _activate(self, logits: np.ndarray) -> np.ndarray:
         return compute_sigmoid(logits) if self.activation == "sigmoid" else logits

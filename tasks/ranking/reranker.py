@@ -20,9 +20,9 @@ from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
+from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolderFormat
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses import batch_loss
@@ -31,7 +31,7 @@ from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT_SCORE
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.ranking.list_scores import ListScores
+from encoder_zoo.tasks.ranking.list_scores import TextScoringTask
 from encoder_zoo.tasks.ranking.rank_answers import RankActivation, RankAnswers
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     CANDIDATE,
@@ -134,7 +134,7 @@ REPORTED_METRICS = ("ndcg@10", "mrr@10", "map@100")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Reranker(ListScores):
+class Reranker(TextScoringTask):
     """Cross-encoder that scores the relevance of texts to a query.
 
         reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
@@ -194,7 +194,7 @@ class Reranker(ListScores):
         peft_type="SEQ_CLS",
         text_method="score",
         answer_settings=("activation",),
-        folder=CrossEncoderFolder(),
+        folder=CrossEncoderFolderFormat(),
         packs_batches=True,
     )
 
@@ -233,10 +233,10 @@ class Reranker(ListScores):
     # -- training ------------------------------------------------------------------------------
 
     @property
-    def objective(self) -> Relevance:
+    def objective(self) -> RelevanceObjective:
         if self.form == LISTS:
-            return Relevance(LambdaLoss, lambda: [NDCG()], self.activation)
-        return Relevance(_make_crossentropy, activation=self.activation)
+            return RelevanceObjective(LambdaLoss, lambda: [NDCG()], self.activation)
+        return RelevanceObjective(_make_crossentropy, activation=self.activation)
 
     @validate_arguments
     def compile(
@@ -305,7 +305,7 @@ class Reranker(ListScores):
             examples = self.preprocessor.encode((query, text))
             return compute_text_outputs_in_graph(self, examples, 1)[:, 0]
 
-        return self._answers.trace_scores(run)
+        return self._answers.make_score_functions(run)
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 
@@ -320,12 +320,12 @@ class Reranker(ListScores):
     def _answers(self) -> RankAnswers:
         return RankAnswers(self.preprocessor, self._runner, self.activation)
 
-    score = answered_by(RankAnswers.score)
+    score = delegate_to_answers(RankAnswers.score)
 
     def _score_texts(self, query, texts, batch_size):
-        return self._answers.find_logits(query, texts, batch_size)
+        return self._answers.compute_logits(query, texts, batch_size)
 
-    rank = answered_by(RankAnswers.rank)
+    rank = delegate_to_answers(RankAnswers.rank)
 
     @validate_arguments
     def evaluate_ranking(
@@ -377,7 +377,7 @@ class Reranker(ListScores):
             )
         check_preprocessor(self, queries)
         queries = xp.gather(queries, row)
-        logits = self._answers.find_logits(queries, texts.values, batch_size)
+        logits = self._answers.compute_logits(queries, texts.values, batch_size)
         rows = np.split(logits, texts.row_splits[1:-1].numpy())
         rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]
         orders = [np.argsort(-scores, kind="stable") for scores in rows]
@@ -393,7 +393,7 @@ def _make_crossentropy() -> keras.losses.Loss:
     return keras.losses.BinaryCrossentropy(from_logits=True)
 
 
-class Relevance(Objective):
+class RelevanceObjective(Objective):
     """Objective of `Reranker` models, which have one logit per text."""
 
     def resolve_loss(self, loss):

@@ -174,9 +174,9 @@ class RerankerPreprocessor(Preprocessor):
     @staticmethod
     def get_folder_format() -> FolderFormat:
         """Return the folder format in which presets are saved and loaded."""
-        from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
+        from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolderFormat
 
-        return CrossEncoderFolder()
+        return CrossEncoderFolderFormat()
 
     def attach(self, task) -> None:
         super().attach(task)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.wording import (
     find_close_names,
@@ -335,8 +335,8 @@ class Documents:
         kind, found = type(self.ids[0]), []
         for one in map(_convert_scalar, _wrap_in_list(ids, "ids")):
             parts = self.chunk_indices.get(one) if type(one) in (str, int) else None
-            if type(one) is kind and one in self._index_of:  # True is not the id 1
-                found.append(self._index_of[one])
+            if type(one) is kind and one in self._index_by_id:  # True is not the id 1
+                found.append(self._index_by_id[one])
             elif parts and chunks:
                 found += parts
             else:
@@ -359,7 +359,7 @@ class Documents:
         return suggest_names(find_close_names(one, self.ids)) if kind is str else ""
 
     @functools.cached_property
-    def _index_of(self) -> dict[Id, int]:
+    def _index_by_id(self) -> dict[Id, int]:
         return {one: i for i, one in enumerate(self.ids)}
 
     @functools.cached_property
@@ -372,7 +372,7 @@ class Documents:
                 found.setdefault(owner, []).append(i)
         return found
 
-    def exchange(self, indices: Sequence[int], others: Documents) -> Documents:
+    def remove_and_append(self, indices: Sequence[int], others: Documents) -> Documents:
         """Remove documents by index, and add other documents at the end."""
         kept = np.delete(np.arange(len(self)), indices)
         if not len(kept):
@@ -510,7 +510,7 @@ class Documents:
 
     def _read_group_values(self, field: str) -> tuple[list, np.ndarray]:
         """Return a field's values, and the indices of documents without exactly one value."""
-        if field not in self._grouped:
+        if field not in self._group_cache:
             rows = self.metadata or [{}] * len(self)
             values = [row.get(field) for row in rows]
             if not any(value is not None for value in values):
@@ -520,11 +520,11 @@ class Documents:
                     f"{field!r:.{MAX_SHOWN}}.{suggest_names(find_close_names(field, known))}"
                 )
             without = np.flatnonzero([isinstance(value, list | None) for value in values])
-            self._grouped[field] = values, without
-        return self._grouped[field]
+            self._group_cache[field] = values, without
+        return self._group_cache[field]
 
     @functools.cached_property
-    def _grouped(self) -> dict[str, tuple[list, np.ndarray]]:
+    def _group_cache(self) -> dict[str, tuple[list, np.ndarray]]:
         """Cache for the results of `_read_group_values`, by field."""
         return {}
 
@@ -767,7 +767,7 @@ def _convert_ids(ids: Sequence) -> list[Id]:
         if not isinstance(one, Id) or isinstance(one, bool):
             raise invalid(f"ids[{i}]", one, "a string or an integer")
         if isinstance(one, str):
-            check_writable(one, f"ids[{i}]")
+            check_encodable(one, f"ids[{i}]")
         else:
             _check_size(one, f"ids[{i}]")
         found.append(one)
@@ -803,7 +803,7 @@ def _check_metadata(metadata: Sequence) -> list[dict[str, Any]]:
                 raise ValueError(
                     f"metadata[{i}] has the field {field!r}. Expected strings as field names."
                 )
-            check_writable(field, f"metadata[{i}]: the field {field!a}")
+            check_encodable(field, f"metadata[{i}]: the field {field!a}")
             value = _convert_value(value, f"metadata[{i}]: the field {field!r}")
             if value is not None:
                 plain_row[field] = value
@@ -850,7 +850,7 @@ def _convert_value(value: object, name: str):
     if isinstance(value, float) and math.isinf(value):
         raise invalid(name, value, "a finite number")
     if isinstance(value, str):
-        check_writable(value, name)
+        check_encodable(value, name)
     elif isinstance(value, int):
         _check_size(value, name)
     return value

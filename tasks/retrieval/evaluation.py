@@ -263,7 +263,7 @@ def compute_ranking_metrics(
     )
 
 
-def search_metrics(
+def compute_search_metrics(
     search: Callable[[list[int], int], Iterable[tuple[Sequence[int], Sequence[float]]]],
     relevant: Sequence[Mapping[int, float]],
     cutoffs: Sequence[int],
@@ -284,7 +284,7 @@ def search_metrics(
     Example:
         >>> def search(queries, k):
         ...     return [([0, 1, 2][:k], [1.0, 1.0, 0.5][:k]) for _ in queries]
-        >>> search_metrics(search, [{1: 1.0}], cutoffs=[1], documents=3)["accuracy@1"]
+        >>> compute_search_metrics(search, [{1: 1.0}], cutoffs=[1], documents=3)["accuracy@1"]
         0.5
     """
     wanted = max(*cutoffs, MAP_CUTOFF)

@@ -171,9 +171,9 @@ class HybridIndex(Index):
         return f"<HybridIndex: {names}; {len(self):,} documents>"
 
     @property
-    def _asked_models(self) -> list:
+    def _models_to_lock(self) -> list:
         """Return the embedders of all indexes."""
-        return [model for index in self.indexes for model in getattr(index, "_asked_models", ())]
+        return [model for index in self.indexes for model in getattr(index, "_models_to_lock", ())]
 
     @property
     def nbytes(self) -> int:
@@ -184,7 +184,7 @@ class HybridIndex(Index):
         others = {name: value for name, value in options.items() if name != "batch_size"}
         super()._check_options(reranker, candidates, others)
 
-    def _find(self, queries, top_k, among=None, **options) -> Iterator[tuple]:
+    def _find_documents(self, queries, top_k, among=None, **options) -> Iterator[tuple]:
         self._check_counts()
         depth, found = max(top_k, self.depth), []
         if self.weights is not None:
@@ -197,14 +197,14 @@ class HybridIndex(Index):
                 found.append(index.search(queries, depth))
                 continue
             most = min(depth, len(index) if among is None else len(among))
-            rankings = index._find(queries, most, among, **options)
+            rankings = index._find_documents(queries, most, among, **options)
             found.append([index._make_hits(*ranking) for ranking in rankings])
         for rankings in zip(*found, strict=True):
-            best = fuse(*rankings, k=self.rank_constant)[:top_k]
+            best = fuse_rankings(*rankings, k=self.rank_constant)[:top_k]
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
     def _find_by_scores(self, queries, top_k, depth, among, **options) -> Iterator[tuple]:
-        """Yield the documents with the highest weighted scores, like `_find`."""
+        """Yield the documents with the highest weighted scores, like `_find_documents`."""
         stores = [index._store for index in self.indexes]
         asked = [index._embed_queries(queries, **options) for index in self.indexes]
         most = min(depth, len(self) if among is None else len(among))
@@ -262,19 +262,21 @@ class HybridIndex(Index):
         steps += [index._prepare_update(some, batch_size, indices, chunks) for index, some in parts]
         return self._combine_steps(steps)
 
-    def _keep(self, indices: np.ndarray) -> None:
+    def _keep_documents(self, indices: np.ndarray) -> None:
         self._check_own("remove")
-        self._combine_steps([functools.partial(index._keep, indices) for index in self.indexes])()
+        self._combine_steps(
+            [functools.partial(index._keep_documents, indices) for index in self.indexes]
+        )()
 
     def _combine_steps(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
         """Return a function that changes all indexes before another search can start."""
 
-        def put() -> None:
+        def apply_steps() -> None:
             with self._lock:
                 for step in steps:
                     step()
 
-        return put
+        return apply_steps
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save all indexes to a folder. Use `load` to load them again.
@@ -358,7 +360,7 @@ def read_hybrid_manifest(folder: str | os.PathLike, verify: bool) -> dict:
         return manifest
 
 
-def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
+def fuse_rankings(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
     """Fuse several rankings into one list of hits, sorted by the fused score.
 
     Args:
@@ -367,7 +369,7 @@ def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
 
     Example:
         >>> first, second = ({"index": i, "score": 0.9, "text": None} for i in (7, 3))
-        >>> [(hit["index"], hit["score"]) for hit in fuse([first, second], [second], k=1)]
+        >>> [(hit["index"], hit["score"]) for hit in fuse_rankings([first, second], [second], k=1)]
         [(3, 0.8333333333333333), (7, 0.5)]
     """
     hits: dict[int, Hit] = {}

@@ -88,7 +88,7 @@ class SearchOptions(QueryOptions, total=False):
     offset: int
 
 
-class GivenVectors(NamedTuple):
+class QueryVectors(NamedTuple):
     """Query vectors that were passed to `search` instead of texts.
 
     Attributes:
@@ -200,7 +200,7 @@ class Index:
             return copy.copy(self)
 
     @property
-    def _asked_models(self) -> list:
+    def _models_to_lock(self) -> list:
         """Return the models that embed queries."""
         return [self.embedder]
 
@@ -306,7 +306,7 @@ class Index:
         self._check_options(reranker, candidates, options)
         single = isinstance(queries, str | bytes)
         queries = [queries] if single else queries
-        if (given := self._read_vectors(queries)) is None:
+        if (given := self._get_query_vectors(queries)) is None:
             texts = check_texts(queries, "queries", least=0)
         elif reranker is not None or options:
             unfit = "reranker" if reranker is not None else ", ".join(options)
@@ -328,7 +328,7 @@ class Index:
         found = [some[offset:last] for some in hits]
         return found[0] if single else found
 
-    def _read_vectors(self, queries: object) -> GivenVectors | None:
+    def _get_query_vectors(self, queries: object) -> QueryVectors | None:
         """Return queries that were passed as vectors, or None if the queries are texts."""
         if has_numbers(queries):
             raise ValueError(
@@ -350,19 +350,20 @@ class Index:
         Args:
             texts: List of strings. Queries.
             wanted: Integer. Number of documents or groups to return.
-            among, options: See `_find`.
+            among, options: See `_find_documents`.
             group_by: Optional string. Name of the field to group by.
         """
         count = len(self) if among is None else len(among)
         options = options if among is None else {**options, "among": among}
         if group_by is None:
             return [
-                self._make_hits(*one) for one in self._find(texts, min(wanted, count), **options)
+                self._make_hits(*one)
+                for one in self._find_documents(texts, min(wanted, count), **options)
             ]
         groups, depth = self.documents.get_group_values(group_by, among), wanted
         while True:  # search for more documents until there are enough groups
             depth = min(DOCUMENTS_PER_GROUP * depth, count)
-            found = [self._make_hits(*one) for one in self._find(texts, depth, **options)]
+            found = [self._make_hits(*one) for one in self._find_documents(texts, depth, **options)]
             best = []
             for hits in found:
                 firsts = {}
@@ -392,7 +393,7 @@ class Index:
                 "The index has no texts, but `reranker` requires texts. Build the index from texts."
             )
 
-    def _find(
+    def _find_documents(
         self,
         queries: list[str],
         top_k: int,
@@ -483,7 +484,7 @@ class Index:
                 yield numbers, [hit["score"] for hit in hits]
 
         if reranker is None:
-            return evaluation.search_metrics(
+            return evaluation.compute_search_metrics(
                 search, texts.relevant, cutoffs, len(number_of), len(names)
             )
         every, candidates = range(len(texts.queries)), candidates or DEFAULT_CANDIDATES
@@ -645,7 +646,7 @@ class Index:
         vectors = self._embed_documents(self.embedder, new, batch_size=batch_size, **own)
         behind = np.arange(len(new))
 
-        def put() -> None:
+        def apply_update() -> None:
             with self._lock:
                 if indices is None:
                     documents, store = self.documents.join(new), self._store.join(vectors)
@@ -653,7 +654,7 @@ class Index:
                     at = indices
                     if self.documents.chunk_indices and new.chunk_indices:
                         at = self.documents.find_indices(new.chunk_indices, chunks=True)
-                    documents = self.documents.exchange(at, new)
+                    documents = self.documents.remove_and_append(at, new)
                     kept = np.delete(np.arange(len(self)), at)
                     order = np.concatenate([kept, len(self) + behind])
                     store = self._store.join(vectors).take(order)
@@ -665,7 +666,7 @@ class Index:
                     store = self._store.join(vectors).take(order)
                 self._store, self.documents = store, documents
 
-        return put
+        return apply_update
 
     @validation.validate_arguments
     def remove(self, ids: object = None, where: Any = None) -> None:
@@ -704,9 +705,9 @@ class Index:
                 indices = documents.where(where)
             with self._lock:
                 if removed := self.documents is documents:
-                    self._keep(np.delete(np.arange(len(self)), indices))
+                    self._keep_documents(np.delete(np.arange(len(self)), indices))
 
-    def _keep(self, indices: np.ndarray) -> None:
+    def _keep_documents(self, indices: np.ndarray) -> None:
         """Remove all documents except for the given indices."""
         if not len(indices):
             raise ValueError("`remove` would remove all documents. Build a new index instead.")

@@ -170,7 +170,7 @@ def _make_token_search(store: TokenVectors, function: str) -> tuple[list[tf.Vari
         products = tf.matmul(corpus, query, transpose_b=True)  # (T, L)
         return tf.reduce_sum(tf.math.segment_max(products, owners), axis=1)
 
-    def nearest(answer, k: int):
+    def find_nearest(answer, k: int):
         # (Q, L, D), padded with zeros after the last token.
         one = tf.TensorSpec([len(store)], tf.float32)
         scores = tf.map_fn(compute_max_sim, answer["embedding"], fn_output_signature=one)
@@ -178,7 +178,7 @@ def _make_token_search(store: TokenVectors, function: str) -> tuple[list[tf.Vari
             scores /= tf.cast(answer["length"], scores.dtype)[:, None]
         return tf.math.top_k(scores, k)
 
-    return [corpus, owners], nearest
+    return [corpus, owners], find_nearest
 
 
 def _make_term_search(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]:
@@ -207,10 +207,10 @@ def _make_term_search(store: Postings, function: str) -> tuple[list[tf.Variable]
         scores = tf.math.unsorted_segment_sum(products, cells, queries * count)
         return tf.reshape(scores, [queries, count])
 
-    def nearest(answer, k: int):
+    def find_nearest(answer, k: int):
         values = answer["weight"]
         if function == "cosine":
             values = tf.math.l2_normalize(values, axis=1)
         return tf.math.top_k(compute_scores(answer["index"], values), k)
 
-    return [weights, documents, starts], nearest
+    return [weights, documents, starts], find_nearest

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.validation import Rule, check_argument, one_of
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -24,7 +24,7 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 
 VECTORS_FILE, TEXTS_FILE, DOCUMENTS = "vectors.safetensors", "texts.jsonl", "documents.jsonl"
 # The name of each kind of index ends with "_index". Names of tasks do not.
-INDEX_KIND = Kind(
+INDEX_KIND = FolderKind(
     "an index",
     lambda manifest: manifest["task"].endswith("_index"),
     read=(VECTORS_FILE, TEXTS_FILE, DOCUMENTS),
@@ -217,6 +217,6 @@ def read_texts(files: OpenFolder) -> list[str] | None:
         if text is None:
             raise ValueError(f"{file.name}: line {number} is not a JSON string.")
         if b"\\u" in line:
-            check_writable(text, f"{file.name}: line {number}")
+            check_encodable(text, f"{file.name}: line {number}")
         texts.append(text)
     return texts

@@ -21,8 +21,8 @@ from encoder_zoo.tasks.retrieval import engines
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index import (
     FINGERPRINT_TEXTS,
-    GivenVectors,
     Index,
+    QueryVectors,
     Store,
     has_numbers,
 )
@@ -319,7 +319,7 @@ class VectorIndex(DenseIndex):
     def _embed_queries(self, queries: list[str], **options: Any) -> np.ndarray:
         return super()._embed_queries(queries, dim=self.dim, **options)
 
-    def _read_vectors(self, queries: object) -> GivenVectors | None:
+    def _get_query_vectors(self, queries: object) -> QueryVectors | None:
         if not has_numbers(queries):
             return None
         found = np.asarray(queries)
@@ -332,7 +332,7 @@ class VectorIndex(DenseIndex):
             )
         vectors = np.array(np.atleast_2d(found), "float32")
         vectors = check_and_normalize(vectors, self.embedder.similarity_function, "queries")
-        return GivenVectors(vectors, len(vectors), found.ndim == 1)
+        return QueryVectors(vectors, len(vectors), found.ndim == 1)
 
     @staticmethod
     def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
@@ -475,7 +475,7 @@ class MultiVectorIndex(DenseIndex):
         vectors = super()._embed_queries(queries, **options)
         return scale_queries(vectors, self.embedder.similarity_function)
 
-    def _read_vectors(self, queries: object) -> GivenVectors | None:
+    def _get_query_vectors(self, queries: object) -> QueryVectors | None:
         if not has_numbers(queries):
             return None
         single = np.ndim(queries[0]) < 2
@@ -485,7 +485,7 @@ class MultiVectorIndex(DenseIndex):
         except ValueError as error:
             raise ValueError(f"`queries` contains neither texts nor vectors: {error}") from None
         vectors = scale_queries(vectors, self.embedder.similarity_function)
-        return GivenVectors(vectors, len(vectors), single)
+        return QueryVectors(vectors, len(vectors), single)
 
     @staticmethod
     def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
@@ -574,9 +574,9 @@ class SparseIndex(EmbeddedIndex):
         vectors = check_embedded(texts, embedder.embed(texts, **options), embedder.embedding_dim)
         return normalize_rows(vectors, embedder.similarity_function)
 
-    def _read_vectors(self, queries: object) -> GivenVectors | None:
+    def _get_query_vectors(self, queries: object) -> QueryVectors | None:
         if not sparse.issparse(queries):
-            return super()._read_vectors(queries)
+            return super()._get_query_vectors(queries)
         if queries.shape[-1] != self._store.width:
             raise ValueError(
                 f"`queries` has shape {queries.shape}. Expected texts, or a sparse matrix of shape "
@@ -585,7 +585,7 @@ class SparseIndex(EmbeddedIndex):
         single = len(queries.shape) == 1
         rows = queries.reshape(1, -1) if single else queries
         vectors = normalize_rows(rows, self.embedder.similarity_function)
-        return GivenVectors(vectors, vectors.shape[0], single)
+        return QueryVectors(vectors, vectors.shape[0], single)
 
     @staticmethod
     def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:

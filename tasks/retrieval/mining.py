@@ -45,7 +45,7 @@ def mine_hard_negatives(
     found, scores = search(top_k + max(map(len, excluded)))
     found, scores = ([part[i] for i in asked] for part in (found, scores))  # (K,) of each pair
     allowed = [
-        _mask_candidates(row, excluded[i], top_k) for row, i in zip(found, asked, strict=True)
+        _mark_candidates(row, excluded[i], top_k) for row, i in zip(found, asked, strict=True)
     ]
     if reranks:
         scores = _score_candidates(score, asked, found, allowed)
@@ -53,7 +53,7 @@ def mine_hard_negatives(
     rows = zip(scores, allowed, largest, strict=True)
     chosen = [_choose_negatives(*row, skip_top, num_negatives) for row in rows]
     kept = [i for i, columns in enumerate(chosen) if len(columns) == num_negatives]
-    _report(len(kept), len(chosen), num_negatives)
+    _log_missing_negatives(len(kept), len(chosen), num_negatives)
     return (
         [texts.queries[asked[i]] for i in kept],
         [texts.documents[own[i]] for i in kept],
@@ -77,7 +77,7 @@ def _find_excluded(texts: JudgedQueries) -> list[set[int]]:
     return [right[query] for query in texts.queries]
 
 
-def _mask_candidates(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
+def _mark_candidates(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
     """Return a mask (K,) of the first `top_k` documents that can be negatives."""
     allowed = np.array([number not in excluded for number in found.tolist()], bool)
     return allowed & (allowed.cumsum() <= top_k)
@@ -115,7 +115,7 @@ def _choose_negatives(
     return columns[scores[columns] <= limit][:count]
 
 
-def _report(kept: int, count: int, num_negatives: int) -> None:
+def _log_missing_negatives(kept: int, count: int, num_negatives: int) -> None:
     if not kept:
         raise ValueError(
             f"No query has {num_negatives} negatives. Pass more documents, a smaller "

@@ -12,7 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, flatten_column
@@ -145,5 +145,5 @@ def check_texts(values, name: str, least: int = 1) -> list[str]:
         if not text.strip():
             raise ValueError(f"{name}[{i}] is empty. Remove it, or replace it by a placeholder.")
         if "\ufffd" in text and not xp.is_tensor(values):
-            check_writable(list(flatten_column(values))[i], f"{name}[{i}]")
+            check_encodable(list(flatten_column(values))[i], f"{name}[{i}]")
     return texts

@@ -79,7 +79,7 @@ def normalize_rows(rows, function: str) -> csr_array:
     return normalize_sparse_rows(rows) if function == "cosine" else rows
 
 
-def sort_best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
+def find_largest_weights(weights: np.ndarray, indices: np.ndarray, most: int) -> np.ndarray:
     """Return the positions of the largest weights. Equal weights are sorted by index.
 
     Args:
@@ -88,7 +88,7 @@ def sort_best_first(weights: np.ndarray, indices: np.ndarray, most: int) -> np.n
         most: Integer. Number of positions to return, at most P.
 
     Example:
-        >>> sort_best_first(np.array([1.0, 5.0, 1.0]), np.array([7, 3, 2]), 2).tolist()
+        >>> find_largest_weights(np.array([1.0, 5.0, 1.0]), np.array([7, 3, 2]), 2).tolist()
         [1, 2]
     """
     candidates = np.arange(len(weights))
@@ -219,7 +219,7 @@ class Postings:
                 if allowed is not None:
                     kept = allowed[documents]
                     found, documents = found[kept], documents[kept]
-                best = sort_best_first(found, documents, min(k, len(found)))
+                best = find_largest_weights(found, documents, min(k, len(found)))
                 indices.append(documents[best])
                 scores.append(found[best])
         return indices, scores

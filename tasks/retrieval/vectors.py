@@ -74,25 +74,25 @@ class BestPairs:
         """Add the scores (Q, B) of a block of vectors that starts at index `start`."""
         sample = scores[:, : max(THRESHOLD_SAMPLE, 64 * self.k)]
         if start == 0 and sample.shape[1] > self.k:
-            self._raise_least(np.partition(sample, -self.k, axis=1)[:, -self.k])
+            self._raise_threshold(np.partition(sample, -self.k, axis=1)[:, -self.k])
         found = np.flatnonzero(scores >= self._least)  # 10 times as fast as `np.nonzero`
         rows, columns = np.divmod(found, scores.shape[1])
         self._scores = np.concatenate([self._scores, scores.ravel()[found]])
         self._rows = np.concatenate([self._rows, rows])
         self._columns = np.concatenate([self._columns, columns + start])
         if len(self._rows) > self._limit:
-            self._drop()
+            self._drop_pairs()
 
     def get_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the query indices (P,) and vector indices (P,) of all pairs, sorted by query."""
-        self._drop()
+        self._drop_pairs()
         return self._rows, self._columns
 
-    def _raise_least(self, kth: np.ndarray) -> None:
+    def _raise_threshold(self, kth: np.ndarray) -> None:
         rounding = COSINE_ROUNDING * np.abs(kth) if self._rounding is None else self._rounding
         self._least = (kth - rounding)[:, None]
 
-    def _drop(self) -> None:
+    def _drop_pairs(self) -> None:
         """Drop the pairs that cannot be among the best any more."""
         order = np.lexsort((-self._scores, self._rows))  # equal scores keep their order
         rows, scores = self._rows[order], self._scores[order]
@@ -100,7 +100,7 @@ class BestPairs:
         kth = np.full(len(self._least), -np.inf, scores.dtype)
         is_kth = ranks == self.k - 1
         kth[rows[is_kth]] = scores[is_kth]
-        self._raise_least(kth)
+        self._raise_threshold(kth)
         near = scores >= self._least[rows, 0]
         kept = near & (ranks < self.k + TIES)
         self.crowded[rows[near & ~kept]] = True
@@ -142,7 +142,7 @@ def replace_pairs(
     return rows[order], columns[order]
 
 
-def scan(
+def find_best_pairs(
     scores: Callable[[int, int], np.ndarray],
     queries: int,
     count: int,
@@ -165,7 +165,7 @@ def scan(
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
-        >>> best = scan(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)
+        >>> best = find_best_pairs(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)
         >>> [part.tolist() for part in best.get_pairs()]
         [[0, 0], [1, 2]]
     """
@@ -353,7 +353,7 @@ class Float32Vectors:
             Tuple of query indices (P,) and vector indices (P,), sorted by query.
         """
 
-        def scores(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
+        def make_scorer(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
             def score(start: int, stop: int) -> np.ndarray:
                 part = slice(start, stop)
                 return self._compute_scores(some, part if among is None else among[part], dtype)
@@ -362,12 +362,12 @@ class Float32Vectors:
 
         rounding = self._compute_rounding(queries)
         made = self._count_products()
-        best = self._scan(scores(queries, "float32"), len(queries), made, k, among, rounding)
+        best = self._scan(make_scorer(queries, "float32"), len(queries), made, k, among, rounding)
         rows, columns = best.get_pairs()
         if best.crowded.any() and rounding is not None:
             # Many vectors are so similar that float32 cannot tell which vectors are nearest.
             close = np.flatnonzero(best.crowded)
-            wide = scores(queries[close].astype("float64"), "float64")
+            wide = make_scorer(queries[close].astype("float64"), "float64")
             rounding = rounding[close] * (np.finfo("float64").eps / np.finfo("float32").eps)
             again = self._scan(wide, len(close), self.width, k, among, rounding)
             rows, columns = replace_pairs(rows, columns, close, again.get_pairs())
@@ -384,9 +384,9 @@ class Float32Vectors:
     ) -> BestPairs:
         """Compare the queries with the selected vectors, or with all vectors."""
         if among is None:
-            return scan(scores, queries, len(self), made, k, rounding)
+            return find_best_pairs(scores, queries, len(self), made, k, rounding)
         # Selected vectors are copied for each block.
-        return scan(scores, queries, len(among), max(made, self.width), k, rounding)
+        return find_best_pairs(scores, queries, len(among), max(made, self.width), k, rounding)
 
     def _compute_rounding(self, queries: np.ndarray) -> np.ndarray | None:
         """Return bounds (Q,) of the rounding errors of float32 scores, or None for "manhattan".
@@ -549,12 +549,12 @@ class BinaryVectors(Int8Vectors):
     def _find_nearest_signs(
         self, words: np.ndarray, k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        def scores(start: int, stop: int) -> np.ndarray:
+        def compute_scores(start: int, stop: int) -> np.ndarray:
             part = slice(start, stop)
             signs = self.signs[:, part if among is None else among[part]]
             return -np.stack([count_differences(signs, query) for query in words])
 
-        rows, columns = self._scan(scores, len(words), 1, k, among).get_pairs()
+        rows, columns = self._scan(compute_scores, len(words), 1, k, among).get_pairs()
         return rows, columns if among is None else among[columns]
 
 

@@ -72,9 +72,9 @@ class CpuModel:
         on_keras, is_whole = task._compute_outputs, task.record.only_saved_model is None
 
         def compute_outputs(inputs: Mapping, training: bool | None = None):
-            task._check_answers_only(training)
+            task._check_not_for_cpu(training)
             read = inputs if is_whole else select_backbone_inputs(inputs)
-            if not self.session.takes(read):
+            if not self.session.supports_inputs(read):
                 return on_keras(inputs, training)
             outputs = self(read)
             return outputs if is_whole else task.logits_of({"sequence_output": outputs}, inputs)
@@ -83,7 +83,7 @@ class CpuModel:
 
     def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         if self._seen is not None:
-            self._seen.append(self.session.complete(inputs))
+            self._seen.append(self.session.complete_inputs(inputs))
         return self.session.run(inputs)
 
     def quantize(self, answer: Callable[[], Sized]) -> None:

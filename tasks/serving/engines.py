@@ -69,7 +69,7 @@ class Session(ABC):
     def __init__(self):
         self._process = os.getpid()
 
-    def takes(self, inputs: Mapping[str, Any]) -> bool:
+    def supports_inputs(self, inputs: Mapping[str, Any]) -> bool:
         """Return whether the model was converted for these inputs. Some inputs are optional.
 
         Any other input, such as "answer_start" for a `SpanQA` with a beam, would change the
@@ -78,13 +78,13 @@ class Session(ABC):
         given = {name for name in inputs if not name.startswith(CANDIDATE)}
         return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
 
-    def complete(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def complete_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Add missing inputs, and convert all inputs to int32.
 
         Args:
-            inputs: Dict of integer arrays (B, ...) that `takes` accepts. If "padding_mask" is
-                missing, no token is padding. If "segment_ids" is missing, all tokens are in the
-                first segment.
+            inputs: Dict of integer arrays (B, ...) that `supports_inputs` accepts. If
+                "padding_mask" is missing, no token is padding. If "segment_ids" is missing, all
+                tokens are in the first segment.
         """
         tokens = np.asarray(inputs["token_ids"])
         real = inputs.get("padding_mask", np.ones_like(tokens))
@@ -100,7 +100,7 @@ class Session(ABC):
         """Compute the outputs, float32 (B, ...).
 
         Args:
-            inputs: Dict of integer arrays (B, ...), as for `complete`.
+            inputs: Dict of integer arrays (B, ...), as for `complete_inputs`.
 
         Raises:
             RuntimeError: If the process was forked after the model was opened.
@@ -111,7 +111,7 @@ class Session(ABC):
                 "not exist in the forked process, so it would hang. Open the model after the fork, "
                 "or start new processes with multiprocessing.get_context('spawn')."
             )
-        batch = self.complete(inputs)
+        batch = self.complete_inputs(inputs)
         count, length = np.shape(inputs["token_ids"])
         size = self.only_batch or max(1, MAX_POSITION_PAIRS // max(1, length) ** 2)
         if not count:
@@ -275,7 +275,7 @@ class EngineRunner:
         if not is_prepared(x):
             texts = tuple(self.preprocessor.read_texts(x))
             return self.run_texts(texts, size, self.preprocessor.encode)
-        if not self.session.takes(x):
+        if not self.session.supports_inputs(x):
             raise ValueError(
                 f"The keys of `x` are {quote(sorted(x))}. Expected the inputs "
                 f"{self.session.input_names}."

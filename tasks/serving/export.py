@@ -24,7 +24,7 @@ from encoder_zoo.common.context import use_context
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import check_path
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.serving.export_folder import export_folder
 from encoder_zoo.tasks.serving.model_files import EXPORT_PACKAGES, export_ids, silence_messages
@@ -230,13 +230,15 @@ def write_saved_model(
     check = _make_version_check(module)
     texts = {name: _make_text_function(function, check) for name, function in functions.items()}
     ids = {} if task is None else {"ids": _make_id_function(task, check)}
-    kind = Kind(
+    kind = FolderKind(
         "an export", lambda manifest: manifest["task"] == SAVED_MODEL_KIND, SAVED_MODEL_MANIFEST
     )
     with replace_folder(path, kind) as folder, silence_messages():
         tf.saved_model.save(module, str(folder), {**texts, **ids})
         mask = tokenizers[0].mask_token
-        write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
+        write_warm_up(
+            folder, [r for n, f in texts.items() for r in _make_warm_up_requests(n, f, mask)]
+        )
         write_manifest(folder, {"task": SAVED_MODEL_KIND}, SAVED_MODEL_MANIFEST)
 
 
@@ -250,7 +252,7 @@ def _make_version_check(module: tf.Module) -> Callable[[], tf.Operation]:
     module.version = tf.Variable(number, trainable=False, dtype=tf.int64)
 
     def check() -> tf.Operation:
-        return _assert(
+        return _make_assertion(
             tf.equal(module.version, number),
             "This SavedModel was replaced while it was loaded, so its graph and weights do not "
             "match. Load it again.",
@@ -293,7 +295,7 @@ def _assert_same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
     (first, expected), *others = inputs.items()
     shape = tf.shape(expected)
     return [
-        _assert(
+        _make_assertion(
             tf.reduce_all(tf.equal(tf.shape(value), shape)),
             f"{first} has the shape ",
             shape,
@@ -309,7 +311,7 @@ def _assert_valid_numbers(inputs: dict[str, tf.Tensor], task: PresetTask) -> lis
     """Create graph assertions that values are in range and rows are not too long."""
     length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
     checks = [
-        _assert(
+        _make_assertion(
             length <= longest, "token_ids has ", length, f" positions. Expected at most {longest}."
         )
     ]
@@ -320,11 +322,11 @@ def _assert_valid_numbers(inputs: dict[str, tf.Tensor], task: PresetTask) -> lis
         wrong, most = tf.boolean_mask(values, ~right)[:1], tf.convert_to_tensor(most)
         what = "id" if name.endswith("_ids") else "number"
         parts = f"{name} has the {what} ", wrong, f". Expected {least} to ", most, "."
-        checks.append(_assert(tf.reduce_all(right), *parts))
+        checks.append(_make_assertion(tf.reduce_all(right), *parts))
     return checks
 
 
-def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
+def _make_assertion(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
     """Create a graph assertion whose error message has one line."""
     parts = [
         part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
@@ -350,7 +352,7 @@ def _make_id_function(
     return tf.function(compute_logits, autograph=False).get_concrete_function(**specs)
 
 
-def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
+def _make_warm_up_requests(name: str, function, mask: str) -> list[tuple[str, dict]]:
     """Create warm-up requests for a signature: a short text, and a batch with long texts."""
     short, long = f"Hello {mask}!", "Hello, world! " * 100
     *first, last = function.input_signature

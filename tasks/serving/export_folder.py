@@ -16,7 +16,7 @@ from encoder_zoo.common.lazy import keras, require, tf
 from encoder_zoo.common.validation import get_rules, validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.json_data import convert_to_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
@@ -65,7 +65,7 @@ def export_folder(
     Raises:
         ValueError: If the task cannot run without Keras, or if `format` does not support the task.
     """
-    record = describe(task, format, dtype)
+    record = describe_export(task, format, dtype)
     if dtype == "int8":
         _check_quantizes(format)
     if texts is not None and dtype != "int8":
@@ -75,7 +75,7 @@ def export_folder(
         )
     if isinstance(texts, Sized) and not len(texts):
         raise invalid("texts", texts, "a few hundred typical inputs")
-    kind = Kind("an export", lambda manifest: manifest["task"] == EXPORT_KIND)
+    kind = FolderKind("an export", lambda manifest: manifest["task"] == EXPORT_KIND)
     with replace_folder(folder, kind) as new:
         path = new / MODEL_FILES[format][0]
         if (dtype, format) == ("int8", "litert"):
@@ -88,7 +88,9 @@ def export_folder(
                 task, f"LiteRT does not support the operations {', '.join(lacking)}"
             )
         if texts is not None:
-            record = dataclasses.replace(record, agreement=measure(task, path, format, texts))
+            record = dataclasses.replace(
+                record, agreement=measure_differences(task, path, format, texts)
+            )
         for name, content in _make_tokenizer_files(task).items():
             data = content.encode() if isinstance(content, str) else content
             (new / name).write_bytes(data)
@@ -130,7 +132,7 @@ def _quantize_onnx(path: pathlib.Path) -> None:
         root.setLevel(level)
 
 
-def describe(task: PresetTask, format: Engine, dtype: str) -> ExportRecord:
+def describe_export(task: PresetTask, format: Engine, dtype: str) -> ExportRecord:
     """Describe a task for the manifest of its export.
 
     Raises:
@@ -233,7 +235,9 @@ def _make_tokenizer_files(task: PresetTask) -> dict[str, str | bytes]:
     }
 
 
-def measure(task: PresetTask, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
+def measure_differences(
+    task: PresetTask, path: pathlib.Path, format: Engine, texts: Any
+) -> dict[str, float]:
     """Compare the outputs of a model file with the task's outputs on sample texts.
 
     Args:

@@ -111,7 +111,7 @@ def write_model(
     Raises:
         ValueError, ImportError: See `export_ids`.
     """
-    _check_takes(task, format)
+    _check_supports_task(task, format)
     if format == "litert":
         _write_litert(task, path, description, options)
     elif format == "onnx":
@@ -121,7 +121,7 @@ def write_model(
         _write_openvino(task, path, weights, description, options)
 
 
-def _check_takes(task: PresetTask, format: str) -> None:
+def _check_supports_task(task: PresetTask, format: str) -> None:
     """Raise an error if the exporter for the format is missing or does not support the task."""
     quantized = any(getattr(layer, "quantization_mode", None) for layer in list_layers(task))
     if quantized and format == "litert":
@@ -175,7 +175,7 @@ def _write_onnx(task: PresetTask, path: pathlib.Path, description: str, options:
         if keras.config.backend() == "torch":
             _write_onnx_from_torch(task, path, options)
         else:
-            _add_tf2onnx_operations()
+            _register_tf2onnx_operations()
             _forget_initialized_tables()
             specs = _make_specs(task, None, None)
             keras.Model.export(
@@ -192,7 +192,7 @@ def _write_onnx_from_torch(task: PresetTask, path: pathlib.Path, options: dict) 
     """
     import torch
 
-    _teach_torch()
+    _register_torch_operations()
     names = task.list_input_names()
 
     class Positional(torch.nn.Module):
@@ -320,7 +320,7 @@ def make_openvino_model(task: PresetTask, advice: str, **options) -> openvino.Mo
             _write_onnx(task, path, DEFAULT_DESCRIPTION, options)
         else:
             path = path.with_suffix("")
-            _write_logits(task, path, **options)
+            _write_logits_model(task, path, **options)
         try:
             return core.read_model(path)
         except RuntimeError as error:
@@ -329,7 +329,7 @@ def make_openvino_model(task: PresetTask, advice: str, **options) -> openvino.Mo
             ) from error
 
 
-def _write_logits(task: PresetTask, folder: pathlib.Path) -> None:
+def _write_logits_model(task: PresetTask, folder: pathlib.Path) -> None:
     """Write a SavedModel that computes "logits" from preprocessed inputs.
 
     OpenVINO reads a SavedModel 10 times faster than tf2onnx converts the model.
@@ -442,7 +442,7 @@ def _forget_initialized_tables() -> None:
 
 
 @functools.cache
-def _teach_torch() -> None:
+def _register_torch_operations() -> None:
     """Register PyTorch operations that Keras calls, but that the PyTorch exporter lacks."""
     import torch
     from torch.onnx.symbolic_helper import parse_args
@@ -470,7 +470,7 @@ def _teach_torch() -> None:
 
 
 @functools.cache
-def _add_tf2onnx_operations() -> None:
+def _register_tf2onnx_operations() -> None:
     """Register Erfc (used in the exact GELU) as 1 - erf(x), and Log1p as log(1 + x)."""
     from tf2onnx.handler import tf_op
     from tf2onnx.utils import make_name

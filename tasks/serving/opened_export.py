@@ -396,7 +396,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     """
     where = f"{files.path / MANIFEST}: {EXPORT_KIND}"
     cls = load_answers_class(record.answers)
-    settings = {name: from_setting(value) for name, value in record.settings.items()}
+    settings = {name: restore_setting(value) for name, value in record.settings.items()}
     settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")
     tokenizer = _open_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
     preprocessor = _make_preprocessor(
@@ -466,7 +466,7 @@ def _open_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer
     return create_tokenizer(cls, read_tokenizer_files(files, kind), **arguments)
 
 
-def from_setting(value: object) -> object:
+def restore_setting(value: object) -> object:
     """Convert a setting in JSON to a setting of `Answers`."""
     return from_json_value(value) if isinstance(value, str | float) else value
 

@@ -134,7 +134,7 @@ def convert_spans(
         Tuple of int32 labels (P,), a boolean mask (P,) of the labelled tokens, and int32 marks (P,)
         of the spans that answers cannot match (see `_compute_marks`).
     """
-    span = _find_token_spans(tokens, spans)
+    span = _find_span_indices(tokens, spans)
     # Mark the beginnings of spans and of text outside spans.
     other = (span != shift_right(span, -2)) | mark_row_starts(tokens.ids)
     units = xp.ones_like(other) if all_tokens else other | mark_word_starts(tokens)
@@ -150,14 +150,14 @@ def convert_spans(
     return labels, units, _compute_marks(tokens, spans, span, units)
 
 
-def mark_cut_words(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> np.ndarray:
+def mark_cut_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> np.ndarray:
     """Return whether each span (S,) starts or ends inside a word, between two tokens.
 
     Args:
         tokens: `TokenizedTexts`.
         spans: See `convert_spans`.
     """
-    span = _find_token_spans(tokens, spans).numpy()
+    span = _find_span_indices(tokens, spans).numpy()
     inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~mark_word_starts(tokens).numpy())
     # the last value is for tokens without a span
     cut = np.zeros(len(spans["start"].flat_values) + 1, bool)
@@ -165,7 +165,7 @@ def mark_cut_words(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) ->
     return cut[:-1]
 
 
-def _find_token_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> xp.Tensor:
+def _find_span_indices(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> xp.Tensor:
     """Return the index of the span of each token, shape (P,). Tokens without a span have -1."""
     order = xp.argsort(compute_sort_keys(spans["start"]))
     start_keys = xp.gather(compute_sort_keys(spans["start"]), order)

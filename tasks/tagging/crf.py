@@ -84,12 +84,12 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
         self.units = units
 
     def build(self, input_shape=None):
-        def scores(name: str, *shape: int):
+        def add_scores(name: str, *shape: int):
             return self.add_weight(shape=shape, initializer="zeros", name=f"{name}_bias")
 
-        self.first = scores("first", self.units)
-        self.between = scores("between", self.units, self.units)
-        self.last = scores("last", self.units)
+        self.first = add_scores("first", self.units)
+        self.between = add_scores("between", self.units, self.units)
+        self.last = add_scores("last", self.units)
 
     def score(self, logits, tags, mask):
         """Compute the scores (B,) of tag sequences.
@@ -108,7 +108,7 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
         edges += ops.sum(ops.take(self.last, tags) * ends, axis=1)
         return of_tags + ops.sum(pairs * real[:, 1:], axis=1) + edges
 
-    def log_partition(self, logits, mask):
+    def compute_log_partition(self, logits, mask):
         """Compute the logarithm (B,) of the sum of exp(score) over all sequences.
 
         For the arguments, see `score`.
@@ -164,7 +164,7 @@ class CrfLoss(keras.losses.Loss):
         tags = ops.maximum(ops.take_along_axis(tags, order, axis=1), 0)
         logits = ops.take_along_axis(logits, order[..., None], axis=1)
 
-        loss = self.transitions.log_partition(logits, mask) - self.transitions.score(
+        loss = self.transitions.compute_log_partition(logits, mask) - self.transitions.score(
             logits, tags, mask
         )  # (B,)
         counted = ops.cast(counted, "float32")

@@ -17,11 +17,11 @@ from encoder_zoo.tasks.base.explanation import Attributions
 from encoder_zoo.tasks.preprocessing.character_bounds import trim_spans
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
-    cut_texts,
     mark_row_starts,
     mark_word_starts,
     shift_left,
     shift_right,
+    slice_texts,
 )
 from encoder_zoo.tasks.tagging.tags import (
     BEGIN,
@@ -308,7 +308,7 @@ class ScoredSpans(NamedTuple):
     label: xp.Tensor
     score: xp.Tensor
 
-    def keep(self, kept: xp.Tensor) -> ScoredSpans:
+    def select(self, kept: xp.Tensor) -> ScoredSpans:
         """Return the spans selected by the boolean mask `kept` (P,)."""
         return ScoredSpans(*(xp.boolean_mask(field, kept) for field in self))
 
@@ -355,7 +355,7 @@ def find_entities(
     prefix, kind = xp.gather(tags.prefixes, label), xp.gather(tags.types, label)
     inside = prefix != OUTSIDE
     if strategy == "none":
-        found = ScoredSpans(units.row, units.start, units.end, label, score).keep(inside)
+        found = ScoredSpans(units.row, units.start, units.end, label, score).select(inside)
         return _trim_entities(found, tokens.texts)
     before = xp.where(units.first, OUTSIDE, shift_right(prefix, OUTSIDE))
     begins = mark_span_starts(prefix, kind, before, shift_right(kind, -1))
@@ -376,7 +376,7 @@ def _trim_entities(found: ScoredSpans, texts: xp.Tensor) -> ScoredSpans:
     Some tokenizers have tokens for whitespace, which can be tagged like other tokens.
     """
     start, end, is_seen = trim_spans(texts, found.row, found.start, found.end)
-    return found._replace(start=start, end=end).keep(is_seen)
+    return found._replace(start=start, end=end).select(is_seen)
 
 
 def select_above_threshold(found: ScoredSpans, thresholds: np.ndarray | None) -> ScoredSpans:
@@ -384,7 +384,7 @@ def select_above_threshold(found: ScoredSpans, thresholds: np.ndarray | None) ->
     if thresholds is None:
         return found
     kept = found.score >= xp.gather(xp.constant(thresholds), found.label)
-    return found.keep(kept)
+    return found.select(kept)
 
 
 def make_entity_columns(
@@ -406,7 +406,7 @@ def make_entity_columns(
         ('Zoé', [[], [b'PER']])
     """
     row = xp.cast(found.row, xp.int64)
-    text = cut_texts(texts, row, found.start, found.end)
+    text = slice_texts(texts, row, found.start, found.end)
     fields = {"label": xp.gather(names, found.label), "text": text}
     fields |= {"start": found.start, "end": found.end, "score": found.score}
     return {

@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -31,7 +31,7 @@ from encoder_zoo.tasks.tagging.entities import Entity, ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor,
     SpanWindows,
-    WordsOfTexts,
+    TokenizedWords,
 )
 
 Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[str, str]]
@@ -56,7 +56,7 @@ class EntityAnswers(Answers):
 
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
         texts, labels = x if isinstance(x, tuple) else (x, None)
-        return self.find_logits(texts, labels, batch_size)
+        return self.compute_logits(texts, labels, batch_size)
 
     @overload
     def extract_entities(
@@ -149,7 +149,9 @@ class EntityAnswers(Answers):
         found = span_decoding.choose_spans(_drop_low_scores(found, least), nested, multi_label)
         return make_records(span_decoding.make_entity_columns(found, words, texts, names))
 
-    def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
+    def make_entities_function(
+        self, run: Callable, threshold, nested: bool, multi_label: bool
+    ) -> Callable:
         """Create the function to export. See `EntityExtractor.signatures`.
 
         Args:
@@ -177,7 +179,7 @@ class EntityAnswers(Answers):
         return find
 
     @prepares_in_numpy
-    def find_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
+    def compute_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
         """Compute the span logits (words, K, C) of each text."""
         texts = convert_column(convert_to_plain(texts))
         _, prompts = make_label_sets(labels, self.labels, len(texts))
@@ -210,7 +212,7 @@ class EntityAnswers(Answers):
         index = xp.where(index < 0, len(known), index)
         return names.with_values(xp.gather(xp.gather(values, index), found.idx))
 
-    def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
+    def _encode(self, texts, labels) -> tuple[TokenizedWords, SpanWindows, dict]:
         """Split texts into words and windows, and encode the windows."""
         words = self.preprocessor.tokenize_words(texts)
         examples, read = self.preprocessor.make_examples(
@@ -244,7 +246,7 @@ class EntityAnswers(Answers):
         counts = examples["word_count"], examples["label_positions"].row_lengths()
         words, labels = (xp.cast(n, xp.int64) for n in counts)  # (M,)
 
-        def scores(examples):
+        def compute_scores(examples):
             inputs = self.preprocessor.collate(examples)
             logits = run(inputs)  # (B, W, K, C)
             is_label = (inputs["label_positions"] >= 0)[:, None, None]
@@ -253,7 +255,7 @@ class EntityAnswers(Answers):
             return xp.sigmoid(xp.boolean_mask(logits, real))[:, None]
 
         sizes = words * labels * self.max_width
-        found = map_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
+        found = map_graph_batches(compute_scores, examples, sizes, 1)  # ragged (M, None, 1)
         score = found.values[:, 0]
         chosen = xp.where(score > least)[:, 0]
         window = xp.gather(found.value_rowids(), chosen)
@@ -266,7 +268,7 @@ class EntityAnswers(Answers):
 
 def _drop_low_scores(found: ScoredSpans, least: xp.RaggedTensor) -> ScoredSpans:
     """Return all candidates with a score above the threshold for the label."""
-    return found.keep(found.score > span_decoding.get_text_values(least, found.row, found.label))
+    return found.select(found.score > span_decoding.get_text_values(least, found.row, found.label))
 
 
 def make_label_sets(
@@ -335,7 +337,7 @@ def make_label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str],
         for i, value in enumerate(values):
             if not isinstance(value, str) or not value.strip():
                 raise invalid(f"{kind}[{i}]", value, "a string such as 'person'")
-            check_writable(value, f"{kind}[{i}]")
+            check_encodable(value, f"{kind}[{i}]")
             if value in known:
                 raise ValueError(f"{kind} contains {value!r} twice. Expected unique names.")
             known.add(value)

@@ -24,7 +24,7 @@ from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.gliner import SpanWidth
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base import confidence
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.batch_loss import get_keras_function, get_name
@@ -66,7 +66,7 @@ class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
     separator: str | None
 
 
-class Spans(Objective):
+class SpanObjective(Objective):
     """Objective of an `EntityExtractor`: binary classification of each span and label."""
 
     def resolve_loss(self, loss):
@@ -150,10 +150,10 @@ class EntityExtractor(Task):
         answer_type=Entity,
         answer_settings=("labels", "thresholds"),
         tuned_settings={"thresholds": (None, "tune_thresholds")},
-        folder=gliner.GlinerFolder(),
+        folder=gliner.GlinerFolderFormat(),
         only_saved_model="word embeddings from tokens, and an LSTM over the words",
     )
-    objective = Spans(
+    objective = SpanObjective(
         SpanFocalLoss,
         lambda: [SpanF1()],
         "sigmoid",
@@ -288,7 +288,7 @@ class EntityExtractor(Task):
         settings = self.labels, self.thresholds, self.max_width
         return EntityAnswers(self.preprocessor, self._runner, *settings)
 
-    extract_entities = answered_by(EntityAnswers.extract_entities)
+    extract_entities = delegate_to_answers(EntityAnswers.extract_entities)
 
     @validation.validate_arguments
     def signatures(
@@ -312,7 +312,7 @@ class EntityExtractor(Task):
         """
 
         run = functools.partial(self, training=False)
-        entities = self._answers.trace_entities(run, threshold, nested, multi_label)
+        entities = self._answers.make_entities_function(run, threshold, nested, multi_label)
         return {"serving_default": entities}
 
     @validation.validate_arguments

@@ -65,7 +65,7 @@ WORD_SPACE, SYMBOL, WORD_LETTER, HYPHEN = range(4)  # kinds of characters
 MAX_LABELS = 25  # maximum number of labels per text in training
 
 
-class WordsOfTexts(NamedTuple):
+class TokenizedWords(NamedTuple):
     """Words and tokens of a batch of texts.
 
     Attributes:
@@ -178,7 +178,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     @staticmethod
     def get_folder_format() -> FolderFormat:
         """Return the folder format of presets."""
-        return gliner.GlinerFolder()
+        return gliner.GlinerFolderFormat()
 
     def attach(self, task) -> None:
         super().attach(task)
@@ -190,9 +190,9 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     # -- texts and labels ----------------------------------------------------------------------
 
-    def tokenize_words(self, texts: xp.Tensor) -> WordsOfTexts:
+    def tokenize_words(self, texts: xp.Tensor) -> TokenizedWords:
         """Split texts (N,) into words, and tokenize the words."""
-        words, starts, ends = split_words(texts, compute_character_kinds())
+        words, starts, ends = split_words(texts, compute_character_classes())
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
         counts = words.with_values(ids.row_lengths())  # ragged (N, None)
         present = counts.with_values(counts.values > 0)
@@ -202,7 +202,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         number = xp.ragged.range(counts.row_lengths()).values
         numbers = xp.cast(xp.repeat(number, counts.values), xp.int32)
         tokens = words.with_values(ids).merge_dims(1, 2)
-        return WordsOfTexts(*kept, counts, tokens, tokens.with_values(numbers), absent)
+        return TokenizedWords(*kept, counts, tokens, tokens.with_values(numbers), absent)
 
     def make_prompts(self, labels: xp.RaggedTensor) -> Prompts:
         """Create the prompt tokens that are added before each text.
@@ -223,7 +223,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         ends = xp.ones([ids.nrows(), 1], xp.int32) * self._separator_ids
         return Prompts(xp.concat([ids, ends], axis=1), labels.with_values(begins + shift))
 
-    def make_examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
+    def make_examples(self, words: TokenizedWords, prompts: Prompts) -> tuple[dict, SpanWindows]:
         """Split texts into windows, and create an example for each window."""
         lengths = words.ids.row_lengths()
         longest = self.max_sequence_length - self.count_specials()
@@ -274,7 +274,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         }
         return examples, SpanWindows(windows, first_word, word_count)
 
-    def _mark_words(self, words: WordsOfTexts) -> xp.RaggedTensor:
+    def _mark_words(self, words: TokenizedWords) -> xp.RaggedTensor:
         """Return a ragged boolean mask (N, None) that selects one token of each word."""
         numbers, begins = words.numbers.values, mark_row_starts(words.numbers)
         if self.subtoken_pooling == "last":
@@ -351,7 +351,9 @@ class EntityExtractorPreprocessor(Preprocessor):
             )
         return list(names)
 
-    def _make_targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
+    def _make_targets(
+        self, texts, words: TokenizedWords, found: SpanWindows, sets, y, names
+    ) -> dict:
         """Return the training spans of each window: first word, width minus 1 and label."""
         if not xp.is_symbolic_tensor(texts):
             y = token_labels.convert_labels(y)
@@ -373,10 +375,10 @@ class EntityExtractorPreprocessor(Preprocessor):
         given = xp.gather(xp.constant(names, xp.string), label.values)
         message = ": a span has the label ", given, ", which is not one of the labels of its text."
         begin = check_each(begin, is_known, *message, unit="Example", index=row)
-        self._report_cut(words, start, end, begin, last)
+        self._log_cut_spans(words, start, end, begin, last)
         width = last - begin
         fits = width < self.max_width
-        self._report_wide(fits)
+        self._log_wide_spans(fits)
         # Assign the spans of each text to all of its windows, and keep those inside each window.
         rows = [
             xp.gather(
@@ -394,7 +396,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         kept = [xp.ragged.boolean_mask(rows, inside) for rows in kept]
         return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
 
-    def _report_cut(self, words: WordsOfTexts, start, end, begin, last) -> None:
+    def _log_cut_spans(self, words: TokenizedWords, start, end, begin, last) -> None:
         """Log the number of spans that begin or end inside a word, which cannot be predicted."""
         if xp.is_symbolic_tensor(begin):
             return
@@ -407,7 +409,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         )
         log_spans(message, start, end, cut)
 
-    def _report_wide(self, fits: xp.Tensor) -> None:
+    def _log_wide_spans(self, fits: xp.Tensor) -> None:
         """Log the number of spans that training ignores because they have too many words."""
         if xp.is_symbolic_tensor(fits):
             return
@@ -458,11 +460,11 @@ class EntityExtractorPreprocessor(Preprocessor):
 
 
 @functools.cache
-def compute_character_kinds() -> np.ndarray:
+def compute_character_classes() -> np.ndarray:
     """Return the kind of each character as uint8: part of a word, hyphen, whitespace or symbol.
 
     Example:
-        >>> compute_character_kinds()[[ord(c) for c in " -_é!"]].tolist()
+        >>> compute_character_classes()[[ord(c) for c in " -_é!"]].tolist()
         [0, 3, 2, 2, 1]
     """
     characters = "".join(map(chr, range(sys.maxunicode + 1)))
@@ -481,14 +483,14 @@ def split_words(
 
     Args:
         texts: String tensor of shape (N,).
-        kinds: Array with character kinds, as returned from `compute_character_kinds`.
+        kinds: Array with character kinds, as returned from `compute_character_classes`.
 
     Returns:
         words, starts, ends: Ragged tensors of shape (N, None), strings and int32 character offsets.
 
     Example:
         >>> import tensorflow as tf
-        >>> words, starts, ends = split_words(tf.constant(["a-b -c!"]), compute_character_kinds())
+        >>> words, starts, ends = split_words(tf.constant(["a-b -c!"]), compute_character_classes())
         >>> [word.decode() for word in words.to_list()[0]], starts.to_list(), ends.to_list()
         (['a-b', '-', 'c', '!'], [[0, 4, 5, 6]], [[3, 5, 6, 7]])
     """

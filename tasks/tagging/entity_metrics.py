@@ -21,7 +21,7 @@ from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import find_best_sequences
 from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, find_spans, mark_span_starts, parse_tags
-from encoder_zoo.tasks.training.metrics import compute_f1_scores, divide, flatten_tokens
+from encoder_zoo.tasks.training.metrics import compute_f1_scores, divide_or_zero, flatten_tokens
 
 ENTITY_AVERAGES = ("micro", "macro", "weighted")
 
@@ -113,7 +113,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             for name, shape in shapes.items()
         ]
 
-    def read_inputs(self, inputs: object) -> None:
+    def store_marks(self, inputs: object) -> None:
         """Store the marks of spans that cannot be predicted, for the next call to `update_state`.
 
         Args:
@@ -121,7 +121,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         """
         self._marks = inputs.get(SPAN_MARKS) if isinstance(inputs, Mapping) else None
 
-    def read_task(self, task: keras.Model) -> None:
+    def store_transitions(self, task: keras.Model) -> None:
         """Store the current transition scores of a task with the same tags."""
         if getattr(task, "labels", None) == self.labels:
             set_transitions(self, task._answers.get_transitions())
@@ -190,7 +190,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         weight = true
         if self.average == "macro":
             weight = ops.cast(true + predicted > 0, self.dtype)
-        share = divide(weight, ops.sum(weight))
+        share = divide_or_zero(weight, ops.sum(weight))
         scores = compute_f1_scores(correct, predicted, true)
         return {name: ops.sum(values * share) for name, values in scores.items()}
 

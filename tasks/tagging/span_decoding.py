@@ -9,23 +9,23 @@ from __future__ import annotations
 import numpy as np
 
 from encoder_zoo.common.lazy import xp
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, cut_texts
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, slice_texts
 from encoder_zoo.tasks.tagging.entities import ScoredSpans
-from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, TokenizedWords
 
 
-def merge_windows(found: ScoredSpans, words: WordsOfTexts, read: SpanWindows) -> ScoredSpans:
+def merge_windows(found: ScoredSpans, words: TokenizedWords, read: SpanWindows) -> ScoredSpans:
     """Convert candidates in windows to candidates in texts.
 
     Each span is only taken from one window: the window that owns its middle token (see `Windows`).
 
     Args:
         found: `ScoredSpans` in windows, sorted by window.
-        words: `WordsOfTexts`.
+        words: `TokenizedWords`.
         read: `SpanWindows`.
     """
     count = xp.cast(xp.gather(read.word_count, found.row), xp.int32)
-    found = found.keep(found.end < count)  # words without tokens come after the other words
+    found = found.select(found.end < count)  # words without tokens come after the other words
     window = found.row
     text = xp.gather(read.windows.example, window)
     first = xp.gather(read.first_word, window)
@@ -44,7 +44,7 @@ def merge_windows(found: ScoredSpans, words: WordsOfTexts, read: SpanWindows) ->
         xp.gather(bound, window) for bound in (read.windows.owned_from, read.windows.owned_to)
     )
     owned = (middle >= owned_from) & (middle < owned_to)
-    return ScoredSpans(text, start, end, found.label, found.score).keep(owned)
+    return ScoredSpans(text, start, end, found.label, found.score).select(owned)
 
 
 def choose_spans(found: ScoredSpans, nested: bool, multi_label: bool) -> ScoredSpans:
@@ -160,7 +160,7 @@ def choose_spans_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -
     kept = xp.gather(fate, span)
     if not multi_label:
         kept &= position == xp.gather(best, span)
-    found = found.keep(kept)
+    found = found.select(kept)
     key = xp.cast(found.row, xp.int64) * ROW_STRIDE
     key += xp.cast(found.start, xp.int64)
     return found.reorder(xp.argsort(key, stable=True))
@@ -197,13 +197,13 @@ def _divide_into_steps(
 
 
 def make_entity_columns(
-    found: ScoredSpans, words: WordsOfTexts, texts: xp.Tensor, names: xp.RaggedTensor
+    found: ScoredSpans, words: TokenizedWords, texts: xp.Tensor, names: xp.RaggedTensor
 ) -> dict[str, xp.RaggedTensor]:
     """Convert entities to ragged columns (N, None): "label", "text", "start", "end" and "score".
 
     Args:
         found: `ScoredSpans` with G entities in texts.
-        words: `WordsOfTexts`.
+        words: `TokenizedWords`.
         texts: String tensor of shape (N,).
         names: Ragged string tensor of shape (N, None). Labels for each text.
     """
@@ -212,7 +212,7 @@ def make_entity_columns(
         get_text_values(words.starts, row, found.start),
         get_text_values(words.ends, row, found.end),
     )
-    text = cut_texts(texts, row, start, end)
+    text = slice_texts(texts, row, start, end)
     fields = {"label": get_text_values(names, row, found.label), "text": text}
     fields |= {"start": start, "end": end, "score": found.score}
     count = xp.size(texts, xp.int64)

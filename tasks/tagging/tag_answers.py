@@ -31,7 +31,7 @@ from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_doc, li
 from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
-    is_words,
+    has_word_lists,
 )
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities
@@ -86,7 +86,7 @@ class TagAnswers(Answers):
 
     @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
-        tokens, logits = self.find_logits(x, batch_size)
+        tokens, logits = self.compute_logits(x, batch_size)
         splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
@@ -152,11 +152,11 @@ class TagAnswers(Answers):
         """
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
-        tokens, logits = self.find_logits(texts, batch_size)
+        tokens, logits = self.compute_logits(texts, batch_size)
         scores = xp.constant(compute_softmax(logits / np.float32(self.temperature)))
         return make_records(self._find(scores, tokens, strategy or self.best_strategy, threshold))
 
-    def trace_entities(
+    def make_entities_function(
         self, run: Callable, strategy: str | None, threshold: float | Mapping[str, float] | None
     ) -> Callable:
         """Create the function to export. See `TokenClassifier.signatures`.
@@ -210,16 +210,16 @@ class TagAnswers(Answers):
         words = convert_to_plain(
             [*map(list_doc_words, words)] if isinstance(words, list) else words
         )
-        if not is_words(words) and len(words):
+        if not has_word_lists(words) and len(words):
             raise invalid("words[0]", next(iter(words)), "a list of words")
-        tokens, logits = self.find_logits(words, batch_size)
-        counts = make_word_tensor(words).row_lengths().numpy() if is_words(words) else []
+        tokens, logits = self.compute_logits(words, batch_size)
+        counts = make_word_tensor(words).row_lengths().numpy() if has_word_lists(words) else []
         by_all = self.preprocessor.label_all_tokens
         return compute_word_tags(
             tokens, logits, counts, self.tag_names, by_all, self.get_transitions()
         )
 
-    def find_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
+    def compute_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
         """Tokenize texts, and compute the logits (P, C) of their tokens."""
         tokens = self.preprocessor.tokenize(x, self.split_symbols)
         if not int(tokens.ids.nrows()):

@@ -30,7 +30,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.answers import answered_by
+from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.classes import get_count_and_names, weigh_by_class
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_weights_finite
 from encoder_zoo.tasks.base.explanation import Method
@@ -41,7 +41,7 @@ from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.columns import is_doc
-from encoder_zoo.tasks.preprocessing.tokenized_texts import is_words
+from encoder_zoo.tasks.preprocessing.tokenized_texts import has_word_lists
 from encoder_zoo.tasks.tagging import entities, entity_metrics, token_labels
 from encoder_zoo.tasks.tagging.alignment import SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
@@ -289,7 +289,7 @@ class TokenClassifier(LabelledTask):
 
     def _adapt(self, given, training=True) -> None:
         if not training:
-            self._warn_unused_thresholds("evaluate_entities")
+            self._warn_if_thresholds_unused("evaluate_entities")
             return
         self._learn_labels(given, find_labels)
         line = describe_notation(self.labels) if self.labels else None
@@ -306,7 +306,7 @@ class TokenClassifier(LabelledTask):
         self.split_symbols = True if of_spans else "outer"
         self._adapt_to_cut_spans(self._measure_cut_spans(given) if of_spans else 0.0)
         if self.valid_tags is None:
-            self.valid_tags = of_spans or self._is_valid(given.x, given.y)
+            self.valid_tags = of_spans or self._has_valid_tags(given.x, given.y)
         return self.preprocessor.label_all_tokens != labelled_all
 
     def _adapt_to_cut_spans(self, cut_share: float) -> None:
@@ -351,7 +351,7 @@ class TokenClassifier(LabelledTask):
         shares = [self.preprocessor.measure_cut_spans(*part) for part in parts]
         return float(np.mean(shares)) if shares else 0.0
 
-    def _is_valid(self, x, y) -> bool | None:
+    def _has_valid_tags(self, x, y) -> bool | None:
         """Return whether the tags in the training data are valid sequences, or None if unknown."""
         if y is None:
             return None
@@ -374,7 +374,7 @@ class TokenClassifier(LabelledTask):
         settings |= {"tag_names": self.tag_names, "tag_scores": scores}
         return TagAnswers(self.preprocessor, self._runner, **settings)
 
-    extract_entities = answered_by(TagAnswers.extract_entities)
+    extract_entities = delegate_to_answers(TagAnswers.extract_entities)
 
     @validate_arguments
     def signatures(
@@ -394,9 +394,9 @@ class TokenClassifier(LabelledTask):
         """
         token_logits = functools.partial(self, training=False)
         run = functools.partial(compute_token_outputs_in_graph, self, token_logits)
-        return {"serving_default": self._answers.trace_entities(run, strategy, threshold)}
+        return {"serving_default": self._answers.make_entities_function(run, strategy, threshold)}
 
-    predict_tags = answered_by(TagAnswers.predict_tags)
+    predict_tags = delegate_to_answers(TagAnswers.predict_tags)
 
     @overload
     def explain(
@@ -477,7 +477,7 @@ class TokenClassifier(LabelledTask):
         """
         self._check_labels_known()
         x, y = self.batch_maker.separate(x, y)
-        if is_words(x):
+        if has_word_lists(x):
             true, names = self._find_true_tags(x, y), self.tag_names
             return entity_metrics.score_tags(
                 true, self.predict_tags(x, batch_size), scheme, tag_set=names
@@ -497,7 +497,7 @@ class TokenClassifier(LabelledTask):
                 "`calibrate` does not support crf=True, because CRF scores depend on whole "
                 "sequences. Use `tune_thresholds`."
             )
-        tokens, logits = self._answers.find_logits(x, batch_size)
+        tokens, logits = self._answers.compute_logits(x, batch_size)
         labels, labelled, _ = self.preprocessor.align_labels(x, tokens, y)
         labels, labelled = np.asarray(labels), np.asarray(labelled)
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
@@ -512,7 +512,7 @@ class TokenClassifier(LabelledTask):
 
     def _collect_true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
         """Return the entities (type, start, end), with character offsets."""
-        if not is_words(x):
+        if not has_word_lists(x):
             spans = token_labels.check_labels(x, y, self.labels, self.num_classes)
             names = parse_tags(self.tag_names).type_names
             rows = zip(*(spans[name].to_list() for name in ("label", "start", "end")), strict=True)
@@ -535,8 +535,8 @@ def has_spans(given: InputData) -> bool:
     """Return whether the data contains texts with spans instead of words with tags."""
     x, y, _ = given.element
     if given.is_read_in_batches:
-        return isinstance(y, dict) or (isinstance(x, list) and not is_words(x))
-    return not is_words(x)
+        return isinstance(y, dict) or (isinstance(x, list) and not has_word_lists(x))
+    return not has_word_lists(x)
 
 
 def find_labels(given: InputData) -> list[str] | int:

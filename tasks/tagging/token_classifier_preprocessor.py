@@ -26,7 +26,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
-    is_words,
+    has_word_lists,
     mark_word_starts,
     mark_word_tokens,
     tokenize_texts,
@@ -36,11 +36,11 @@ from encoder_zoo.tasks.preprocessing.windows import (
     Windows,
     check_stride,
     make_windows,
-    mask_owned,
+    mark_owned_tokens,
     take,
 )
 from encoder_zoo.tasks.tagging import alignment, token_labels
-from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans, warn_moved_spans
+from encoder_zoo.tasks.tagging.token_labels import log_misaligned_spans, log_moved_spans
 
 
 @serializable
@@ -102,7 +102,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         The offsets of a token include the combining marks after it, which many tokenizers drop.
         """
         x = convert_to_plain(x)
-        if is_words(x):
+        if has_word_lists(x):
             return tokenize_words(self.tokenizer, make_word_tensor(x))
         tokens = tokenize_texts(self.tokenizer, convert_column(x), self._word_marks)
         ends = extend_to_marks(
@@ -149,7 +149,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         tokens = self.tokenize(x)
         windows = self.split_into_windows(tokens)
         units = (
-            tokens if is_words(x) else alignment.split_words_at_symbols(tokens, self._symbol_table)
+            tokens
+            if has_word_lists(x)
+            else alignment.split_words_at_symbols(tokens, self._symbol_table)
         )
         labelled = mark_word_starts(units) | self.label_all_tokens
         weights = self._compute_label_weights(tokens, windows, labelled, sample_weight)
@@ -165,7 +167,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
             weights *= xp.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
-        counted = xp.cast(mask_owned(windows).flat_values, "float32")
+        counted = xp.cast(mark_owned_tokens(windows).flat_values, "float32")
         return self.pad_for_special_tokens(weights.with_flat_values(weights.flat_values * counted))
 
     def align_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
@@ -173,7 +175,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
         For words with tags, the span marks are None.
         """
-        words, in_graph = is_words(x), xp.is_symbolic_tensor(tokens.texts)
+        words, in_graph = has_word_lists(x), xp.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
                 f"The labels of {'words are spans' if words else 'texts are tags'}. Expected tags "
@@ -186,8 +188,8 @@ class TokenClassifierPreprocessor(Preprocessor):
             ), None
         tokens = alignment.split_words_at_symbols(tokens, self._symbol_table)
         if not in_graph:
-            warn_moved_spans(y, labels, convert_column(x))
-            warn_misaligned_spans(labels, convert_column(x), tokens)
+            log_moved_spans(y, labels, convert_column(x))
+            log_misaligned_spans(labels, convert_column(x), tokens)
         return alignment.convert_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def measure_cut_spans(self, x, y) -> float:
@@ -198,7 +200,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             y: Spans of the texts.
         """
         spans = token_labels.check_labels(x, y, self.labels, self._max_classes)
-        cut = alignment.mark_cut_words(self.tokenize(x, split_symbols=True), spans)
+        cut = alignment.mark_cut_spans(self.tokenize(x, split_symbols=True), spans)
         return float(np.mean(cut)) if len(cut) else 0.0
 
     @functools.cached_property

@@ -16,7 +16,7 @@ from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import keras, tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.text.text_input import make_word_tensor
-from encoder_zoo.tasks.base.classes import find_label_indices, numbers_are_names
+from encoder_zoo.tasks.base.classes import find_label_indices, has_integer_names
 from encoder_zoo.tasks.preprocessing.character_bounds import trim_to_visible
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import (
@@ -33,8 +33,8 @@ from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     compute_sort_keys,
+    has_word_lists,
     is_list,
-    is_words,
     mark_word_starts,
 )
 from encoder_zoo.tasks.tagging.tags import list_tags, parse_tags, sort_tags
@@ -104,7 +104,7 @@ def locate_spans(
     return start, end, start.with_flat_values(label)
 
 
-def warn_moved_spans(y, spans: dict[str, xp.RaggedTensor], texts: xp.Tensor) -> None:
+def log_moved_spans(y, spans: dict[str, xp.RaggedTensor], texts: xp.Tensor) -> None:
     """Log the number of spans with corrected edges, and the first of these spans.
 
     Args:
@@ -130,7 +130,7 @@ def warn_moved_spans(y, spans: dict[str, xp.RaggedTensor], texts: xp.Tensor) -> 
         )
 
 
-def warn_misaligned_spans(
+def log_misaligned_spans(
     spans: dict[str, xp.RaggedTensor], texts: xp.Tensor, tokens: TokenizedTexts
 ) -> None:
     """Log the number of spans that begin or end inside a word, and the first of these spans.
@@ -257,7 +257,7 @@ def convert_labels(y) -> list[list]:
     y = _convert_to_plain(y)
     if not is_list(y):
         raise invalid("y", y, "a list of labels for every example")
-    rows = [_read_example(_convert_to_plain(row)) for row in y]
+    rows = [_extract_labels(_convert_to_plain(row)) for row in y]
     for i, row in enumerate(rows):
         if not is_list(row):
             raise invalid(f"Example {i} of `y`", row, "a list of tags or of spans")
@@ -275,7 +275,7 @@ def convert_spans_to_dicts(y) -> list[list[dict]]:
     return rows
 
 
-def _read_example(row):
+def _extract_labels(row):
     """Extract the labels from a dict in the format of spaCy or Prodigy."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
@@ -419,7 +419,7 @@ def _describe_kind(value) -> str | None:
 
 def check_labels(x, y, labels: list[str] | None, num_classes: int):
     """Check and convert labels: tags of words, or spans of texts."""
-    if is_words(x):
+    if has_word_lists(x):
         return check_tags(y, make_word_tensor(x).row_lengths(), labels, num_classes)
     texts = convert_column(x)
     in_graph = xp.is_symbolic_tensor(texts)
@@ -455,7 +455,7 @@ def check_tags(
                 "one list per example."
             )
         counts, given = (xp.constant([*map(len, y)], xp.int64), [tag for row in y for tag in row])
-        given = [*map(str, given)] if numbers_are_names(labels) else given
+        given = [*map(str, given)] if has_integer_names(labels) else given
     message = " has ", word_counts, " words but ", counts, " tags."
     counts = check_each(counts, counts == word_counts, *message, unit="Example")
     tags = xp.RaggedTensor.from_row_lengths(find_label_indices(given, labels), counts)

@@ -37,7 +37,9 @@ logger = logging.getLogger("encoder_zoo")
 
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
-BACKUP_KIND = atomic.Kind("a backup", lambda manifest: _is_training_entry(manifest["training"]))
+BACKUP_KIND = atomic.FolderKind(
+    "a backup", lambda manifest: _is_training_entry(manifest["training"])
+)
 
 
 def _is_callbacks(value: object) -> bool:
@@ -327,7 +329,7 @@ class BackupFolder:
         for path in self._list_folders():
             if path not in kept:
                 atomic.remove_saved_files(path, BACKUP_KIND)
-        atomic.remove_temporary(self.path, BACKUPS)
+        atomic.remove_temporary_folders(self.path, BACKUPS)
 
     def remove(self) -> None:
         """Delete all backups. The folder is also deleted if it contains no other files."""
@@ -444,7 +446,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     # -- called by `Task.fit` ------------------------------------------------------------------
 
-    def resume_position(
+    def find_resume_position(
         self, task: keras.Model, run: dict, start: Position, window_sizes: list
     ) -> Position:
         """Return the position to resume from, or `start` if the folder contains no backup.
@@ -698,7 +700,7 @@ def resume(task: keras.Model, data: Source, callbacks: list | None, verbose: int
     if backup:
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
         run = {**_describe_task(task), "class_weight": data.class_weights, **data.describe(), **run}
-        position = backup.resume_position(task, run, position, data.window_sizes)
+        position = backup.find_resume_position(task, run, position, data.window_sizes)
     # Keras reads one more batch after the last epoch.
     done = (position.epoch - epochs.start) * steps + position.step
     batches = data.make_batches(position.seed, done if position.epoch < epochs.stop else 0)

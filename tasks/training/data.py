@@ -101,7 +101,7 @@ class GraphCache:
             self._graphs[key] = make()
         return self._graphs[key]
 
-    def forget(self) -> None:
+    def delete_graphs(self) -> None:
         """Delete all graphs, for example after the backbone layers have changed."""
         self._graphs.clear()
 
@@ -264,7 +264,7 @@ def _format_alternatives(numbers: tuple[int, ...]) -> str:
 
 
 @contextlib.contextmanager
-def raise_own_errors(*sources: Source | None) -> Iterator[None]:
+def raise_original_errors(*sources: Source | None) -> Iterator[None]:
     """Context manager that raises the original error if reading a source fails.
 
     TensorFlow reads streams in a thread, and replaces the original error by a TensorFlow error.

@@ -28,7 +28,7 @@ from encoder_zoo.common.keras_private import (
     has_ddp_model,
 )
 from encoder_zoo.common.lazy import tf, xp
-from encoder_zoo.common.tensorflow_private import separate_collectives
+from encoder_zoo.common.tensorflow_private import set_unique_group_keys
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.metrics import ExactMetric
@@ -56,10 +56,10 @@ def select_process_part(dataset):
     if dataset is None or count == 1:
         return dataset
 
-    def part(*batch):
+    def select_part(*batch):
         return select_batch_part(batch if batch[1:] else batch[0], number, count)
 
-    return dataset.map(part)
+    return dataset.map(select_part)
 
 
 @contextlib.contextmanager
@@ -103,11 +103,11 @@ def select_batch_part(batch, number, count: int):
         [[1], [2, 3]]
     """
 
-    def part(rows):
+    def select_rows(rows):
         size = len(rows) if not xp.is_symbolic_tensor(rows) else xp.shape(rows, xp.int64)[0]
         return rows[size * number // count : size * (number + 1) // count]
 
-    return keras.tree.map_structure(part, batch)
+    return keras.tree.map_structure(select_rows, batch)
 
 
 def skip_overflow(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
@@ -178,7 +178,7 @@ class Distribution:
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
-        check_backend_spreads()
+        check_backend_distributes()
         if type(strategy).__name__.startswith("ParameterServerStrategy"):
             raise ValueError(
                 "Keras 3 does not support ParameterServerStrategy. Build the task in the scope of "
@@ -186,7 +186,7 @@ class Distribution:
             )
         self.strategy = strategy
         if type(strategy).__name__ == "MirroredStrategy":
-            separate_collectives(strategy)
+            set_unique_group_keys(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Return the strategy's scope, in which variables must be created."""
@@ -232,7 +232,7 @@ class Distribution:
             return False
         return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
 
-    def fix_compiled(self, model: keras.Model) -> None:
+    def adapt_optimizer(self, model: keras.Model) -> None:
         """Adapt the optimizer of a compiled model to several replicas.
 
         Raises:
@@ -261,7 +261,7 @@ class Distribution:
         The weights and the optimizer state would be on different devices, so the model could not
         be trained.
         """
-        check_backend_spreads()
+        check_backend_distributes()
         distribution = keras.distribution.distribution()
         if distribution is None or keras.config.backend() != "jax":
             return
@@ -451,7 +451,7 @@ def get_strategy() -> tf.distribute.Strategy | None:
     return tf.distribute.get_strategy()
 
 
-def check_backend_spreads() -> None:
+def check_backend_distributes() -> None:
     """Raise a ValueError if the backend does not support the current distribution."""
     backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
     distribution = keras.distribution.distribution()
@@ -591,9 +591,9 @@ def split_batches(dataset: tf.data.Dataset, context: tf.distribute.InputContext)
     if policy == tf.data.experimental.AutoShardPolicy.OFF:
         workers, worker, count = 1, 0, count // workers
 
-    def parts(*batch):
+    def iterate_parts(*batch):
         # Keras concatenates the predictions of replicas in this order.
         numbers = tf.data.Dataset.range(worker, count, workers)
         return numbers.map(lambda number: select_batch_part(batch, number, count))
 
-    return dataset.flat_map(parts).prefetch(tf.data.AUTOTUNE)
+    return dataset.flat_map(iterate_parts).prefetch(tf.data.AUTOTUNE)

@@ -18,9 +18,9 @@ from keras import losses, metrics, ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import (
     HigherIsBetter,
+    copy_metric_direction,
     count_torch_processes,
     get_torch_rank,
-    take_direction,
 )
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
@@ -28,10 +28,10 @@ from encoder_zoo.tasks.losses.batch_loss import (
     FUNCTIONS,
     LOSS_ACTIVATIONS,
     BatchLoss,
-    find_counted,
     get_keras_function,
     get_name,
     has_indices,
+    mark_counted_labels,
     prepare_function_inputs,
     takes_probabilities,
 )
@@ -126,7 +126,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
     def __init__(self, metric: metrics.Metric, activation: str, **kwargs):
         super().__init__(**{"name": metric.name, "dtype": metric.dtype, **kwargs})
-        take_direction(self, metric)
+        copy_metric_direction(self, metric)
         self.metric = metric
         self.activation = activation
 
@@ -211,7 +211,7 @@ class MeanOfLoss(metrics.Mean):
         self.loss = loss
         self.activation = activation
         if isinstance(loss, losses.Loss) or loss in FUNCTIONS:
-            take_direction(self, metrics.MeanSquaredError())  # lower values are better
+            copy_metric_direction(self, metrics.MeanSquaredError())  # lower values are better
 
     @ignores_padding_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -220,7 +220,9 @@ class MeanOfLoss(metrics.Mean):
         if len(values.shape) == 0:
             batch_loss.check_single_value(sample_weight is not None)
             return super().update_state(values[None], ops.shape(y_pred)[:1])
-        given = [w for w in (sample_weight, find_counted(self.loss, y_true)) if w is not None]
+        given = [
+            w for w in (sample_weight, mark_counted_labels(self.loss, y_true)) if w is not None
+        ]
         weights = None
         if given:
             weights = math.prod(batch_loss.broadcast_weights(values, weight) for weight in given)
@@ -311,9 +313,9 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         if self.average == "micro":
             right, found, true = ops.sum(right), ops.sum(found), ops.sum(true)
         scores = {
-            "f1": lambda: divide(2 * right, found + true),
-            "precision": lambda: divide(right, found),
-            "recall": lambda: divide(right, true),
+            "f1": lambda: divide_or_zero(2 * right, found + true),
+            "precision": lambda: divide_or_zero(right, found),
+            "recall": lambda: divide_or_zero(right, true),
         }[self.score]()
         if self.average in ("binary", "micro"):
             return scores
@@ -322,7 +324,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
             weight = true
         elif self.average == "macro" and self.activation == "softmax":
             weight = ops.cast(true + found > 0, self.dtype)
-        return divide(ops.sum(scores * weight), ops.sum(weight))
+        return divide_or_zero(ops.sum(scores * weight), ops.sum(weight))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -419,7 +421,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
         return ops.exp(super().result())
 
 
-def divide(part, whole):
+def divide_or_zero(part, whole):
     """Return `part / whole`, or 0 if `whole` is 0."""
     return ops.where(whole > 0, part / ops.where(whole > 0, whole, 1.0), 0.0)
 
@@ -435,9 +437,9 @@ def compute_f1_scores(correct, predicted, true) -> dict:
         A dict with the keys "precision", "recall" and "f1".
     """
     return {
-        "precision": divide(correct, predicted),
-        "recall": divide(correct, true),
-        "f1": divide(2 * correct, predicted + true),
+        "precision": divide_or_zero(correct, predicted),
+        "recall": divide_or_zero(correct, true),
+        "f1": divide_or_zero(2 * correct, predicted + true),
     }
 
 
@@ -597,20 +599,22 @@ class ClassRanking(ExactMetric):
             y_true = ops.argmax(y_true, -1)
         if y_pred.shape[-1] == 2:  # equal logits have a difference of exactly 0
             return y_true, y_pred[:, 1:] - y_pred[:, :1]
-        return y_true, log_odds(y_pred)
+        return y_true, compute_log_odds(y_pred)
 
     def score(self, y_true, y_pred, weight):
         if self.widths[0] < self.widths[1]:
             y_true = ops.one_hot(ops.cast(y_true[:, 0], "int32"), self.widths[1], dtype=self.dtype)
 
-        def score_of(column):
+        def compute_column_score(column):
             true, scores = column
             positive, negative = true * weight, (1 - true) * weight
             is_defined = self.is_defined(ops.sum(positive), ops.sum(negative))
             found = self.compute_class_score(scores, positive, negative)
             return ops.where(is_defined, found, 0.0), ops.cast(is_defined, self.dtype)
 
-        scores, defined = ops.map(score_of, (ops.transpose(y_true), ops.transpose(y_pred)))
+        scores, defined = ops.map(
+            compute_column_score, (ops.transpose(y_true), ops.transpose(y_pred))
+        )
         count = ops.sum(defined)
         mean = ops.sum(scores) / ops.maximum(count, 1.0)
         return ops.where(count > 0, mean, self.undefined)
@@ -801,16 +805,17 @@ def sum_weights_below(values, weight) -> tuple:
     return below, up_to
 
 
-def log_odds(logits):
+def compute_log_odds(logits):
     """Compute the log-odds (B, C) of the classes in a softmax, plus log(C - 1).
 
     With the constant log(C - 1), equal logits have the value 0. Float32 can distinguish values near
     0, even if a model returns close logits at the start of training.
 
     Example:
-        >>> [float(x) for x in log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
+        >>> [float(x) for x in compute_log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
         [-5000.0, 5000.0]
-        >>> [round(float(x) * 1e9) for x in log_odds(ops.convert_to_tensor([[2e-9, 0.0, 4e-9]]))[0]]
+        >>> small = compute_log_odds(ops.convert_to_tensor([[2e-9, 0.0, 4e-9]]))[0]
+        >>> [round(float(x) * 1e9) for x in small]
         [0, -3, 3]
     """
     count, classes = ops.shape(logits)[0], logits.shape[-1]

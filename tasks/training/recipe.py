@@ -15,7 +15,7 @@ from encoder_zoo.common.layers import get_frozen_kernel, list_layers
 from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.training import find_updates
+from encoder_zoo.encoders.training import find_low_rank_updates
 from encoder_zoo.tasks.training import optimizers
 
 logger = logging.getLogger("encoder_zoo")
@@ -173,7 +173,7 @@ class Recipe:
         accumulates = scales and optimizer.gradient_accumulation_steps
         return optimizers.AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
-    def warn_default_rate(self, optimizer, default_rate: float) -> None:
+    def warn_if_default_rate(self, optimizer, default_rate: float) -> None:
         """Log a warning if the optimizer is a string, because Keras sets its learning rate."""
         name, optimizer = self.arguments["optimizer"], optimizers.get_inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
@@ -190,7 +190,7 @@ class Recipe:
             default_rate,
         )
 
-    def check_trains(self, optimizer, total_batches: int, callbacks: list) -> None:
+    def check_weights_change(self, optimizer, total_batches: int, callbacks: list) -> None:
         """Raise a ValueError if a call to `fit` would not change any weight.
 
         Args:
@@ -436,7 +436,7 @@ def _list_parts(layer: keras.layers.Layer) -> list:
     return [*list_layers(layer), *layer.weights]
 
 
-def warn_random_weights(learning_rate: float) -> None:
+def warn_if_rate_too_low(learning_rate: float) -> None:
     """Log a warning if the learning rate is too low for randomly initialized weights."""
     if learning_rate <= FINE_TUNING_RATE:
         logger.warning(
@@ -459,12 +459,12 @@ def train_new_pooler(backbone: Backbone) -> None:
         )
 
 
-def warn_trained_kernels(backbone: Backbone) -> None:
+def warn_if_kernels_trained(backbone: Backbone) -> None:
     """Log a warning if layers with low-rank updates also train their original weights.
 
     This happens if `trainable` was set to True after `enable_lora`.
     """
-    kernels = [get_frozen_kernel(layer) for layer in find_updates(backbone)]
+    kernels = [get_frozen_kernel(layer) for layer in find_low_rank_updates(backbone)]
     trained = sum(kernel.trainable for kernel in kernels)
     if trained:
         logger.warning(

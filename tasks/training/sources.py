@@ -48,7 +48,10 @@ from encoder_zoo.tasks.preprocessing.prepared import (
     make_prepared_batch,
     make_prepared_examples,
 )
-from encoder_zoo.tasks.preprocessing.preprocessor import log_once, report_in_datasets
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    log_truncation_once,
+    report_truncation_in_datasets,
+)
 from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_no_separate_labels
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
@@ -168,7 +171,7 @@ class Examples(Source):
     def split(
         self, share: float, batch_size: int, steps: int | None = None
     ) -> tuple[Examples, Examples]:
-        first, held_out = split(self.examples, share)
+        first, held_out = split_examples(self.examples, share)
         held_out = Examples(Plan(batch_size, steps_per_epoch=steps), self.maker, held_out)
         return Examples(self.plan, self.maker, first), held_out
 
@@ -253,7 +256,7 @@ class DatasetBatches(Source):
             return fill_batch(collate, examples, seeds, rows, multiple)
 
         numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(start)
-        with report_in_datasets():
+        with report_truncation_in_datasets():
             prepared = numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
         return prepared.prefetch(tf.data.AUTOTUNE)
 
@@ -328,20 +331,22 @@ class StreamBatches(Source):
 
     def _make_batch_range(self, seed: int, start: int, count: int):
         """Return `count` batches, starting at index `start`."""
-        batches = InOrder(lambda first: self._iterate_batches(first + start, seed), count)
+        batches = StreamReader(lambda first: self._iterate_batches(first + start, seed), count)
         return self._convert_for_keras(batches, count)
 
     def read_in_order(self):
-        def batches(first: int = 0) -> Iterator:
+        def iterate_batches(first: int = 0) -> Iterator:
             chunks = itertools.islice(self._iterate_chunks(self.plan.batch_size), first, None)
             for number, (_, examples) in enumerate(chunks, first):
-                yield from self._cut(examples, self._make_collate(), 0, number, shuffles=False)
+                yield from self._split_into_batches(
+                    examples, self._make_collate(), 0, number, shuffles=False
+                )
 
         if not self._stream.is_read_once:
-            return self._convert_for_keras(InOrder(batches, self.steps), self.steps)
+            return self._convert_for_keras(StreamReader(iterate_batches, self.steps), self.steps)
         if keras.config.backend() == "tensorflow":
-            return self._make_dataset(batches())
-        return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
+            return self._make_dataset(iterate_batches())
+        return (batch if isinstance(batch, tuple) else (batch,) for batch in iterate_batches())
 
     def _iterate_batches(self, first: int, seed: int) -> Iterator:
         """Yield the batches of all epochs, starting at index `first`.
@@ -354,10 +359,10 @@ class StreamBatches(Source):
             for size, examples in self._iterate_chunks(self._rows):
                 count = -(-size // plan.batch_size) if self._shuffles else 1
                 if number + count > first:
-                    cut = self._cut(examples, make, seed, number, self._shuffles)
+                    cut = self._split_into_batches(examples, make, seed, number, self._shuffles)
                     yield from itertools.islice(cut, max(0, first - number), None)
                 number += count
-            self._stream.end_pass()
+            self._stream.end_epoch()
             if self._stream.is_read_once or number == before:
                 return
 
@@ -432,12 +437,14 @@ class StreamBatches(Source):
             x, *labels = chunk
             checked = self.maker.check(InputData.create(x))
             return keras.utils.pack_x_y_sample_weight(checked, *labels)
-        with use_numpy(), log_once(self._logged):
+        with use_numpy(), log_truncation_once(self._logged):
             x, y, weight = self._stream.separate_labels(chunk)
             self.maker.check_not_missing(y, x)
             return self.maker.encode(x, y, weight)
 
-    def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
+    def _split_into_batches(
+        self, examples: Callable, make: Callable, seed, number: int, shuffles: bool
+    ):
         """Divide a chunk into batches. `number` is the index of the first batch."""
         try:
             examples = examples()
@@ -468,7 +475,7 @@ class StreamBatches(Source):
         multiple, rows, collate = self.maker.multiple, self.plan.batch_size, self.maker.collate()
         return lambda examples, seed: fill_batch(collate, examples, seed, rows, multiple)
 
-    def _convert_for_keras(self, batches: InOrder, total: int):
+    def _convert_for_keras(self, batches: StreamReader, total: int):
         """Convert batches to the type that Keras expects on this backend."""
         if keras.config.backend() != "tensorflow":
             return ArrayBatches(batches, range(total))
@@ -493,19 +500,19 @@ class StreamBatches(Source):
         )
         read = again or (lambda: itertools.chain([first], batches))
 
-        def note_errors() -> Iterator:
+        def store_errors() -> Iterator:
             try:
                 yield from read()
             except Exception as error:
                 self.error = error
                 raise
 
-        return tf.data.Dataset.from_generator(note_errors, output_signature=spec).prefetch(
+        return tf.data.Dataset.from_generator(store_errors, output_signature=spec).prefetch(
             tf.data.AUTOTUNE
         )
 
 
-class InOrder:
+class StreamReader:
     """Callable that returns a batch of a stream by its index.
 
     The indices should increase. For a smaller index, the stream is read again.
@@ -558,7 +565,7 @@ def make_source(given: InputData, sample_weight=None, *, plan: Plan, maker: Batc
         return Examples(plan, maker, make_prepared_examples(x, y, sample_weight))
     if given.kind == "texts":
         check_not_empty(x)
-        with log_once():
+        with log_truncation_once():
             return Examples(plan, maker, maker.encode(x, y, sample_weight))
     check_no_separate_labels(y, sample_weight)
     if given.kind == "stream":
@@ -583,7 +590,7 @@ def check_all_inputs(task, given: InputData):
     return given.x
 
 
-def read(task, x, y) -> InputData:
+def make_input_data(task, x, y) -> InputData:
     """Check the inputs and labels of `fit` or `evaluate`, and convert them to an `InputData`."""
     maker = task.batch_maker
     x, y = wrap_if_stream(materialize(x), maker), materialize(y)
@@ -699,7 +706,7 @@ def check_not_empty(x) -> None:
         raise invalid("x", x, "at least one text")
 
 
-def split(examples: dict, share: float) -> tuple[dict, dict]:
+def split_examples(examples: dict, share: float) -> tuple[dict, dict]:
     """Split examples into training examples and held-out examples, which are taken from the end.
 
     Raises:

@@ -190,7 +190,7 @@ class Stream:
         """Yield the elements of a pass, or the remaining elements of a generator."""
         return self._elements if self.is_read_once else self._read()
 
-    def end_pass(self) -> None:
+    def end_epoch(self) -> None:
         """Tell a `PyDataset` that an epoch has ended, so that it can change its order."""
         if isinstance(self.source, keras.utils.PyDataset):
             self.source.on_epoch_end()

@@ -48,7 +48,7 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import list_table_columns, log_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
-from encoder_zoo.tasks.preprocessing.preprocessor import log_once
+from encoder_zoo.tasks.preprocessing.preprocessor import log_truncation_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.callbacks import Callbacks, History, resume
@@ -58,7 +58,7 @@ from encoder_zoo.tasks.training.data import (
     Source,
     enable_compilation_cache,
     hide_num_batches,
-    raise_own_errors,
+    raise_original_errors,
 )
 from encoder_zoo.tasks.training.distribution import Distribution, get_strategy, get_worker
 from encoder_zoo.tasks.training.metrics import ExactMetric
@@ -72,8 +72,8 @@ from encoder_zoo.tasks.training.recipe import (
     build_metrics,
     check_weights,
     train_new_pooler,
-    warn_random_weights,
-    warn_trained_kernels,
+    warn_if_kernels_trained,
+    warn_if_rate_too_low,
 )
 from encoder_zoo.tasks.training.streams import suppress_end_warning
 
@@ -201,7 +201,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         """
         return False
 
-    def _check_answers(self, x=None) -> None:
+    def _check_can_predict(self, x=None) -> None:
         """Raise a ValueError if the task cannot evaluate or predict yet."""
 
     @validate_arguments
@@ -309,10 +309,10 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             if frozen_layers is not None:
                 self._frozen_layers.freeze(self.backbone, frozen_layers)
             self.learning_rate = learning_rate or self.learning_rate
-            if recipe.makes_optimizer and recipe == self.recipe and self._is_as_traced():
+            if recipe.makes_optimizer and recipe == self.recipe and self._is_trace_valid():
                 return  # only the learning rate has changed, which needs no new graph
             self._compile(recipe)
-            recipe.warn_default_rate(self.optimizer, self.default_learning_rate)
+            recipe.warn_if_default_rate(self.optimizer, self.default_learning_rate)
 
     def _compile(self, recipe: Recipe, optimizer: keras.optimizers.Optimizer | None = None) -> None:
         """Compile the model with a recipe, and store the recipe.
@@ -338,7 +338,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
         self.task_metrics = CompiledMetrics(**metrics, of_keras=self.metrics)
         self._traced_with = self._get_traced_state()
-        self.distribution.fix_compiled(self)
+        self.distribution.adapt_optimizer(self)
 
     def _get_optimizer_settings(self) -> TaskSettings:
         family = self.backbone.family
@@ -359,12 +359,12 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
         rates = tuple(self.objective.learning_rate_shares.values())
-        return trained, *of_backbone, self.form, self._get_own_settings(), rates
+        return trained, *of_backbone, self.form, self._get_compile_settings(), rates
 
-    def _get_own_settings(self) -> dict:
+    def _get_compile_settings(self) -> dict:
         return {name: getattr(self, name) for name in self.record.compile_settings}
 
-    def _is_as_traced(self) -> bool:
+    def _is_trace_valid(self) -> bool:
         return self.compiled and self._traced_with == self._get_traced_state()
 
     def _compile_if_changed(self) -> None:
@@ -372,7 +372,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
 
         Keras would train the weights that were trainable when the graphs were traced.
         """
-        if not self._is_as_traced():
+        if not self._is_trace_valid():
             own = None if self.recipe.makes_optimizer else self.optimizer
             self._compile(self.recipe, own)
 
@@ -381,10 +381,10 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         is_recipes = self.recipe.makes_optimizer
         if total_batches:
             train_new_pooler(self.backbone)
-            warn_trained_kernels(self.backbone)
+            warn_if_kernels_trained(self.backbone)
             is_default = is_recipes and self.learning_rate == self.default_learning_rate
             if is_default and self.backbone.has_random_weights:
-                warn_random_weights(self.learning_rate)
+                warn_if_rate_too_low(self.learning_rate)
         with self.distribution.scope():
             self._compile_if_changed()
             if is_recipes:
@@ -404,7 +404,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                 f"All weights of this {type(self).__name__} are frozen. Set `trainable = True` for "
                 "the model or for the layers to train."
             )
-        self.recipe.check_trains(self.optimizer, total_batches, callbacks)
+        self.recipe.check_weights_change(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
         """Return the `compile` arguments, and the state of `frozen_layers`."""
@@ -414,7 +414,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         config = self.recipe.to_config(config, self.loss, self.learning_rate)
         if frozen := self._frozen_layers.get_state(self.backbone):
             config[FROZEN_HERE] = frozen
-        return {**config, **self._get_own_settings()}
+        return {**config, **self._get_compile_settings()}
 
     def compile_from_config(self, config: dict) -> None:
         """Compile the model with the arguments from `get_compile_config`."""
@@ -507,10 +507,10 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch)
         held_out_size = validation_batch_size or size
         if held_out is not None:
-            held_out = sources.read(self, *held_out[:2]), held_out[2]
+            held_out = sources.make_input_data(self, *held_out[:2]), held_out[2]
 
         def read() -> tuple[Source, Source | None]:
-            with log_once():
+            with log_truncation_once():
                 others = held_out and self._make_evaluation_source(
                     *held_out, held_out_size, validation_steps
                 )
@@ -540,11 +540,11 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
 
     def _begin_fit(self, x, y) -> sources.InputData:
         """Check inputs and labels, adapt the task to them, and compile it if necessary."""
-        given = sources.read(self, x, y)
+        given = sources.make_input_data(self, x, y)
         if not (given.kind == "arrays" or (y is None and given.y is not None)):
             self._log_columns(x, y)
         self._adapt(given)
-        self._make_ready()
+        self._compile_by_default()
         return given
 
     def _log_columns(self, x, y) -> None:
@@ -582,7 +582,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             try:
                 with (
                     self._count_batches(data.steps_per_epoch, done),
-                    raise_own_errors(data, held_out),
+                    raise_original_errors(data, held_out),
                 ):
                     history = super().fit(**arguments)
             finally:
@@ -594,7 +594,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def _make_ready(self) -> None:
+    def _compile_by_default(self) -> None:
         """Compile the task with the default recipe if it is not compiled."""
         self.distribution.check_devices(self)
         if not self.compiled:
@@ -615,8 +615,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def _prepare_metrics(self) -> None:
         """Update metrics that depend on the weights or settings of the task, such as `EntityF1`."""
         for metric in self.task_metrics.given:
-            if hasattr(metric, "read_task"):
-                metric.read_task(self)
+            if hasattr(metric, "store_transitions"):
+                metric.store_transitions(self)
 
     def _list_exact_metrics(self) -> list[ExactMetric]:
         return [m for m in self.task_metrics.given if isinstance(m, ExactMetric)]
@@ -700,22 +700,22 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             names = set(inspect.signature(type(self).evaluate).parameters) - {"self", "of_keras"}
             called = f"{type(self).__name__}.evaluate"
             raise TypeError(describe_unknown_argument(called, next(iter(of_keras)), names))
-        self._check_answers()
-        given = sources.read(self, x, y)
+        self._check_can_predict()
+        given = sources.make_input_data(self, x, y)
         self._adapt(given, training=False)
-        self._make_ready()
+        self._compile_by_default()
         self._prepare_metrics()
         data = self._make_evaluation_source(given, sample_weight, batch_size or BATCH_SIZE, steps)
         self.distribution.check_equal_batches(self, self._list_exact_metrics(), data)
         batches = data.read_in_order()
         build_metrics(self, batches)
-        with suppress_end_warning(x), raise_own_errors(data):
+        with suppress_end_warning(x), raise_original_errors(data):
             return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):
         """Call `keras.Model.evaluate`, and store the results in `last_evaluation`."""
         results = super().evaluate(*args, **kwargs)
-        self._remember(dict(_iterate_numbers(self.get_metrics_result())))
+        self._store_evaluation(dict(_iterate_numbers(self.get_metrics_result())))
         return results
 
     @property
@@ -731,7 +731,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         results, checksum = self._evaluation
         return results if checksum == _compute_checksum(self.weights) else MappingProxyType({})
 
-    def _remember(self, results: Mapping[str, float]) -> None:
+    def _store_evaluation(self, results: Mapping[str, float]) -> None:
         # Keras would track a dict.
         self._evaluation = MappingProxyType(dict(results)), _compute_checksum(self.weights)
 
@@ -759,10 +759,10 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         """Run a Keras training step.
 
         On TensorFlow, the gradient functions of the step are stored in its graph, so that their
-        memory can be freed with the graph. See `hold_gradients`.
+        memory can be freed with the graph. See `keep_gradient_functions`.
         """
         outputs = super().train_step(*args)
-        gradients.hold_gradients()
+        gradients.keep_gradient_functions()
         return outputs
 
     def compute_loss(
@@ -810,8 +810,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Update the metrics. Rows that only pad the batch are ignored."""
         for metric in self.task_metrics.given:
-            if hasattr(metric, "read_inputs"):  # such as `EntityF1`
-                metric.read_inputs(x)
+            if hasattr(metric, "store_marks"):  # such as `EntityF1`
+                metric.store_marks(x)
         y_pred = keras.tree.map_structure(_cast_to_float32, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
         real = _get_real_rows(x)
@@ -895,7 +895,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         if version != self._layers_version:
             self._layers_version = version
             self.train_function = self.test_function = self.predict_function = None
-            self.graphs.forget()
+            self.graphs.delete_graphs()
 
     def make_predict_function(self, force: bool = False) -> None:
         """Create the function for `predict`. On TensorFlow, all batch sizes use one graph.

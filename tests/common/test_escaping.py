@@ -16,7 +16,7 @@ from encoder_zoo.common.escaping import (
     escape_line,
     escape_markdown,
     escape_python,
-    escape_unwritable,
+    escape_unencodable,
     escape_yaml,
 )
 from encoder_zoo.extras.display.marks import answer, entities, explanation
@@ -99,7 +99,7 @@ def test_code_of_a_card_opens_the_folder_and_does_nothing_else(text):
 def test_markdown_of_a_card_shows_names_as_they_are(text):
     """Escaped, it holds no character to which Markdown or HTML gives a meaning."""
     escaped = escape_markdown(text)
-    assert html.unescape(escaped) == escape_unwritable(text) or "&#12;" in escaped
+    assert html.unescape(escaped) == escape_unencodable(text) or "&#12;" in escaped
     assert not set(escaped.replace("&#", "")) & set("\\`*[]<>|~$@{}\n\r\t")
     for line in (f"\n# {escaped}\n", f"\n| {escaped} | 0.5 |\n", f"Labels: {escaped}, B."):
         assert line in card_of(text)
@@ -115,7 +115,7 @@ def test_markdown_is_read_back_by_a_parser(text):
     parser = markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
     tokens = parser.parse(card_of(text).split("\n---\n", 1)[1])
     inline = [token for token in tokens if token.type == "inline"]
-    for wanted in (escape_unwritable(text), f"Labels: {escape_unwritable(text)}, B."):
+    for wanted in (escape_unencodable(text), f"Labels: {escape_unencodable(text)}, B."):
         found = ["".join(c.content for c in token.children) for token in inline]
         assert wanted in found
     kinds = {child.type for token in inline for child in token.children}
@@ -161,12 +161,12 @@ def pictures(text: str) -> list[Picture]:
 def test_html_of_pictures_holds_texts_and_labels_whole_and_no_tags_of_theirs(text):
     for picture, plain in zip(pictures(text), pictures("x"), strict=True):
         found, expected = Page(picture.html), Page(plain.html)
-        assert escape_unwritable(text) in "".join(found.texts)
+        assert escape_unencodable(text) in "".join(found.texts)
         if text:
             assert found.tags == expected.tags and not found.others
         picture.html.encode()
         assert not set(picture.text) & {"\x1b", "\x00", "\r", "\x85", "\u2028"}
-    assert html.unescape(escape_html(text)) == escape_unwritable(text)
+    assert html.unescape(escape_html(text)) == escape_unencodable(text)
 
 
 @pytest.mark.matrix

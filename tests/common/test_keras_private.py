@@ -66,10 +66,10 @@ def test_higher_is_better():
 )
 def test_take_direction(inner, expected):
     metric = Metric("outer")
-    keras_private.take_direction(metric, Metric("inner"))
+    keras_private.copy_metric_direction(metric, Metric("inner"))
     with pytest.raises(ValueError, match="automatically determine"):
         better_by(metric)
-    keras_private.take_direction(metric, inner)
+    keras_private.copy_metric_direction(metric, inner)
     assert better_by(metric) is expected
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from encoder_zoo.common.layers import (
     get_frozen_kernel,
+    list_direct_weights,
     list_innermost_layers,
     list_layers,
-    list_own_weights,
 )
 from encoder_zoo.encoders import list_families
 
@@ -31,7 +31,7 @@ def test_layers_are_in_the_order_of_keras(family, tiny):
     assert [*map(id, list_layers(model))] == [*map(id, model._flatten_layers())]
     for layer in list_layers(model):
         own = [*layer._trainable_variables, *layer._non_trainable_variables]
-        assert [*map(id, list_own_weights(layer))] == [*map(id, own)]
+        assert [*map(id, list_direct_weights(layer))] == [*map(id, own)]
 
 
 def test_innermost_layers():
@@ -42,8 +42,8 @@ def test_innermost_layers():
 def test_own_weights():
     model = nested()
     model(np.ones((4, 2)))
-    assert list_own_weights(model) == []
-    assert [v.name for v in list_own_weights(model.layers[1])] == ["kernel", "bias"]
+    assert list_direct_weights(model) == []
+    assert [v.name for v in list_direct_weights(model.layers[1])] == ["kernel", "bias"]
 
 
 def test_frozen_kernel():

@@ -10,7 +10,7 @@ from encoder_zoo.common import tensorflow_private
 def test_separate_collectives():
     strategies = [tf.distribute.MirroredStrategy(["CPU:0"]) for _ in range(2)]
     for strategy in strategies:
-        tensorflow_private.separate_collectives(strategy)
+        tensorflow_private.set_unique_group_keys(strategy)
     first, second = (s.extended._collective_ops._launchers[0]._group_key for s in strategies)
     assert first != second
 

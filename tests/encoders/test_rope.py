@@ -10,7 +10,7 @@ from keras import ops
 from paths import CHECKPOINTS, GOLDEN
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.rope import compute_yarn, read_rope
+from encoder_zoo.encoders.rope import compute_yarn, convert_rope_fields
 
 LENGTHS = (5, 8, 12, 20)  # scaling is for more than 8 tokens
 
@@ -79,7 +79,7 @@ def test_heads_that_are_rotated_in_part_are_refused(golden, tmp_path, name):
 def test_the_older_name_of_a_scaling_counts_first():
     """As in transformers' `convert_rope_params_to_dict`."""
     new, old = ({"rope_type": "linear", "factor": factor} for factor in (2.0, 3.0))
-    assert read_rope({"rope_parameters": new, "rope_scaling": old})["rope_scaling"] == old
+    assert convert_rope_fields({"rope_parameters": new, "rope_scaling": old})["rope_scaling"] == old
 
 
 def test_yarn_divides_the_angles_of_slow_dimensions_only():

@@ -386,7 +386,7 @@ class TestWordsInWordsOut:
         if all_pieces:
             logits[[1, 8], 1] = 0.5
         for tagger in (model, again):
-            monkeypatch.setattr(TagAnswers, "find_logits", lambda *_: (pieces, logits))
+            monkeypatch.setattr(TagAnswers, "compute_logits", lambda *_: (pieces, logits))
             found = tagger.extract_entities(self.TEXT)
             assert found == tagger.extract_entities(self.TEXT, strategy)
             texts = [entity["text"] for entity in found]
@@ -494,7 +494,7 @@ class TestPresets:
             asked.append(name)
             raise ValueError("asked")
 
-        monkeypatch.setattr(hub, "from_hugging_face", refuse)
+        monkeypatch.setattr(hub, "download_from_hugging_face", refuse)
         with pytest.raises(ValueError, match="asked"):
             ez.SequenceClassifier.from_preset("org/name@v1")
         assert asked == ["hf://org/name@v1"]

@@ -356,7 +356,7 @@ class TestABrokenFamily:
         other = dataclasses.replace(TOY, name="unknown")
         checks = dict(ez.testing.family_checks(other))
         with pytest.raises(AssertionError, match="FAMILIES.*'unknown'"):
-            checks["unknown: the family is registered"]()
+            checks["unknown: family is registered"]()
 
 
 class TestABrokenTask:
@@ -384,7 +384,7 @@ class TestABrokenTask:
                 record = HeadedScorer.record.default_head
                 self.head = make_head(record, backbone, 1, 0.0, self.dtype_policy)
 
-        names = "every weight of the head has one name", "preset round trip"
+        names = "every head weight has one name", "preset round trip"
         assert self.found(Unsaved, *names) == set(names)
 
     def test_another_name_than_its_preprocessors(self):

@@ -22,7 +22,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     UNKNOWN,
     Piece,
     SentencePieceModel,
-    write_model,
+    serialize_model,
 )
 
 HERE = pathlib.Path(__file__).parent / "checkpoints"
@@ -157,7 +157,7 @@ def write_sentencepiece_model(folder: pathlib.Path, name: str, special: list[str
         Piece(token, 0.0, UNKNOWN if token in ("<unk>", "[UNK]") else CONTROL) for token in special
     ]
     pieces += [Piece(token, -0.1 * i - 1) for i, token in enumerate(tokens)]
-    (folder / name).write_bytes(write_model(SentencePieceModel(pieces)))
+    (folder / name).write_bytes(serialize_model(SentencePieceModel(pieces)))
     return len(pieces)
 
 

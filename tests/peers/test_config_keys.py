@@ -77,7 +77,7 @@ IRRELEVANT = {
 READ = {
     "tie_word_embeddings": "the tensors of the output projection tell, and are refused if untied",
     "embedding_size": "where a family has none, it must be the width",
-    "rope_parameters": "of which `read_rope` makes `rope_theta` and `rope_scaling`",
+    "rope_parameters": "of which `convert_rope_fields` makes `rope_theta` and `rope_scaling`",
 }
 # Of keys that say which model this is: other tests are of them.
 ELSEWHERE = {

@@ -11,9 +11,9 @@ import tensorflow as tf
 from safetensors import SafetensorError
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.atomic import Kind, replace_file, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_file, replace_folder
 
-KIND = Kind("notes", lambda manifest: True)
+KIND = FolderKind("notes", lambda manifest: True)
 TEXTS = ["a good film", "a bad film"]
 
 
@@ -89,8 +89,8 @@ def test_other_errors_stay_what_they_are(tmp_path):
 def test_what_killed_processes_left_is_cleared_away(tmp_path):
     program = """
 import os, signal, sys
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
-with replace_folder(sys.argv[1], Kind("notes", bool)) as new:
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
+with replace_folder(sys.argv[1], FolderKind("notes", bool)) as new:
     (new / "part").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """

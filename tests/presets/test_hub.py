@@ -17,7 +17,7 @@ from processes import run
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.hub import from_hugging_face, select_files
+from encoder_zoo.presets.hub import download_from_hugging_face, select_files
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_case_19_a_file_that_stays_wrong_is_named_and_not_kept(hub, tmp_path):
 def test_a_repository_that_changes_meanwhile_is_not_mixed(hub, repository):
     """All files are asked for by the commit of their list, and have its checksums."""
     hub.commits = ["b" * 40]
-    folder = from_hugging_face("hf://org/model")
+    folder = download_from_hugging_face("hf://org/model")
     assert folder.name == "b" * 40
     paths = [path for _, path, _ in hub.log if "/resolve/" in path]
     assert paths and all(f"/resolve/{'b' * 40}/" in path for path in paths)
@@ -161,14 +161,14 @@ def test_processes_share_a_cache_also_where_one_is_killed(hub, repository):
     hub.pause = 1.0  # so slow that none is done before one is killed
     code = """
 import os
-from encoder_zoo.presets.hub import from_hugging_face
+from encoder_zoo.presets.hub import download_from_hugging_face
 
 # One process imports TensorFlow and becomes eight, which share the cache and nothing else.
 children = []
 for _ in range(8):
     child = os.fork()
     if not child:
-        os.write(1, f"{from_hugging_face('hf://org/model')}\\n".encode())
+        os.write(1, f"{download_from_hugging_face('hf://org/model')}\\n".encode())
         os._exit(0)
     children.append(child)
     if len(children) == 1:
@@ -305,10 +305,10 @@ def test_a_repository_with_pytorch_weights_alone_is_downloaded_and_read(hub, rep
 
 @pytest.mark.slow
 def test_for_a_tokenizer_no_weights_are_downloaded(hub, repository):
-    folder = from_hugging_face("hf://org/model", weights=False)
+    folder = download_from_hugging_face("hf://org/model", weights=False)
     assert not list(folder.glob("*.safetensors")) and (folder / "vocab.txt").exists()
     hub.statuses = [503] * 100
-    assert from_hugging_face("hf://org/model", weights=False) == folder
+    assert download_from_hugging_face("hf://org/model", weights=False) == folder
     with pytest.raises(ValueError, match="weights of hf://org/model"):
         load()
 
@@ -374,8 +374,8 @@ def test_a_download_that_was_killed_goes_on_in_another_process(hub, repository):
     code = """
 import huggingface_hub.constants
 huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE = 2**16
-from encoder_zoo.presets.hub import from_hugging_face
-print(from_hugging_face("hf://org/model"))
+from encoder_zoo.presets.hub import download_from_hugging_face
+print(download_from_hugging_face("hf://org/model"))
 """
     process = subprocess.Popen([sys.executable, "-c", code])
     cache = pathlib.Path(os.environ["HF_HOME"]) / "hub"
@@ -387,7 +387,7 @@ print(from_hugging_face("hf://org/model"))
     [part] = cache.rglob("*.part")
     begun = part.stat().st_size
     hub.pause = 0.0
-    folder = from_hugging_face("hf://org/model")
+    folder = download_from_hugging_face("hf://org/model")
     expected = (repository / "model.safetensors").read_bytes()
     assert (folder / "model.safetensors").read_bytes() == expected
     ranges = [asked for method, path, asked in hub.log if path.endswith("/model.safetensors")]
@@ -449,11 +449,11 @@ def test_the_hubs_own_conversion_is_named_and_not_taken(hub, repository, discuss
 
 @pytest.mark.slow
 def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository):
-    folder = from_hugging_face("hf://org/model")
+    folder = download_from_hugging_face("hf://org/model")
     (folder / "vocab.txt").unlink()
-    assert (from_hugging_face("hf://org/model") / "vocab.txt").exists()
+    assert (download_from_hugging_face("hf://org/model") / "vocab.txt").exists()
     (folder / "config.json").resolve().unlink()
-    from_hugging_face("hf://org/model")
+    download_from_hugging_face("hf://org/model")
     assert (folder / "config.json").read_bytes() == (repository / "config.json").read_bytes()
 
 
@@ -467,24 +467,24 @@ def test_files_without_a_checksum_come_too(hub, repository):
         file.pop("blobId")
         file.pop("lfs", None)
     hub.listed = json.dumps(listing).encode()
-    folder = from_hugging_face("hf://org/model")
+    folder = download_from_hugging_face("hf://org/model")
     for name in ("1_Pooling/config.json", "model.safetensors"):
         assert (folder / name).read_bytes() == (repository / name).read_bytes()
     hub.log.clear()
-    assert from_hugging_face("hf://org/model") == folder
+    assert download_from_hugging_face("hf://org/model") == folder
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]
 
 
 @pytest.mark.slow
 def test_damaged_files_in_the_cache_are_named_or_downloaded_again(hub, repository):
-    folder = from_hugging_face("hf://org/model")
+    folder = download_from_hugging_face("hf://org/model")
     (folder / "vocab.txt").resolve().write_bytes(b"other")
     hub.statuses = [503] * 3
     with pytest.raises(ValueError, match=r"hf://org/model.*vocab\.txt.* 503"):
-        from_hugging_face("hf://org/model")
-    assert from_hugging_face("hf://org/model", verify=False) == folder
+        download_from_hugging_face("hf://org/model")
+    assert download_from_hugging_face("hf://org/model", verify=False) == folder
     hub.statuses = []
-    from_hugging_face("hf://org/model")
+    download_from_hugging_face("hf://org/model")
     assert (folder / "vocab.txt").read_bytes() == (repository / "vocab.txt").read_bytes()
 
 

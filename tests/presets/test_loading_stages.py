@@ -5,7 +5,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.presets import loading
-from encoder_zoo.presets.heads import settle_head
+from encoder_zoo.presets.heads import resolve_head
 from encoder_zoo.presets.opening import Safeguards, open_preset
 
 CLS = ez.SequenceClassifier
@@ -23,11 +23,11 @@ def folder(golden, tmp_path):
 @pytest.fixture
 def checkpoint(folder):
     with open_preset(folder, Safeguards()) as checkpoint:
-        yield settle_head(checkpoint, CLS, {})[0]
+        yield resolve_head(checkpoint, CLS, {})[0]
 
 
 def divided(checkpoint, **arguments):
-    return loading.divide_arguments(CLS, checkpoint.family, arguments)
+    return loading.group_arguments(CLS, checkpoint.family, arguments)
 
 
 def test_arguments_go_to_those_that_take_them(checkpoint):
@@ -47,12 +47,12 @@ def test_arguments_go_to_those_that_take_them(checkpoint):
 def test_the_tokenizer_has_the_added_tokens_and_the_checkpoint_rows_for_them(checkpoint):
     asked = divided(checkpoint)
     tokenizer = loading.read_task_tokenizer(CLS, checkpoint, asked)
-    assert loading.add_missing_rows(checkpoint, tokenizer) is checkpoint
-    assert loading.add_missing_rows(checkpoint, None) is checkpoint
+    assert loading.add_missing_embeddings(checkpoint, tokenizer) is checkpoint
+    assert loading.add_missing_embeddings(checkpoint, None) is checkpoint
     asked = divided(checkpoint, added_tokens=[f"<{i}>" for i in range(40)])
     longer = loading.read_task_tokenizer(CLS, checkpoint, asked)
     assert longer.vocabulary_size == tokenizer.vocabulary_size + 40
-    enlarged = loading.add_missing_rows(checkpoint, longer)
+    enlarged = loading.add_missing_embeddings(checkpoint, longer)
     assert enlarged.config["vocab_size"] == longer.vocabulary_size
     restored = loading.restore_encoder(CLS, enlarged, asked, Safeguards())
     assert restored.backbone.vocabulary_size == longer.vocabulary_size

@@ -9,7 +9,7 @@ import time
 import pytest
 from fake_hub import COMMIT, Hub, environment
 
-from encoder_zoo.presets.hub import from_hugging_face
+from encoder_zoo.presets.hub import download_from_hugging_face
 
 CONFIG = json.dumps({"model_type": "bert", "hidden_size": 8}).encode()
 FILES = {"config.json": CONFIG, "model.safetensors": bytes(range(256)) * 40, "vocab.txt": b"a\nb\n"}
@@ -60,7 +60,7 @@ def download(hub, tmp_path) -> pathlib.Path | str:
 
     WRITTEN, begun = [], time.monotonic()
     try:
-        result = from_hugging_face("hf://org/model")
+        result = download_from_hugging_face("hf://org/model")
     except ValueError as error:
         result = str(error)
     finally:
@@ -193,7 +193,7 @@ def test_nothing_is_written_where_nothing_is_missing(hub, tmp_path):
     folder = download(hub, tmp_path)
     WRITTEN = []
     try:
-        assert from_hugging_face("hf://org/model") == folder
+        assert download_from_hugging_face("hf://org/model") == folder
     finally:
         written, WRITTEN = WRITTEN, None
     assert not [path for path in written if str(tmp_path) in path]
@@ -226,14 +226,14 @@ def test_a_cache_with_odd_things_is_refused_or_mended(hub, tmp_path, kind, which
             path.symlink_to(mine if kind == "link" else tmp_path / "repository" / "nowhere")
         begun = time.monotonic()
         try:
-            from_hugging_face("hf://org/model")
+            download_from_hugging_face("hf://org/model")
         except (ValueError, OSError) as error:
             assert str(path.name) in str(error) or "download failed" in str(error)
         assert time.monotonic() - begun < 20
         assert mine.read_text() == "mine"
         assert not (tmp_path / "repository" / "nowhere").exists()
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-        folder = from_hugging_face("hf://org/model")
+        folder = download_from_hugging_face("hf://org/model")
         assert (folder / name).read_bytes() == FILES[name]
 
 
@@ -241,5 +241,5 @@ def test_a_cache_with_odd_things_is_refused_or_mended(hub, tmp_path, kind, which
 @pytest.mark.parametrize("revision", ["..", "a/../../x", "a//b", "./x", "refs/../../x", "a/."])
 def test_a_revision_is_no_path(hub, revision):
     with pytest.raises(ValueError, match="hf://"):
-        from_hugging_face(f"hf://org/model@{revision}")
+        download_from_hugging_face(f"hf://org/model@{revision}")
     assert hub.log == []

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.saving import save_task
 from encoder_zoo.tasks import list_tasks
 
@@ -270,7 +270,7 @@ def test_a_failure_leaves_the_old_preset_and_nothing_beside_it(classifier, tmp_p
     before = {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir()}
     with (
         pytest.raises(RuntimeError),
-        replace_folder(tmp_path / "preset", Kind("a preset", bool)) as new,
+        replace_folder(tmp_path / "preset", FolderKind("a preset", bool)) as new,
     ):
         (new / "config.json").write_text("{")
         raise RuntimeError

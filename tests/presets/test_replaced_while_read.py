@@ -19,7 +19,7 @@ import torch
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 
@@ -29,12 +29,12 @@ MAX_OPENINGS = 50_000  # so that a writer that hangs is noticed
 # Replaces a folder by its versions in turn, until it is killed; says when it has begun.
 WRITER = """
 import itertools, pathlib, shutil, sys
-from encoder_zoo.presets.files.atomic import Kind, replace_folder
+from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.manifest import write_manifest
 
 target, *versions = map(pathlib.Path, sys.argv[1:])
 for i, version in enumerate(itertools.cycle(versions)):
-    with replace_folder(target, Kind("a copy", bool, "copied.json")) as new:
+    with replace_folder(target, FolderKind("a copy", bool, "copied.json")) as new:
         shutil.copytree(version, new, dirs_exist_ok=True)
         write_manifest(new, {}, "copied.json")
     if i == 0:
@@ -109,7 +109,7 @@ def replacing_by(folders: list[pathlib.Path]) -> tuple[pathlib.Path, Callable[[]
     target, turn = folders[0].with_name("latest"), itertools.cycle(folders)
 
     def change() -> None:
-        with replace_folder(target, Kind("a copy", bool, "copied.json")) as new:
+        with replace_folder(target, FolderKind("a copy", bool, "copied.json")) as new:
             shutil.copytree(next(turn), new, dirs_exist_ok=True)
             write_manifest(new, {}, "copied.json")
 

@@ -100,17 +100,17 @@ REFUSALS = (ValueError, OSError)
 @pytest.fixture
 def write(request, parts, monkeypatch):
     """Calls a writer; exports are those of stubs."""
-    monkeypatch.setattr(atomic, "_force_to_disk", lambda folder: None)  # it is slow
+    monkeypatch.setattr(atomic, "_sync_to_disk", lambda folder: None)  # it is slow
     monkeypatch.setattr(tf.saved_model, "save", _write_saved_model)
     monkeypatch.setattr(
         export, "write_warm_up", lambda folder, _: (folder / "assets.extra").mkdir()
     )
     monkeypatch.setattr(keras.Model, "export", _write_model)
-    for name in ("_add_tf2onnx_operations", "_describe_onnx", "_describe_litert"):
+    for name in ("_register_tf2onnx_operations", "_describe_onnx", "_describe_litert"):
         monkeypatch.setattr(model_files, name, lambda *_: None)
     for name in ("_make_text_function", "_make_id_function"):
         monkeypatch.setattr(export, name, lambda *_: None)
-    monkeypatch.setattr(export, "_warm_up", lambda *_: [])
+    monkeypatch.setattr(export, "_make_warm_up_requests", lambda *_: [])
     return lambda folder: WRITERS[request.param](parts, folder)
 
 

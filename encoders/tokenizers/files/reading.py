@@ -96,10 +96,10 @@ class TokenizerFiles:
     @property
     def tokenizer_class(self) -> object:
         """The class name in tokenizer_config.json without "Fast", or None if it is missing."""
-        return strip_fast(self._get_object("tokenizer_config.json").get("tokenizer_class"))
+        return remove_fast_suffix(self._get_object("tokenizer_config.json").get("tokenizer_class"))
 
     @property
-    def names_class(self) -> bool:
+    def has_class_name(self) -> bool:
         """Return whether tokenizer_config.json contains a specific (not generic) class name."""
         return self.tokenizer_class not in (None, *GENERIC_CLASSES)
 
@@ -282,7 +282,7 @@ class TokenizerFiles:
                 said = {name: ids.get(token), "tokenizer.json": fast.get(token)}
                 raise self._make_id_error(token, said)
 
-    def compare_added(self, ids: Mapping[str, int]) -> None:
+    def compare_added_tokens(self, ids: Mapping[str, int]) -> None:
         """Raise an error if an added token has a different id in the vocabulary.
 
         Raises:
@@ -365,7 +365,7 @@ class TokenizerFiles:
                 raise invalid(place, token, "an object with an integer as its id")
             if not isinstance(token.get("content"), str):
                 raise invalid(place, token, "an object with a text as its content")
-        check_count(len(entries), f"{self.folder}: added tokens")
+        check_vocabulary_size(len(entries), f"{self.folder}: added tokens")
         return [token for _, token in entries]
 
     def added_tokens(self) -> dict[str, int]:
@@ -385,11 +385,11 @@ class TokenizerFiles:
         return self.contents.get(name, {})
 
 
-def strip_fast(name: object) -> object:
+def remove_fast_suffix(name: object) -> object:
     """Remove "Fast" from the name of a transformers class.
 
     Example:
-        >>> strip_fast("BertTokenizerFast")
+        >>> remove_fast_suffix("BertTokenizerFast")
         'BertTokenizer'
     """
     return name.removesuffix("Fast") if isinstance(name, str) else name
@@ -417,7 +417,7 @@ def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> 
         raise ValueError(
             f"{name} has the id {max(ids)} among {len(ids)} tokens. Expected ids below {most}."
         )
-    check_count(len(ids), name)
+    check_vocabulary_size(len(ids), name)
     if len(set(ids)) < len(ids):
         owners: dict[int, str] = {}
         for token, i in vocabulary.items():
@@ -429,7 +429,7 @@ def check_vocabulary(vocabulary: object, name: str, most: int | None = None) -> 
     return dict(vocabulary)
 
 
-def check_count(count: int, name: str) -> None:
+def check_vocabulary_size(count: int, name: str) -> None:
     """Raise an error if a vocabulary is too large."""
     if count > MAX_TOKENS:
         raise ValueError(f"{name} has {count} tokens. Expected at most {MAX_TOKENS}.")
@@ -511,7 +511,7 @@ def parse_merges(merges_txt: str) -> list[str]:
         >>> parse_merges("#version: 0.2\\na b\\n")
         ['a b']
     """
-    check_count(merges_txt.count("\n"), "merges.txt")
+    check_vocabulary_size(merges_txt.count("\n"), "merges.txt")
     lines = merges_txt.split("\n")
     return [line for line in lines if line and not line.startswith("#version")]
 
@@ -531,7 +531,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
     merges = files.get_part("model").get("merges")
     if not isinstance(merges, list):
         raise invalid(name, merges, "a list of pairs of tokens")
-    check_count(len(merges), name)
+    check_vocabulary_size(len(merges), name)
     for i, merge in enumerate(merges):
         tokens = merge.split(" ") if isinstance(merge, str) else merge
         is_pair = isinstance(tokens, list) and len(tokens) == 2

@@ -36,7 +36,7 @@ def read_unigram_model(
     vocabulary = files.get_model(alternative).get("vocab")
     if not isinstance(vocabulary, list) or not vocabulary:
         raise invalid(f"{path}: model.vocab", vocabulary, "a list of tokens and scores")
-    reading.check_count(len(vocabulary), f"{path}: model.vocab")
+    reading.check_vocabulary_size(len(vocabulary), f"{path}: model.vocab")
     scores: dict[str, float | None] = {}
     for i, entry in enumerate(vocabulary):
         if not is_scored_token(entry):
@@ -48,7 +48,7 @@ def read_unigram_model(
     unknown = files.get_part("model").get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(ids):
         raise invalid(f"{path}: model.unk_id", unknown, f"0 to {len(ids) - 1}")
-    files.compare_added(ids)
+    files.compare_added_tokens(ids)
     special = files.list_special_added_tokens()
     for token in special:
         if scores.get(token) == 0:  # it will be found as an added token

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.encoders.tokenizers.files.reading import check_count
+from encoder_zoo.encoders.tokenizers.files.reading import check_vocabulary_size
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
@@ -85,7 +85,7 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
 
     Example:
         >>> pieces = [Piece("<unk>", 0.0, UNKNOWN), Piece("▁a", -1.5)]
-        >>> read_model(write_model(SentencePieceModel(pieces)), "a.model").pieces[1]
+        >>> read_model(serialize_model(SentencePieceModel(pieces)), "a.model").pieces[1]
         Piece(text='▁a', score=-1.5, kind=1)
     """
     pieces: list[Piece] = []
@@ -95,14 +95,14 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
         if number in (_PIECES, _TRAINER, _NORMALIZER) and wire != _BYTES:
             raise invalid(f"{name}: the wire type of field {number}", wire, f"{_BYTES} (a message)")
         if number == _PIECES:
-            check_count(len(pieces), name)
+            check_vocabulary_size(len(pieces), name)
             where = f"{name}: pieces[{len(pieces)}]"
             pieces.append(_parse_piece(_parse_message(value, _PIECE_FIELDS, where), where))
         elif number == _TRAINER:
             trainer |= _parse_message(value, _TRAINER_FIELDS, f"{name}: trainer_spec")
         elif number == _NORMALIZER:
             normalizer |= _parse_message(value, _NORMALIZER_FIELDS, f"{name}: normalizer_spec")
-    _check(pieces, name)
+    _check_pieces(pieces, name)
     normalizer["normalizer"] = _parse_text(
         normalizer.pop("name", b""), f"{name}: normalizer_spec.name"
     )
@@ -129,7 +129,7 @@ def _parse_piece(fields: dict, where: str) -> Piece:
     return Piece(text, score, kind)
 
 
-def _check(pieces: list[Piece], name: str) -> None:
+def _check_pieces(pieces: list[Piece], name: str) -> None:
     """Raise an error if there are no pieces, duplicate pieces, or not exactly one unknown piece."""
     if not pieces:
         raise ValueError(f"{name}: the model contains no pieces. Expected a SentencePiece model.")
@@ -214,13 +214,13 @@ def _parse_varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
     )
 
 
-def write_model(model: SentencePieceModel) -> bytes:
+def serialize_model(model: SentencePieceModel) -> bytes:
     """Serialize a model to a file that can be opened with SentencePiece.
 
     The ids for <s>, </s> and <pad> are set to the ids of pieces with these names, or to -1.
 
     Example:
-        >>> len(write_model(SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN)]))) < 100
+        >>> len(serialize_model(SentencePieceModel([Piece("<unk>", 0.0, UNKNOWN)]))) < 100
         True
     """
     ids = {piece.text: i for i, piece in enumerate(model.pieces)}

@@ -42,7 +42,7 @@ class Template(NamedTuple):
         return len(self.before)
 
     @property
-    def num_second(self) -> int:
+    def num_second_segment_tokens(self) -> int:
         """Number of tokens in `between` that belong to the second text."""
         return len(self.between) - self.num_first
 
@@ -65,7 +65,7 @@ class Template(NamedTuple):
         """Return the number of tokens to add to a single text or a pair."""
         return len(self.before) + len((*self.between, *self.after) if is_pair else self.alone)
 
-    def count_first(self, is_pair: bool) -> int:
+    def count_first_segment_tokens(self, is_pair: bool) -> int:
         """Return the number of tokens to add to segment 0."""
         return len(self.before) + (
             self.num_first if is_pair else len(self.alone) - (not self.before)
@@ -220,9 +220,9 @@ def _read_template_parts(step: Mapping, name: str) -> Template:
         if has_start and between and is_same:
             return found
     raise ValueError(
-        f"{name}: single is {_shorten(single)}, pair is {_shorten(pair)}. Expected the same tokens "
-        "before a single text and before a pair (or none, and the start token at the end), a token "
-        "between two texts, segment 0 up to this token, and 0 or 1 after it."
+        f"{name}: single is {_format_parts(single)}, pair is {_format_parts(pair)}. Expected the "
+        "same tokens before a single text and before a pair (or none, and the start token at the "
+        "end), a token between two texts, segment 0 up to this token, and 0 or 1 after it."
     )
 
 
@@ -236,7 +236,7 @@ def _parse_parts(parts: object) -> list[tuple[bool, object, object]]:
     return found
 
 
-def _shorten(parts: Sequence[tuple[bool, object, object]]) -> str:
+def _format_parts(parts: Sequence[tuple[bool, object, object]]) -> str:
     return quote(" ".join(f"{name}:{segment}" for _, name, segment in parts))
 
 
@@ -280,7 +280,7 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
         if not isinstance(token, str | Mapping):
             raise invalid(f"added_tokens[{i}]", token, "a string, or a dict with content")
         given = {"content": token} if isinstance(token, str) else dict(token)
-        _check(given, f"added_tokens[{i}]")
+        _check_token_entry(given, f"added_tokens[{i}]")
         entry = {**OPTIONS, "normalized": not given.get("special", False), **given}
         content = entry["content"]
         entry.setdefault("id", ids.get(content, last + 1))
@@ -308,7 +308,7 @@ def merge_added_tokens(tokens: Sequence[str], added: Sequence[Mapping]) -> list[
     return [known.get(i, f"[unused id {i}]") for i in range(size)]
 
 
-def _check(token: Mapping, name: str) -> None:
+def _check_token_entry(token: Mapping, name: str) -> None:
     content, token_id = token.get("content"), token.get("id", 0)
     good = isinstance(content, str) and content and type(token_id) is int and 0 <= token_id < 2**21
     good = good and all(type(v) is bool for k, v in token.items() if k not in ("content", "id"))

@@ -22,13 +22,13 @@ def parse_vocabulary(vocab_txt: str) -> list[str]:
         >>> parse_vocabulary("[PAD]\\ncat \\n")
         ['[PAD]', 'cat']
     """
-    reading.check_count(vocab_txt.count("\n"), "vocab.txt")
+    reading.check_vocabulary_size(vocab_txt.count("\n"), "vocab.txt")
     tokens = vocab_txt.split("\n")
     tokens = [token.rstrip(WHITE_SPACE) or token for token in tokens]
     return tokens[:-1] if tokens[-1] == "" else tokens
 
 
-def check_lines(vocabulary: Sequence[str]) -> None:
+def check_no_line_breaks(vocabulary: Sequence[str]) -> None:
     """Raise a ValueError for tokens with line breaks, which a vocab.txt cannot contain."""
     for i, token in enumerate(vocabulary):
         if isinstance(token, str) and ("\n" in token or token.endswith("\r")):
@@ -39,7 +39,7 @@ def check_lines(vocabulary: Sequence[str]) -> None:
             )
 
 
-def write_vocabulary(vocabulary: Sequence[str]) -> str:
+def format_vocabulary(vocabulary: Sequence[str]) -> str:
     """Return the content of a vocab.txt."""
     return "".join(f"{token}\n" for token in vocabulary)
 
@@ -64,8 +64,8 @@ def read_vocabulary(files: reading.TokenizerFiles, roles: Mapping[str, str]) -> 
         for i, token in files.find_renamed_tokens("vocab.txt", ids).items():
             tokens[i] = token
         ids = {token: i for i, token in enumerate(tokens)}
-        files.compare_added(ids)
+        files.compare_added_tokens(ids)
         return reading.append_tokens(tokens, files.map_added_tokens(roles.values()))
     vocabulary = files.get_vocabulary("vocab.txt")
-    files.compare_added(vocabulary)
+    files.compare_added_tokens(vocabulary)
     return reading.sort_tokens_by_id(vocabulary | files.map_added_tokens(roles.values()))

@@ -59,10 +59,12 @@ class TokenizerGraph(tf.Module):
             self._model = make_model(model, steps.unknown_id, self._is_byte_level)
             self._normalizer = make_normalizer(steps.normalizer)
             self._pre_tokenize = make_pre_tokenizer(steps.pre_tokenizer)
-        self._splits_at_signs = steps.keeps_spaces and sentencepiece.tokens_stay_in_words(ids)
-        self._splits_at_signs &= kind in ("BPE", "Unigram") and not self._is_byte_level
-        independent = self._splits_at_signs or not steps.keeps_spaces
-        self.words_are_independent = steps.words_are_independent and independent
+        self._splits_at_meta_symbols = steps.keeps_spaces and sentencepiece.are_tokens_within_words(
+            ids
+        )
+        self._splits_at_meta_symbols &= kind in ("BPE", "Unigram") and not self._is_byte_level
+        independent = self._splits_at_meta_symbols or not steps.keeps_spaces
+        self.has_independent_words = steps.has_independent_words and independent
         self._without_space = None  # pattern of words to which no space is added
         if steps.keeps_spaces and not steps.inserts_space:
             special = [re.escape(token["content"]) for token in steps.special_tokens]
@@ -72,9 +74,9 @@ class TokenizerGraph(tf.Module):
             self._spaces = tf.constant(count_spaces(steps, ids))
         self._index_added_tokens(steps)
         split, prefix = None, ""
-        if self.words_are_independent and self._pre_tokenize is None:
+        if self.has_independent_words and self._pre_tokenize is None:
             split = wordpiece.make_bert_splitter(steps)
-        elif self.words_are_independent and kind in ("BPE", "Unigram"):
+        elif self.has_independent_words and kind in ("BPE", "Unigram"):
             split, prefix = sentencepiece.make_splitter(steps), SPACE
         self._word_lookup = None
         if split:
@@ -147,7 +149,9 @@ class TokenizerGraph(tf.Module):
                 words = Words.from_texts(words.prepend(ord(" ")).chars)
             words = self._pre_tokenize(words)
             return self._model(
-                sentencepiece.split_at_signs(words) if self._splits_at_signs else words
+                sentencepiece.split_at_meta_symbols(words)
+                if self._splits_at_meta_symbols
+                else words
             )
 
         def normalize_and_tokenize(chars: Characters) -> Tokens:
@@ -208,7 +212,7 @@ def count_spaces(steps: Steps, vocabulary: Mapping[str, int]) -> np.ndarray:
     return spaces
 
 
-def _call(method: weakref.WeakMethod, *args):
+def _call_weak_method(method: weakref.WeakMethod, *args):
     return method()(*args)
 
 
@@ -219,5 +223,5 @@ def compile_method(method: Callable, signature: Sequence[tf.TypeSpec]) -> Callab
     function is used to avoid this warning. The graph only holds a weak reference to the object, so
     that tables can be freed together with the object.
     """
-    partial = functools.partial(_call, weakref.WeakMethod(method))
+    partial = functools.partial(_call_weak_method, weakref.WeakMethod(method))
     return tf.function(partial, input_signature=signature, autograph=False)

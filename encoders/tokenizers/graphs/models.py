@@ -99,7 +99,7 @@ def decode_byte_tokens(vocabulary: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def replace_unknown(
+def replace_unknown_tokens(
     of_bytes: tf.Tensor,
     unknown_id: int,
     codes: tf.Tensor,
@@ -236,7 +236,7 @@ class SubwordModel(tf.Module):
         )
         rows = tf.gather(splits, before_rows)
         if self._bytes is not None:
-            ids, begins, ends, splits = replace_unknown(
+            ids, begins, ends, splits = replace_unknown_tokens(
                 self._bytes, self._unknown_id, chars.codes, ids, begins, ends
             )
             rows = tf.gather(splits, rows)

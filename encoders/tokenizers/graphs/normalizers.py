@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder
-from encoder_zoo.encoders.tokenizers.graphs.wordpiece import read_bert_options
+from encoder_zoo.encoders.tokenizers.graphs.wordpiece import get_bert_options
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.steps import QUOTES, make_unsupported_error
 from encoder_zoo.encoders.tokenizers.text import normalization
@@ -27,12 +27,12 @@ from encoder_zoo.encoders.tokenizers.text.ragged import shift_left
 Normalizer = Callable[[Characters], Characters]
 
 
-def fold(lowercase: bool, keep_accents: bool) -> Normalizer:
+def make_folding_normalizer(lowercase: bool, keep_accents: bool) -> Normalizer:
     """Create a normalizer that lowercases text and strips accents, as in ALBERT."""
     return CharacterMap(normalization.make_folding_map(lowercase, keep_accents))
 
 
-def replace(step: Mapping) -> Normalizer | None:
+def make_replace_normalizer(step: Mapping) -> Normalizer | None:
     """Create a normalizer for a Replace step, or return None if RE2 cannot match the pattern."""
     content = [*map(ord, step["content"])]
     replaced = step["pattern"].get("String", "")
@@ -53,7 +53,7 @@ def replace(step: Mapping) -> Normalizer | None:
     return apply
 
 
-def prepend(step: Mapping) -> Normalizer:
+def make_prepend_normalizer(step: Mapping) -> Normalizer:
     """Create a normalizer for a Prepend step."""
 
     def apply(chars: Characters) -> Characters:
@@ -65,7 +65,7 @@ def prepend(step: Mapping) -> Normalizer:
     return apply
 
 
-def strip(step: Mapping) -> Normalizer:
+def make_strip_normalizer(step: Mapping) -> Normalizer:
     """Create a normalizer for a Strip step."""
     spaces = CodePointTable(mark_members("white_space").astype(np.int32))
 
@@ -85,12 +85,12 @@ def strip(step: Mapping) -> Normalizer:
     return apply
 
 
-def normalize_bert(step: Mapping) -> Normalizer:
+def make_bert_normalizer(step: Mapping) -> Normalizer:
     """Create a normalizer for a BertNormalizer step.
 
     It returns code points, and adds spaces around Chinese characters.
     """
-    lowercase, strips, splits_chinese, clean_text = read_bert_options([step])
+    lowercase, strips, splits_chinese, clean_text = get_bert_options([step])
     chinese = np.flatnonzero(mark_members("chinese") & splits_chinese).tolist()
     separate = CharacterMap({code: (ord(" "), code, ord(" ")) for code in chinese})
     codes = np.arange(NUM_CODE_POINTS)
@@ -121,20 +121,23 @@ NFKD, STRIP_ACCENTS, LOWERCASE = ({"type": t} for t in ("NFKD", "StripAccents", 
 Run = tuple[Sequence[Mapping], Callable[[], Sequence[Normalizer]]]
 # Sequences to be executed by a single normalizer, with the longest sequence first.
 RUNS: tuple[Run, ...] = (
-    ([NFKD, STRIP_ACCENTS, LOWERCASE], lambda: [fold(lowercase=True, keep_accents=False)]),
-    ([NFKD, STRIP_ACCENTS], lambda: [fold(lowercase=False, keep_accents=False)]),
+    (
+        [NFKD, STRIP_ACCENTS, LOWERCASE],
+        lambda: [make_folding_normalizer(lowercase=True, keep_accents=False)],
+    ),
+    ([NFKD, STRIP_ACCENTS], lambda: [make_folding_normalizer(lowercase=False, keep_accents=False)]),
     (QUOTES, lambda: [normalization.normalize_quotation_marks]),
 )
 # Functions that create a normalizer, by step type. They return None for unsupported steps.
 NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
-    "BertNormalizer": normalize_bert,
-    "Lowercase": lambda step: fold(lowercase=True, keep_accents=True),
+    "BertNormalizer": make_bert_normalizer,
+    "Lowercase": lambda step: make_folding_normalizer(lowercase=True, keep_accents=True),
     "Precompiled": lambda step: PrecompiledNormalizer(
         parse_charsmap_rules(step["precompiled_charsmap"])
     ),
-    "Prepend": prepend,
-    "Replace": replace,
-    "Strip": strip,
+    "Prepend": make_prepend_normalizer,
+    "Replace": make_replace_normalizer,
+    "Strip": make_strip_normalizer,
     "StripAccents": lambda step: CharacterMap(
         dict.fromkeys(np.flatnonzero(mark_members("any_mark")).tolist(), ())
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     TextSplitter,
-    split_at_white_space,
+    make_white_space_splitter,
 )
 from encoder_zoo.encoders.tokenizers.steps import METASPACE, QUOTES, SPACE
 from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Steps
 
 
-def tokens_stay_in_words(tokens: Collection[str]) -> bool:
+def are_tokens_within_words(tokens: Collection[str]) -> bool:
     """Return whether all tokens are limited to a single word.
 
     Example:
-        >>> tokens_stay_in_words(["▁", "▁a", "▁▁"]), tokens_stay_in_words(["▁", "a▁b"])
+        >>> are_tokens_within_words(["▁", "▁a", "▁▁"]), are_tokens_within_words(["▁", "a▁b"])
         (True, False)
     """
     crosses = re.compile(f"[^{SPACE}]{SPACE}")
@@ -32,7 +32,7 @@ def tokens_stay_in_words(tokens: Collection[str]) -> bool:
     return SPACE in tokens and not any(map(crosses.search, tokens))
 
 
-def split_at_signs(words: Words) -> Words:
+def split_at_meta_symbols(words: Words) -> Words:
     """Split words before "▁", but not between several "▁"."""
     is_sign = words.chars.codes == ord(SPACE)
     return words._replace(begins=words.begins | (is_sign & ~shift_right(is_sign, 1, False)))
@@ -52,4 +52,4 @@ def make_splitter(steps: Steps) -> TextSplitter | None:
         return None
     mapping = make_folding_map(lowers, not strips)
     rules = parse_charsmap_rules(charsmaps[0] if charsmaps else None)
-    return split_at_white_space(rules, mapping, lowers)
+    return make_white_space_splitter(rules, mapping, lowers)

@@ -15,7 +15,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     TextSplitter,
     WordTable,
-    split_for_bert,
+    make_ascii_splitter,
 )
 from encoder_zoo.encoders.tokenizers.text.characters import Characters
 from encoder_zoo.encoders.tokenizers.text.normalization import BertNormalizer, unpack_codes
@@ -132,7 +132,7 @@ class BertWordPiece(tf.Module):
         super().__init__()
         tables = make_word_piece(model.settings["vocab"], steps.unknown_id)
         numbers, self._model, self._word_table = tables
-        self.normalizer = BertNormalizer(*read_bert_options(steps.normalizer), numbers)
+        self.normalizer = BertNormalizer(*get_bert_options(steps.normalizer), numbers)
 
     def __call__(self, chars: Characters) -> Tokens:
         """Tokenize texts, given as packed characters from the normalizer."""
@@ -160,7 +160,7 @@ def has_bert_steps(steps: Steps) -> bool:
     return is_bert and not any(token["normalized"] for token in steps.added_tokens)
 
 
-def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
+def get_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
     """Return `lowercase`, `strip_accents`, `handle_chinese_chars` and `clean_text` as booleans."""
     if not normalizer:
         return False, False, False, False
@@ -171,8 +171,8 @@ def read_bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, 
 
 def make_bert_splitter(steps: Steps) -> TextSplitter:
     """Create a function to split texts at ASCII spaces and punctuation before normalization."""
-    lowercase, _, _, clean_text = read_bert_options(steps.normalizer)
-    return split_for_bert(lowercase, clean_text)
+    lowercase, _, _, clean_text = get_bert_options(steps.normalizer)
+    return make_ascii_splitter(lowercase, clean_text)
 
 
 def make_word_piece(

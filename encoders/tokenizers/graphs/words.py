@@ -16,7 +16,7 @@ from encoder_zoo.encoders.tokenizers.graphs.patterns import make_finder, mark_ru
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
     find_byte_level_words,
     find_llama_words,
-    make_byte_level_kinds,
+    make_byte_level_classes,
 )
 from encoder_zoo.encoders.tokenizers.steps import (
     GPT2_WORDS,
@@ -133,7 +133,7 @@ def split(words: Words, matched: tf.Tensor, first: tf.Tensor, behavior: str) -> 
     return Words(words.chars.select(~matched), tf.boolean_mask(begins, ~matched))
 
 
-def split_at_kind(step: Mapping) -> PreTokenizer:
+def make_kind_splitter(step: Mapping) -> PreTokenizer:
     """Create a pre-tokenizer to split at single characters with a given kind."""
     if step["type"] == "CharDelimiterSplit":
         belongs = np.arange(NUM_CODE_POINTS) == ord(step["delimiter"])
@@ -151,7 +151,7 @@ def split_at_kind(step: Mapping) -> PreTokenizer:
     return apply
 
 
-def split_runs(kind: str, space: str, is_isolated: bool = False) -> PreTokenizer:
+def make_run_splitter(kind: str, space: str, is_isolated: bool = False) -> PreTokenizer:
     """Create a pre-tokenizer to remove spaces, and to split words where the kind changes.
 
     Args:
@@ -171,7 +171,7 @@ def split_runs(kind: str, space: str, is_isolated: bool = False) -> PreTokenizer
     return apply
 
 
-def split_scripts(step: Mapping) -> PreTokenizer:
+def make_script_splitter(step: Mapping) -> PreTokenizer:
     """Create a pre-tokenizer to split words when the script changes."""
     scripts = np.zeros(NUM_CODE_POINTS, np.int32)
     for first, last, number in load_unicode_data()["script"]:
@@ -194,13 +194,13 @@ def split_scripts(step: Mapping) -> PreTokenizer:
     return apply
 
 
-def split_pattern(step: Mapping) -> PreTokenizer | None:
+def make_pattern_splitter(step: Mapping) -> PreTokenizer | None:
     """Create a pre-tokenizer that splits at a pattern, or return None if RE2 cannot match it."""
     if step == TWEET_WORDS:
-        return split_tweets()
+        return make_tweet_splitter()
     for pattern, starts in ((GPT2_WORDS, find_byte_level_words), (LLAMA_WORDS, find_llama_words)):
         if step == make_split_step(pattern):
-            return split_bytes(starts)
+            return make_byte_splitter(starts)
     if (find := make_finder(step["pattern"])) is None:
         return None
 
@@ -212,7 +212,7 @@ def split_pattern(step: Mapping) -> PreTokenizer | None:
     return apply
 
 
-def split_tweets() -> PreTokenizer:
+def make_tweet_splitter() -> PreTokenizer:
     """Create a pre-tokenizer for `TWEET_WORDS`, which is faster than a regular expression."""
     spaces = np.zeros(NUM_CODE_POINTS, np.int32)
     spaces[[*map(ord, PYTHON_SPACE)]] = 1
@@ -228,9 +228,9 @@ def split_tweets() -> PreTokenizer:
     return apply
 
 
-def split_bytes(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
+def make_byte_splitter(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
     """Create a pre-tokenizer from a function that finds word starts."""
-    kinds = CodePointTable(make_byte_level_kinds())
+    kinds = CodePointTable(make_byte_level_classes())
 
     def apply(words: Words) -> Words:
         codes = words.chars.codes
@@ -242,7 +242,9 @@ def split_bytes(starts: Callable[..., tf.Tensor]) -> PreTokenizer:
 
 def make_byte_level(step: Mapping) -> PreTokenizer:
     """Create a ByteLevel pre-tokenizer. Characters will be encoded as bytes by the model."""
-    split_words = split_bytes(find_byte_level_words) if step["use_regex"] else lambda words: words
+    split_words = (
+        make_byte_splitter(find_byte_level_words) if step["use_regex"] else lambda words: words
+    )
     space = ord(" ")
     return lambda words: split_words(words.prepend(space) if step["add_prefix_space"] else words)
 
@@ -269,13 +271,15 @@ def make_metaspace(step: Mapping) -> PreTokenizer:
 
 # Functions that create a pre-tokenizer, by step type. They return None for unsupported steps.
 PRE_TOKENIZERS: dict[str, Callable[[Mapping], PreTokenizer | None]] = {
-    "BertPreTokenizer": lambda step: split_runs("punctuation", "white_space", is_isolated=True),
+    "BertPreTokenizer": lambda step: make_run_splitter(
+        "punctuation", "white_space", is_isolated=True
+    ),
     "ByteLevel": make_byte_level,
     "Metaspace": make_metaspace,
-    "Split": split_pattern,
-    "UnicodeScripts": split_scripts,
-    "Whitespace": lambda step: split_runs("word_character", "bpe_space"),  # \w+|[^\w\s]+
-    **dict.fromkeys((*KINDS, "CharDelimiterSplit"), split_at_kind),
+    "Split": make_pattern_splitter,
+    "UnicodeScripts": make_script_splitter,
+    "Whitespace": lambda step: make_run_splitter("word_character", "bpe_space"),  # \w+|[^\w\s]+
+    **dict.fromkeys((*KINDS, "CharDelimiterSplit"), make_kind_splitter),
 }
 
 

@@ -165,12 +165,12 @@ class AddedTokenFinder(tf.Module):
         """Include white space before tokens with lstrip, and after tokens with rstrip."""
         if "rstrip" in self._options:
             most = tf.minimum(
-                self._find_next_solid(chars, ends), tf.gather(chars.row_splits, rows + 1)
+                self._find_next_non_space(chars, ends), tf.gather(chars.row_splits, rows + 1)
             )
             ends = tf.where(tf.gather(self._options["rstrip"], tokens), most, ends)
         if "lstrip" in self._options:
             least = tf.maximum(
-                self._find_last_solid(chars, starts), tf.gather(chars.row_splits, rows)
+                self._find_last_non_space(chars, starts), tf.gather(chars.row_splits, rows)
             )
             taken = tf.concat([[0], ends], 0)[:-1]  # end of the previous token
             least = tf.maximum(least, taken)
@@ -184,8 +184,8 @@ class AddedTokenFinder(tf.Module):
         first, last = tf.gather(chars.starts, starts), tf.gather(chars.ends, ends - 1)
         if not self._trim_offsets:
             return first, last
-        inner = tf.minimum(self._find_next_solid(chars, starts), ends)
-        outer = tf.maximum(self._find_last_solid(chars, ends), inner)
+        inner = tf.minimum(self._find_next_non_space(chars, starts), ends)
+        outer = tf.maximum(self._find_last_non_space(chars, ends), inner)
         if self._keep_first_space:  # it is treated like an inserted space
             is_first = tf.gather(
                 make_index_mask(chars.original_splits, chars.original_splits[-1] + 1), first
@@ -197,19 +197,19 @@ class AddedTokenFinder(tf.Module):
         begin = tf.where(inner < ends, begin, last)
         return begin, tf.where(outer > inner, tf.gather(chars.ends, outer - 1), begin)
 
-    def _find_next_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
+    def _find_next_non_space(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
         """Return the first non-space position at or after each position (K,), or N."""
-        solid = self._find_solid(chars)
+        solid = self._find_non_spaces(chars)
         return tf.gather(
             tf.concat([solid, [tf.size(chars.codes)]], 0), tf.searchsorted(solid, positions)
         )
 
-    def _find_last_solid(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
+    def _find_last_non_space(self, chars: Characters, positions: tf.Tensor) -> tf.Tensor:
         """Return the end of the last non-space character before each position (K,), or 0."""
-        solid = self._find_solid(chars)
+        solid = self._find_non_spaces(chars)
         return tf.gather(tf.concat([[-1], solid], 0), tf.searchsorted(solid, positions)) + 1
 
-    def _find_solid(self, chars: Characters) -> tf.Tensor:
+    def _find_non_spaces(self, chars: Characters) -> tf.Tensor:
         return tf.cast(tf.where(self._spaces(chars.codes) == 0)[:, 0], tf.int32)
 
 
@@ -252,11 +252,11 @@ def make_added_tokenizer(
     if finder is None:
         return tokenize
 
-    def tokens(chars: Characters) -> Tokens:
+    def tokenize_with_added(chars: Characters) -> Tokens:
         split = finder(chars)
         return merge_tokens(tokenize(split.parts), split)
 
-    return tokens
+    return tokenize_with_added
 
 
 def merge_tokens(tokens: Tokens, split: SplitTexts) -> Tokens:

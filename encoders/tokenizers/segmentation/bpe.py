@@ -74,14 +74,14 @@ class BPE(tf.Module):
         even, odd = split_windows(*long, 0), split_windows(*long, HALF_WINDOW)
         num = tf.size(symbols)
 
-        def with_copy(values: tf.Tensor) -> tf.Tensor:  # needed for odd windows
+        def append_copy(values: tf.Tensor) -> tf.Tensor:  # needed for odd windows
             return tf.cond(any_long, lambda: tf.concat([values, values], 0), lambda: values)
 
         entries = self._merge_words(
-            with_copy(symbols),
+            append_copy(symbols),
             tf.concat([tf.boolean_mask(starts, ~is_long), even[0], odd[0] + num], 0),
             tf.concat([tf.boolean_mask(ends, ~is_long), even[1], odd[1] + num], 0),
-            with_copy(entries),
+            append_copy(entries),
         )
         return tf.cond(
             any_long, lambda: self._join_long_words(symbols, *long, entries), lambda: entries

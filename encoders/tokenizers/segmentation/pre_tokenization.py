@@ -17,7 +17,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import make_index_mask, shift_l
 OTHER, LETTER, NUMBER, SPACE = range(4)
 
 
-def make_byte_level_kinds() -> np.ndarray:
+def make_byte_level_classes() -> np.ndarray:
     """Return the character class (letter, number, space or other) of each Unicode code point.
 
     The GPT-2 pattern splits texts by these classes. The array has the shape (code points,).
@@ -47,7 +47,7 @@ def find_byte_level_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Ten
 
     Example:
         >>> codes = tf.constant([ord(c) for c in "I'll  go"])
-        >>> kinds = tf.gather(tf.constant(make_byte_level_kinds()), codes)
+        >>> kinds = tf.gather(tf.constant(make_byte_level_classes()), codes)
         >>> find_byte_level_words(codes, kinds, tf.range(8) == 0).numpy().tolist()
         [0, 1, 4, 5]
     """
@@ -113,7 +113,7 @@ def find_llama_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) 
 
     Args:
         codes, kinds: int32 tensors of shape (N,). The code points and character kinds, see
-            `make_byte_level_kinds`.
+            `make_byte_level_classes`.
         row_starts: Boolean tensor of shape (N,). True for the first character in each text.
 
     Returns:
@@ -125,7 +125,7 @@ def find_llama_words(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) 
         >>> from encoder_zoo.encoders.tokenizers.segmentation import pre_tokenization
         >>> text = "I'll  go, 12345\n\n !"
         >>> codes = tf.constant([ord(c) for c in text])
-        >>> kinds = tf.gather(pre_tokenization.make_byte_level_kinds(), codes)
+        >>> kinds = tf.gather(pre_tokenization.make_byte_level_classes(), codes)
         >>> starts = find_llama_words(codes, kinds, tf.range(len(text)) == 0).numpy().tolist()
         >>> [text[i:j] for i, j in zip(starts, [*starts[1:], len(text)])]
         ['I', "'ll", ' ', ' go', ',', ' ', '123', '45', '\n\n', ' !']

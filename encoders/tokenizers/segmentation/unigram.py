@@ -153,7 +153,7 @@ class Unigram(tf.Module):
         arrivals, reach = self._find_tokens_by_end(codes)
         starts, ends = split_long_words(begins, splits[1:] - 1, reach)
         lengths = self._find_best_lengths(arrivals, starts, ends)
-        ids = self._follow_back(arrivals, lengths, starts, ends)
+        ids = self._backtrack(arrivals, lengths, starts, ends)
 
         found = tf.cast(tf.where(ids >= 0)[:, 0], tf.int32)
         within = found - tf.gather(begins, tf.gather(word, found))
@@ -236,7 +236,7 @@ class Unigram(tf.Module):
         best = num_lengths - columns.concat()
         return tf.scatter_nd(positions[:, None], best, tf.shape(arrivals)[:1])
 
-    def _follow_back(
+    def _backtrack(
         self, arrivals: tf.Tensor, lengths: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
     ) -> tf.Tensor:
         """Return the token id (P,) at the start of each token in the best paths, -1 elsewhere."""
@@ -288,7 +288,7 @@ def split_long_words(
         [[0], [3]]
     """
 
-    def divided() -> tuple[tf.Tensor, tf.Tensor]:
+    def split_words() -> tuple[tf.Tensor, tf.Tensor]:
         num = tf.size(reach)
         position = tf.range(num)
         crossed = ragged.is_in_span(position + 1, position + tf.maximum(reach, 1), reach > 1)
@@ -303,4 +303,4 @@ def split_long_words(
         behind = tf.searchsorted(word_ends, starts, side="right")
         return starts, tf.gather(word_ends, behind)
 
-    return tf.cond(tf.reduce_any(ends - begins > LONG), divided, lambda: (begins, ends))
+    return tf.cond(tf.reduce_any(ends - begins > LONG), split_words, lambda: (begins, ends))

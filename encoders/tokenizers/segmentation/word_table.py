@@ -167,10 +167,10 @@ class WordLookup(tf.Module):
     Args:
         words: Dict mapping words to ids.
         split: Callable. Takes texts (B,), and returns parts (P,) that can be tokenized separately,
-            and row splits (B + 1,). See `split_for_bert` and `split_at_white_space`.
+            and row splits (B + 1,). See `make_ascii_splitter` and `make_white_space_splitter`.
 
     Example:
-        >>> words = WordLookup({"cats": 7, "!": 8}, split_for_bert(lowercase=True))
+        >>> words = WordLookup({"cats": 7, "!": 8}, make_ascii_splitter(lowercase=True))
         >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
         >>> words.look_up_ids(tf.constant(["Cats!!", "cats, cats"]), slow).to_list()
         [[7, 8, 8], [7, 1, 2, 7]]
@@ -221,7 +221,7 @@ DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 SPLITTING = " \t\n\x0b\x0c\r"  # white space in tf.strings.split
 
 
-def split_for_bert(lowercase: bool, clean_text: bool = True) -> TextSplitter:
+def make_ascii_splitter(lowercase: bool, clean_text: bool = True) -> TextSplitter:
     """Create a function to split texts at ASCII spaces and punctuation.
 
     Args:
@@ -238,7 +238,7 @@ def split_for_bert(lowercase: bool, clean_text: bool = True) -> TextSplitter:
     return split
 
 
-def split_at_white_space(
+def make_white_space_splitter(
     rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]], lowercase: bool
 ) -> TextSplitter:
     """Create a function to split texts at ASCII white space.
@@ -252,7 +252,7 @@ def split_at_white_space(
         lowercase: Boolean. Whether to lower-case ASCII letters.
 
     Example:
-        >>> split = split_at_white_space({"½": "1/2"}, {}, lowercase=False)
+        >>> split = make_white_space_splitter({"½": "1/2"}, {}, lowercase=False)
         >>> [part.numpy().tolist() for part in split(tf.constant(["a  cat", "b"]))]
         [[b'a', b'cat', b'b'], [0, 2, 3]]
     """

@@ -36,7 +36,7 @@ def decode_utf8(
     valid &= tf.reduce_sum(sizes - 1) + tf.size(codes) == tf.size(joined)
     valid &= tf.reduce_all(tf.gather(is_first, splits))
 
-    def by_tensorflow() -> tuple[tf.Tensor, tf.Tensor]:
+    def decode_with_tensorflow() -> tuple[tf.Tensor, tf.Tensor]:
         rows = tf.strings.unicode_decode(texts, "UTF-8")
         return rows.values, tf.cast(rows.row_splits, tf.int32)
 
@@ -46,7 +46,7 @@ def decode_utf8(
             tf.tensor_scatter_nd_update(codes, long[:, None], long_codes),
             tf.searchsorted(positions, splits),
         ),
-        by_tensorflow,
+        decode_with_tensorflow,
     )
 
 
@@ -102,7 +102,7 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         [97, 194, 189]
     """
 
-    def encoded() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def encode_multibyte() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         long = tf.cast(tf.where(codes >= 0x80)[:, 0], tf.int32)
         code = tf.gather(codes, long)  # other characters have a single byte
         length = 2 + tf.cast(code >= 0x800, tf.int32) + tf.cast(code >= 0x10000, tf.int32)
@@ -124,11 +124,11 @@ def encode_utf8(codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             symbols = tf.tensor_scatter_nd_update(symbols, position[:, None], byte)
         return symbols, splits, owners
 
-    def ascii() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def encode_ascii() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         splits = tf.range(tf.size(codes) + 1)
         return codes, splits, splits[:-1]
 
-    return tf.cond(tf.reduce_max(codes) < 0x80, ascii, encoded)
+    return tf.cond(tf.reduce_max(codes) < 0x80, encode_ascii, encode_multibyte)
 
 
 class Characters(NamedTuple):

@@ -65,11 +65,11 @@ class UnicodeNormalizer(tf.Module):
     def __call__(self, chars: Characters) -> Characters:
         """Normalize characters."""
 
-        def affected() -> tf.Tensor:
+        def has_affected() -> tf.Tensor:
             return tf.reduce_any(self._is_affected(chars.codes) > 0)
 
         changes = tf.cond(
-            tf.reduce_max(chars.codes) < self._first_affected, lambda: False, affected
+            tf.reduce_max(chars.codes) < self._first_affected, lambda: False, has_affected
         )
         return tf.cond(changes, lambda: self._normalize(chars), lambda: chars)
 

@@ -165,12 +165,12 @@ class BertNormalizer(tf.Module):
         super().__init__()
         tables = get_normalization_tables(lowercase, strip_accents, split_chinese, clean_text)
 
-        def number(packed):
+        def renumber(packed):
             return packed & ~CODE_MASK | numbers[packed & CODE_MASK]
 
         packed = tables.packed_results
-        self._table = CodePointTable(np.where(packed < FIRST_COMPLEX, number(packed), packed))
-        self._expansions = Expansions([[*map(number, parts)] for parts in tables.expansions])
+        self._table = CodePointTable(np.where(packed < FIRST_COMPLEX, renumber(packed), packed))
+        self._expansions = Expansions([[*map(renumber, parts)] for parts in tables.expansions])
 
     def __call__(self, chars: Characters) -> Characters:
         """Return packed characters with the kinds WORD, ALONE and SPACE."""
@@ -209,14 +209,14 @@ def sort_combining_marks(chars: Characters) -> Characters:
     run = tf.cumsum(tf.cast((order == 0) | chars.mark_row_starts(), tf.int32))
     key = tf.cast(run, tf.int64) * 64 + tf.cast(order, tf.int64)
 
-    def sorted_marks() -> Characters:
+    def sort_marks() -> Characters:
         marks = tf.where(order > 0)[:, 0]  # other characters are not moved
         by_class = tf.gather(marks, tf.argsort(tf.gather(key, marks), stable=True))
         codes = tf.gather(chars.codes, by_class)
         codes = tf.tensor_scatter_nd_update(chars.codes, marks[:, None], codes)
         return chars._replace(codes=codes)
 
-    return tf.cond(tf.reduce_all(key[1:] >= key[:-1]), lambda: chars, sorted_marks)
+    return tf.cond(tf.reduce_all(key[1:] >= key[:-1]), lambda: chars, sort_marks)
 
 
 class NormalizationTables:

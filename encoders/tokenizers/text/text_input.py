@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.common.lazy import refuse_in_fork, tf, uses_tensorflow, xp
+from encoder_zoo.common.lazy import check_not_forked, tf, uses_tensorflow, xp
 from encoder_zoo.common.missing import describe_missing_rows, is_masked_array
 from encoder_zoo.common.wording import invalid
 
@@ -39,7 +39,7 @@ def make_text_tensor(texts: Any, name: str = "texts") -> xp.Tensor:
         TensorShape([2])
     """
     if uses_tensorflow():  # other backends can also read texts in data loader workers
-        refuse_in_fork()
+        check_not_forked()
     if isinstance(texts, xp.Tensor):
         return _check_tensor(texts, name)
     if isinstance(texts, str | bytes):
@@ -145,22 +145,22 @@ def truncate_texts(texts: xp.Tensor, num: int) -> xp.Tensor:
     return xp.cond(xp.reduce_any(xp.strings.length(texts) > width), cut, lambda: texts)
 
 
-def join_spelling(
-    rows: xp.RaggedTensor, spelling: xp.Tensor, skipped: Sequence[int] = ()
+def join_tokens(
+    rows: xp.RaggedTensor, token_texts: xp.Tensor, skipped: Sequence[int] = ()
 ) -> xp.Tensor:
     """Join the tokens of each row into a text, and return a string tensor of shape (B,).
 
     Args:
         rows: Ragged int32 tensor of shape (B, None). The token ids.
-        spelling: String tensor of shape (V,). The text for each id.
+        token_texts: String tensor of shape (V,). The text for each id.
         skipped: List of ids to skip.
 
     Example:
         >>> import tensorflow as tf
-        >>> join_spelling(tf.ragged.constant([[1, 0], [0]]), tf.constant(["a", "b"])).numpy()
+        >>> join_tokens(tf.ragged.constant([[1, 0], [0]]), tf.constant(["a", "b"])).numpy()
         array([b'ba', b'a'], dtype=object)
     """
     if skipped:
         special = xp.reduce_any(rows.values[:, None] == list(skipped), 1)
         rows = xp.ragged.boolean_mask(rows, rows.with_values(~special))
-    return xp.strings.reduce_join(rows.with_values(xp.gather(spelling, rows.values)), axis=1)
+    return xp.strings.reduce_join(rows.with_values(xp.gather(token_texts, rows.values)), axis=1)

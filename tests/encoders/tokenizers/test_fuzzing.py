@@ -32,7 +32,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     Piece,
     SentencePieceModel,
     read_model,
-    write_model,
+    serialize_model,
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import (
     SentencePieceTokenizer,
@@ -425,7 +425,7 @@ def test_tokenizer_files(name, data):
 
 
 PIECES = [Piece("<unk>", 0.0, UNKNOWN), Piece("<s>", 0.0, CONTROL), Piece("▁a", -1.5), Piece("b")]
-MODEL = write_model(SentencePieceModel(PIECES, precompiled_charsmap=bytes(16)))
+MODEL = serialize_model(SentencePieceModel(PIECES, precompiled_charsmap=bytes(16)))
 
 
 @fuzz

@@ -25,7 +25,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     Piece,
     SentencePieceModel,
     read_model,
-    write_model,
+    serialize_model,
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece import DebertaV2Tokenizer
 from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
@@ -122,7 +122,7 @@ def test_pieces_that_no_model_holds_are_written_to_tokenizer_json_alone(tmp_path
 
 
 def test_a_truncated_file_is_an_error_or_a_shorter_model():
-    whole = write_model(TINY)
+    whole = serialize_model(TINY)
     for size in range(len(whole)):
         try:
             assert len(read_model(whole[:size], "m").pieces) <= 3
@@ -131,7 +131,7 @@ def test_a_truncated_file_is_an_error_or_a_shorter_model():
 
 
 def test_any_changed_byte_is_an_error_or_another_model():
-    whole = bytearray(write_model(TINY._replace(precompiled_charsmap=b"\0" * 9)))
+    whole = bytearray(serialize_model(TINY._replace(precompiled_charsmap=b"\0" * 9)))
     draw = random.Random(0)
     for _ in range(3000):
         broken = bytearray(whole)
@@ -165,7 +165,7 @@ def field(number, payload):
         ),
         (field(1, b""), r"m: pieces\[0\]\.piece"),
         (
-            write_model(TINY._replace(pieces=[*TINY.pieces, Piece("b")])),
+            serialize_model(TINY._replace(pieces=[*TINY.pieces, Piece("b")])),
             r"m: .*pieces\[3\].*'b'",
         ),
         (field(1, b"\x0a\x01a"), "m: 0.*type 2"),
@@ -196,7 +196,7 @@ def test_what_would_change_ids_is_refused(change, message):
     pieces = change.pop("pieces", TINY.pieces)
     model = TINY._replace(pieces=[*pieces, *special], **change)
     with pytest.raises(ValueError, match=message):
-        ALBERT_SENTENCEPIECE.load().from_sentencepiece(write_model(model), "m")
+        ALBERT_SENTENCEPIECE.load().from_sentencepiece(serialize_model(model), "m")
 
 
 def charsmap(units, text):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.common.layers import list_layers, list_own_weights
+from encoder_zoo.common.layers import list_direct_weights, list_layers
 from encoder_zoo.encoders import get_family
 
 TEXTS, LABELS = ["one two", "three", "four five", "six"], ["a", "b", "a", "b"]
@@ -114,7 +114,7 @@ def state_of_layers(model) -> list:
     return [
         (
             layer.trainable,
-            [weight.trainable for weight in list_own_weights(layer)],
+            [weight.trainable for weight in list_direct_weights(layer)],
             getattr(layer, "lora_rank", None),
             getattr(layer, "lora_alpha", None) if getattr(layer, "lora_enabled", 0) else None,
         )

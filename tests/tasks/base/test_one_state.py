@@ -190,7 +190,7 @@ CALLS = {
 # Public methods of tasks and indexes that answer nothing: what they read of weights is saved, or
 # they are steps of a call of the model, which waits for nobody.
 SILENT = """make_backbone_inputs build_head read_checkpoint_arguments enable_lora encode_inputs
-compare_vocabulary for_cpu from_keras_hub from_preset explain_head_misfit get_family_head
+compare_vocabulary for_cpu from_keras_hub from_preset explain_head_mismatch get_family_head
 input_ranges find_kept_classes trim_vocabulary load_adapters count_min_weights logits_of
 objective list_input_names preprocess push_to_hub save_adapters save_to_preset signatures
 make_step_function supports tiny_data tiny_questions check_savable train_pooler train_step

@@ -8,7 +8,7 @@ from sklearn.metrics import classification_report, confusion_matrix
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.classification.class_scores import class_report, compute_coverage
+from encoder_zoo.tasks.classification.class_scores import compute_class_report, compute_coverage
 from encoder_zoo.testing import tiny
 
 TEXTS = ["a b c", "d e", "f g h", "a d", "b e h", "c", "g a b", "h d e"]
@@ -73,10 +73,10 @@ def test_the_report_is_that_of_scikit_learn(several, seed):
         true, found = (rng.uniform(size=(30, 4)) < 0.3 for _ in range(2))
         found[:, 2] = False  # never answered
         true[:, 3] = False  # never right
-        assert_equal_to_sklearn(class_report(names, found, true, True), true, found, names)
+        assert_equal_to_sklearn(compute_class_report(names, found, true, True), true, found, names)
     else:
         true, found = rng.integers(0, 3, 30), rng.integers(0, 4, 30)
-        report = class_report(names, np.eye(4)[found] > 0, np.eye(4)[true] > 0, False)
+        report = compute_class_report(names, np.eye(4)[found] > 0, np.eye(4)[true] > 0, False)
         # With all classes, of which one is never right, "accuracy" is that of scikit-learn too.
         assert_equal_to_sklearn(report, true, found, names)
 

@@ -371,7 +371,7 @@ class TestGradients:
         found = []
         for compiles in (False, True):  # for XLA they are those of all terms
             encoder.jit_compile = compiles
-            assert encoder._sparse_gradients is not compiles
+            assert encoder._uses_sparse_gradients is not compiles
             with tf.GradientTape() as tape:
                 loss = ez.losses.SPLADE()(y, encoder(x, training=True))
             gradients = tape.gradient(loss, [v.value for v in encoder.trainable_variables])

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
-from encoder_zoo.encoders.tokenizers.library import check_growth
+from encoder_zoo.encoders.tokenizers.library import check_normalizer_growth
 
 MODEL = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1}, "unk_token": "<unk>"}
 FILE = {"version": "1.0", "added_tokens": [], "model": MODEL}
@@ -59,7 +59,7 @@ def test_normalizers_that_lengthen_texts(normalizer):
     ],
 )
 def test_normalizers_in_use(normalizer):
-    check_growth(normalizer)
+    check_normalizer_growth(normalizer)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_strings_of_a_precompiled_normalizer_are_measured():
     with pytest.raises(
         ValueError, match="normalizer increases the length of a text up to 1000 times"
     ):
-        check_growth(step)
+        check_normalizer_growth(step)
 
 
 @pytest.mark.parametrize("content", [b"\4\0\0\0\xff\xff\xff\xffabc\0", bytes(6)])

@@ -20,7 +20,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     learn_classes,
 )
 from encoder_zoo.tasks.embedding.pair_columns import convert_scores
-from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_odd_labels
+from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_suspicious_labels
 from encoder_zoo.tasks.ranking.reranker_preprocessor import convert_pair_scores, list_scores
 from encoder_zoo.tasks.tagging.token_labels import check_tags
 from encoder_zoo.tasks.training.sources import InputData
@@ -399,7 +399,7 @@ class TestDatasets:
 def logged(caplog, y) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
-        log_odd_labels(y)
+        log_suspicious_labels(y)
     return [record.getMessage() for record in caplog.records]
 
 

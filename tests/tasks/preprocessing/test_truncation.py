@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.preprocessor import log_once
+from encoder_zoo.tasks.preprocessing.preprocessor import log_truncation_once
 
 SHORT, LONG = "good film", " ".join(["good bad film"] * 9)  # of 2 and of 27 words
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
@@ -116,7 +116,7 @@ def test_tasks_that_read_windows_cut_nothing(tokenizer, lines):
 
 
 def test_an_error_logs_nothing(classifier, lines):
-    with pytest.raises(RuntimeError), log_once():
+    with pytest.raises(RuntimeError), log_truncation_once():
         classifier.preprocess([LONG])
         raise RuntimeError
     assert lines() == []

@@ -43,7 +43,7 @@ def test_the_text_has_the_tokens_that_were_scored(family):
             for answer in row:
                 token = tokenizer.token_to_id(answer["token"])
                 # Not of a special token, of "▁", or of a token that goes on: "##s" begins no text.
-                if words[token].strip() and tokenizer.spelling.starts_word(answer["token"]):
+                if words[token].strip() and tokenizer.token_format.starts_word(answer["token"]):
                     filled.append(answer["text"])
                     expected.append([*ids[:mask], token, *ids[mask + 1 :]])
     assert len(filled) > 5

@@ -171,7 +171,7 @@ def test_a_function_changes_nothing():
 def test_an_unknown_id_is_named_at_once():
     ids = [str(uuid.UUID(int=(i + 7) ** 99 % 2**128)) for i in range(200_000)]
     documents = Documents(None, ids)
-    _ = documents.chunk_indices, documents._index_of
+    _ = documents.chunk_indices, documents._index_by_id
     begin = time.process_time()
     for unknown in (str(uuid.uuid4()), "a" * 100_000, ids[7][:-1]):
         with pytest.raises(ValueError, match="no document"):

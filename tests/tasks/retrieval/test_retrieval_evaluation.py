@@ -381,7 +381,7 @@ class Scored(Index):
     def __len__(self):
         return len(self.scores)
 
-    def _find(self, queries, top_k, among=None):
+    def _find_documents(self, queries, top_k, among=None):
         order = [i for i in np.argsort(-self.scores)[:top_k] if self.scores[i] > 0]
         return [(order, self.scores[order])] * len(queries)
 
@@ -434,9 +434,9 @@ def test_questions_that_find_equal_documents_are_searched_deeper():
     class Asked(Scored):
         """Finds two documents for the query "few"."""
 
-        def _find(self, queries, top_k, among=None):
+        def _find_documents(self, queries, top_k, among=None):
             asked.append((queries, top_k))
-            found = zip(queries, super()._find(queries, top_k), strict=True)
+            found = zip(queries, super()._find_documents(queries, top_k), strict=True)
             return [[part[: 2 if query == "few" else None] for part in one] for query, one in found]
 
     for texts, searches in (

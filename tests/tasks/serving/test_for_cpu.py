@@ -88,8 +88,8 @@ class TestFloat32:
         x = embedder.preprocessor(TEXTS)
         ids = {"token_ids": x["token_ids"]}
         session = fast.cpu_model.session
-        assert session.takes(x) and session.takes(ids)
-        assert not session.takes({**x, "answer_start": x["token_ids"][:, :1]})
+        assert session.supports_inputs(x) and session.supports_inputs(ids)
+        assert not session.supports_inputs({**x, "answer_start": x["token_ids"][:, :1]})
 
     def test_long_texts_go_in_parts(self, embedder, fast, monkeypatch):
         longest, seen = 5 * " the film was bad", []

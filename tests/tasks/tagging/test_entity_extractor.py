@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
-    compute_character_kinds,
+    compute_character_classes,
     split_words,
 )
 
@@ -75,7 +75,7 @@ def test_words_are_those_of_the_pattern():
     array = np.array([text.encode() for text in texts], object)
     import tensorflow as tf
 
-    words, starts, ends = split_words(tf.constant(array), compute_character_kinds())
+    words, starts, ends = split_words(tf.constant(array), compute_character_classes())
     for i, text in enumerate(texts):
         theirs = list(re.finditer(r"\w+(?:[-_]\w+)*|\S", text))
         assert [w.decode() for w in words[i].numpy()] == [m.group() for m in theirs], repr(text)

@@ -318,7 +318,7 @@ def test_spans_that_no_answer_can_equal_are_marked():
     assert np.asarray(weights).tolist() == [[0, 1, 1, 1, 0]]
     assert np.asarray(inputs["span_marks"]).tolist() == [[0, 0, 1 + 2, 0, 0]]  # inexact, one lost
     metric = model.objective.make_metric("f1")
-    metric.read_inputs(inputs)
+    metric.store_marks(inputs)
     metric.update_state(labels, labels, weights)
     # Two are predicted and one of them is right, of three.
     assert float(metric.result()["precision"]) == 1 / 2

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.tasks.preprocessing.windows import make_windows, mask_owned, merge, take
+from encoder_zoo.tasks.preprocessing.windows import make_windows, mark_owned_tokens, merge, take
 from encoder_zoo.tasks.tagging.tags import (
     describe_notation,
     find_spans,
@@ -185,7 +185,9 @@ def test_every_piece_belongs_to_one_window_with_the_most_context(capacity, doc_s
     assert merge(seen, windows).numpy().tolist() == pieces.flat_values.numpy().tolist()
     assert max(len(row) for row in seen.to_list()) <= capacity
     assert seen.nrows() == len(set(zip(*(f.numpy() for f in windows[:2]), strict=True)))
-    rows = zip(windows.example.numpy(), seen.to_list(), mask_owned(windows).to_list(), strict=True)
+    rows = zip(
+        windows.example.numpy(), seen.to_list(), mark_owned_tokens(windows).to_list(), strict=True
+    )
     context, chosen = {}, {}
     for example, row, mine in rows:
         for place, piece in enumerate(row):

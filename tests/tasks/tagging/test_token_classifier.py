@@ -148,7 +148,7 @@ class TestAlignment:
         words, tags = [["José", "José", "sees", "Anna"]], [["B-PER", "E-PER", "O", "S-PER"]]
         words, tags = [*words, ["José"]], [*tags, ["S-PER"]]
         logits = learned_logits(classifier, words, tags)
-        monkeypatch.setattr(TagAnswers, "find_logits", lambda *_: logits)
+        monkeypatch.setattr(TagAnswers, "compute_logits", lambda *_: logits)
         assert classifier.predict_tags(words) == tags
         assert classifier.evaluate_entities(words, tags, scheme="IOBES")["f1"] == 1.0
 
@@ -299,7 +299,7 @@ def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypat
     classifier.save_to_preset(tmp_path / "preset")
     for tagger in (classifier, ez.TokenClassifier.from_preset(tmp_path / "preset")):
         logits = learned_logits(tagger, texts, spans)
-        monkeypatch.setattr(TagAnswers, "find_logits", lambda *_, logits=logits: logits)
+        monkeypatch.setattr(TagAnswers, "compute_logits", lambda *_, logits=logits: logits)
         found = tagger.extract_entities(texts, "first")
         assert [[(e["start"], e["end"]) for e in row] for row in found] == [[b] for b in bounds]
         assert tagger.evaluate_entities(texts, spans)["f1"] == 1.0

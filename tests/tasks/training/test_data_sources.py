@@ -15,7 +15,7 @@ import encoder_zoo as ez
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
+from encoder_zoo.tasks.preprocessing.given_labels import log_suspicious_labels
 from encoder_zoo.tasks.training import distribution
 from encoder_zoo.tasks.training.sources import InputData, make_source
 from encoder_zoo.tasks.training.streams import wrap_if_stream
@@ -301,7 +301,7 @@ def test_a_generator_of_rows_is_not_read_to_count_its_examples(task):
     ],
 )
 def test_the_code_of_missing_labels_is_logged(labels, logged, caplog):
-    log_odd_labels(labels)
+    log_suspicious_labels(labels)
     assert ("pandas" in caplog.text) == logged
 
 

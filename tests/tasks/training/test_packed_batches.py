@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
     add_packed_tokens,
     choose_sequence_counts,
 )
-from encoder_zoo.tasks.preprocessing.batching import round_robin, shuffle_by_length
+from encoder_zoo.tasks.preprocessing.batching import distribute_round_robin, shuffle_by_length
 from encoder_zoo.testing import tiny
 
 LENGTHS = (3, 9, 2, 5, 1)
@@ -94,7 +94,7 @@ def test_batches_of_mixed_lengths_are_complete_and_alike():
     lengths = np.random.default_rng(0).integers(2, 60, 3 * 32 * 50 + 7)  # more than one window
     for order in (
         shuffle_by_length(lengths, 32, tf.constant([3, 0]), mixed=True).numpy(),
-        round_robin(np.argsort(-lengths, kind="stable"), 32),
+        distribute_round_robin(np.argsort(-lengths, kind="stable"), 32),
     ):
         assert sorted(order) == list(range(len(lengths)))
         sums = [lengths[order[i : i + 32]].sum() for i in range(0, len(order) - 32, 32)]

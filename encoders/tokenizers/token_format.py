@@ -16,7 +16,7 @@ from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS
 BEFORE = "\ue000"  # decoded before each token, because the first token is often an exception
 
 
-class Spelling(NamedTuple):
+class TokenFormat(NamedTuple):
     """Defines how the tokens of a vocabulary are written in texts. By default, a token is a word.
 
     Attributes:
@@ -37,12 +37,14 @@ def strip_texts(texts: xp.Tensor) -> xp.Tensor:
     return xp.strings.strip(texts)
 
 
-def read_decoder(decoder: Mapping) -> Spelling:
-    """Return the spelling for a decoder in tokenizer.json. By default, tokens are joined by spaces.
+def get_token_format(decoder: Mapping) -> TokenFormat:
+    """Return the token format for a decoder in tokenizer.json.
+
+    By default, tokens are joined by spaces.
 
     Example:
-        >>> spelling = read_decoder({"type": "WordPiece", "prefix": "##", "cleanup": False})
-        >>> spelling.get_text("un"), spelling.get_text("##do")
+        >>> token_format = get_token_format({"type": "WordPiece", "prefix": "##", "cleanup": False})
+        >>> token_format.get_text("un"), token_format.get_text("##do")
         (b' un', b'do')
     """
     steps = [step for step in decoder.get("decoders", [decoder]) if step]
@@ -65,7 +67,7 @@ def read_decoder(decoder: Mapping) -> Spelling:
     if "Fuse" in decoders:
         strips = [step for step in steps[len(joined) + 1 :] if step["type"] == "Strip"]
         clean_up = functools.partial(_strip_content, strips)
-    return Spelling(get_text, lambda token: get_text(token).startswith(b" "), clean_up=clean_up)
+    return TokenFormat(get_text, lambda token: get_text(token).startswith(b" "), clean_up=clean_up)
 
 
 def _strip_content(steps: Sequence[Mapping], texts: xp.Tensor) -> xp.Tensor:
