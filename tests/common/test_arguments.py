@@ -57,9 +57,10 @@ def public_callables() -> dict[str, types.FunctionType]:
 
 
 def called(function, arguments: dict) -> None:
-    """Calls it without an object, and without the arguments that it cannot do without."""
+    """Calls it without a built object, and without the arguments that it cannot do without."""
     takes_self = "self" in inspect.signature(function).parameters
-    function(**({"self": None} if takes_self else {}), **arguments)
+    unbuilt = types.SimpleNamespace(defaults={})
+    function(**({"self": unbuilt} if takes_self else {}), **arguments)
 
 
 CALLABLES = public_callables()

@@ -391,7 +391,7 @@ class TestABrokenTask:
         class Renamed(Scorer):
             record = dataclasses.replace(Scorer.record, name="toy_renamed")
 
-        name = "the task is registered"
+        name = "task is registered"
         assert self.found(Renamed, name) == {name}
 
     @pytest.mark.slow
