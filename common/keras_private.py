@@ -150,7 +150,7 @@ def replace_training_functions(cls: type[M]) -> type[M]:
 
 
 def _replace_symbolic_build(cls: type[keras.Model]) -> None:
-    """Build models from the batch for the first replica of a distribution strategy.
+    """Change a class so that Keras builds its models from the batch of the first replica.
 
     By default, Keras computes the average of the batches for all replicas, which raises an error
     for masks and for batches of different sizes.
@@ -176,7 +176,7 @@ def _drop_batch_size(values: tf.Tensor) -> keras.KerasTensor:
 
 
 def _keep_weights_on_jax(cls: type[keras.Model]) -> None:
-    """Keep all weights in the model during training, so other threads can use the model."""
+    """Change a class so that its models keep all weights during training, for other threads."""
 
     def _purge_model_variables(self, *args, **kwargs) -> None:
         """Do nothing, so that the model keeps all weights."""
@@ -245,7 +245,7 @@ class _VariableContainer:
 
 
 def _select_variables(model: keras.Model, parts: tuple[str, ...]) -> tuple[_VariableContainer, ...]:
-    """Return all variables of the model that are part of the training state."""
+    """Return the variables in the given parts of the training state, one container per part."""
     found = (
         model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         for name in parts

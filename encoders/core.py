@@ -288,7 +288,10 @@ class SelfAttention(DirectCallMixin, LayerMixin, ConfigFromSignature, keras.laye
 
     @property
     def lora_layers(self) -> list[keras.layers.Dense]:
-        """The layers to update with LoRA by default: queries and values, as in Hu et al. 2022."""
+        """The layers to update with LoRA by default: queries and values, as in Hu et al. 2022.
+
+        With `fused_qkv`, the joint layer for queries, keys and values is updated.
+        """
         return self.projection_layers[::2]
 
 

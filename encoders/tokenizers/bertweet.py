@@ -140,9 +140,10 @@ class BertweetTokenizer(Tokenizer):
         """
         if self.pair_separators != 2 or self.uses_segments or self.post_processor:
             raise ValueError(
-                f"pair_separators is {self.pair_separators}, uses_segments {self.uses_segments} "
-                f"and post_processor {self.post_processor}. Expected 2, False and None, because "
-                f"the files of a {type(self).__name__} cannot store other values."
+                f"The files of a {type(self).__name__} can only store pair_separators=2, "
+                "uses_segments=False and post_processor=None. Received: "
+                f"pair_separators={self.pair_separators}, uses_segments={self.uses_segments}, "
+                f"post_processor={self.post_processor}."
             )
         settings = {
             **self._make_settings(),

@@ -173,6 +173,8 @@ def extract_annotations(
             len(related),
             related[0],
         )
+    if not read and not left_out:
+        raise ValueError(f"`rows` is empty. {EXPECTED_ROWS}")
     if not read:
         raise ValueError(
             f"None of the {len(left_out)} rows has a usable annotation. {EXPECTED_ROWS}"
@@ -690,7 +692,7 @@ def _get_field(span: Mapping, names: Sequence[str], row: str) -> Any:
 
 
 def _is_same_text(text: str | None, quoted: str) -> bool:
-    """Return whether two texts are equal except for whitespace."""
+    """Return whether two texts are equal except for whitespace and escaped line breaks."""
 
     def remove_whitespace(value: str) -> str:
         return re.sub(r"\s|\\n", "", value)

@@ -39,7 +39,7 @@ def find_files(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     For each pattern, files are sorted by name. `**` matches any number of folders.
 
     Raises:
-        FileNotFoundError: If no file matches a path.
+        FileNotFoundError: If no file matches a path, or if a path matches a folder.
         ValueError: If a file has an unknown type.
     """
     found = []
@@ -47,8 +47,10 @@ def find_files(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
         is_pattern = not os.path.exists(path) and glob.has_magic(os.fspath(path))
         files = _find_matching_files(os.fspath(path)) if is_pattern else [os.fspath(path)]
         files = [pathlib.Path(file) for file in files]
-        if not files or not all(file.is_file() for file in files):
-            raise FileNotFoundError(f"{path} does not exist.")
+        for file in files or [pathlib.Path(path)]:
+            if not file.is_file():
+                wrong = "is not a file" if file.exists() else "does not exist"
+                raise FileNotFoundError(f"{file} {wrong}. Expected file paths or patterns.")
         found += files
     for file in found:
         _get_reader(file)

@@ -76,7 +76,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
     Example:
         >>> import re
         >>> import numpy as np
-        >>> class Letters:  # in place of a model: a word as the vector of its first letter
+        >>> class Letters:  # instead of a model: embeds the first letter of words
         ...     def embed_with_spans(self, texts, prompt=None):
         ...         words = list(re.finditer(r"\\w+", texts[0].lower()))
         ...         vectors = np.eye(128, dtype="float32")[[ord(word[0][0]) for word in words]]

@@ -245,7 +245,8 @@ def _read_head(settings: Mapping, path: pathlib.Path) -> dict:
         isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     )
     if not names or not isinstance(head.get("problem_type"), str | None):
-        raise invalid(f"{path}: head", head, "an object with label names")
+        expected = "an object with labels (null or strings) and problem_type (null or a string)"
+        raise invalid(f"{path}: head", head, expected)
     return head
 
 

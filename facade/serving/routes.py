@@ -76,7 +76,10 @@ class ServedModel(NamedTuple):
         return run_and_count
 
     def count_tokens(self, rows: Rows) -> list[int]:
-        """Count the tokens of each row. Rows can be texts or sequences of texts."""
+        """Count the tokens of each row. Rows can be texts or sequences of texts.
+
+        Without a preprocessor, the number of tokens is estimated from the number of bytes.
+        """
         parts = [find_texts(row) for row in rows]
         texts = [text for part in parts for text in part]
         preprocessor = getattr(self.task, "preprocessor", None)

@@ -23,6 +23,7 @@ CARD = "README.md"  # not verified, because users can edit this file
 # (subfolder, name). KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
 _SUBFOLDER = re.compile(r"(assets/tokenizer|(?:[A-Za-z]\w*_)?\d+_\w+)/")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
+_PLAIN = "an object of null, booleans, numbers and strings, and lists or objects of these"
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = MANIFEST_NAME) -> None:
@@ -85,10 +86,10 @@ def _check_schema(manifest: Mapping, path: pathlib.PurePath) -> None:
     rate = manifest.get("learning_rate", 1e-5)
     for field, is_valid, words in (
         ("format", manifest.get("format") == MANIFEST_FORMAT, f"{MANIFEST_FORMAT}"),
-        ("task", isinstance(manifest.get("task"), str), "the name of a task"),
+        ("task", isinstance(manifest.get("task"), str), "a string"),
         ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
-        ("preprocessor", _is_plain(manifest.get("preprocessor", {})), "plain settings"),
-        ("head", _is_plain(manifest.get("head", {})), "plain settings"),
+        ("preprocessor", _is_plain(manifest.get("preprocessor", {})), _PLAIN),
+        ("head", _is_plain(manifest.get("head", {})), _PLAIN),
         ("files", isinstance(files, dict), "an object"),
     ):
         if not is_valid:

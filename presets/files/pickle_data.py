@@ -228,8 +228,10 @@ class PickleInterpreter:
         self._stack.append(self._persistent(key))
 
     def _memorize(self, index: int) -> None:
+        if not self._stack:
+            raise self._stream.make_error("memoizes a value from an empty stack")
         # Memoized values have consecutive indices.
-        if index != len(self._memo) or not self._stack:
+        if index != len(self._memo):
             raise self._stream.make_error(f"has the memo index {index}. Expected {len(self._memo)}")
         self._memo.append(self._stack[-1])
 
@@ -250,7 +252,7 @@ class PickleInterpreter:
         for key, value in zip(values[::2], values[1::2], strict=True):
             # With larger integers, an attacker could choose keys that all have the same hash.
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
-                raise self._make_error("has a key that is neither a string nor a small number")
+                raise self._make_error("has a key that is neither a string nor a small integer")
             if key in target:
                 raise self._stream.make_error(f"sets the key {quote(key)} twice")
             target[key] = value

@@ -158,7 +158,9 @@ class StreamedStorages:
                 "the file does not start with PyTorch's magic number and version 1001"
             )
         system = plain.load()
-        if not isinstance(system, dict) or system.get("little_endian") is not True:
+        if not isinstance(system, dict):
+            raise source.make_error("the system information is malformed")
+        if system.get("little_endian") is not True:
             raise source.make_error(
                 "the file was written on a big-endian machine",
                 "Save the file again on a little-endian machine",

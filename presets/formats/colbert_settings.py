@@ -201,7 +201,8 @@ def _read_expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[st
         return {"expand_queries": False, "attend_to_expansion": False}
     known = ("strategy", "attend", "token", "length")
     if not isinstance(expansion, dict) or not set(expansion) <= set(known):
-        raise invalid(f"{path}: query_expansion", expansion, f"null or {', '.join(known)}")
+        expected = f"null, or an object with only the fields {', '.join(known)}"
+        raise invalid(f"{path}: query_expansion", expansion, expected)
     field = f"{path}: query_expansion"
     check_argument(f"{field}: strategy", expansion.get("strategy"), one_of("fixed", "min"))
     read_field(expansion, "token", one_of(tokenizer.mask_token), field)  # null means the mask token

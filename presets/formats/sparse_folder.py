@@ -224,7 +224,8 @@ def _read_query_table(checkpoint: Checkpoint) -> QueryTable | None:
     if kinds not in (*(_TABLE, _OLD_TABLE), *_OF_ENCODERS):
         raise ValueError(
             f"{files.path / ROUTER}: the query route is {', '.join(kinds)}. Expected a "
-            "SparseStaticEmbedding, or an MLMTransformer and a SpladePooling."
+            "SparseStaticEmbedding or IDF, or an MLMTransformer or Transformer, followed by a "
+            "SpladePooling."
         )
     if kinds in _OF_ENCODERS:
         return None

@@ -62,7 +62,7 @@ class StoredFile(NamedTuple):
 
     @property
     def kind(self) -> StoredFile:
-        """This object, which has the attribute `name` of a `TokenizerClass`."""
+        """Return this object in place of a `TokenizerClass`, because only its `name` is used."""
         return self
 
     def read(self) -> FileTokenizer:

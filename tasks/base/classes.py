@@ -286,7 +286,7 @@ def _find_class(key, labels: list[str] | None, num_classes: int) -> int:
 
 
 def _count_classes(batch: tuple, num_classes: int) -> np.ndarray:
-    """Count the examples of each class in a batch, shape (C,)."""
+    """Count the labels of each class in a batch, shape (C,). Weights of 0 exclude labels."""
     _, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     y = np.asarray(y)
     y = np.eye(num_classes)[y] if y.dtype.kind in "iu" else y  # (..., C)

@@ -284,7 +284,7 @@ def check_pooler(task: keras.Model, name: str) -> None:
     """
     if task.head_record.pooled and not task.backbone.pooler:
         raise ValueError(
-            f"A {task.backbone.family.class_prefix} {name} requires a backbone with a pooler. "
+            f"This {task.backbone.family.class_prefix} {name} requires a backbone with a pooler. "
             "Create the backbone with pooler=True, or use "
             f"{type(task).__name__}.from_preset, which adds a pooler."
         )

@@ -137,7 +137,7 @@ def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]
         raise invalid(
             "objectives",
             given,
-            f"a non-empty list with names from {', '.join(DISTILLATION_OBJECTIVES)}",
+            f"a list with one or more of {', '.join(DISTILLATION_OBJECTIVES)}, without duplicates",
         )
     if "soft_labels" in objectives:
         _check_same_answers(teacher, student)

@@ -169,12 +169,15 @@ class LateInteractionPreprocessor(SeparateTextsPreprocessor):
 
     @property
     def max_document_tokens(self) -> int:
-        """Return the maximum number of tokens per document, excluding the marker and prompt."""
+        """Return the maximum number of tokens per document.
+
+        Special tokens, the marker and the prompt are not counted.
+        """
         [prompt] = self.tokenizer.tokenize([self.prompts.get(DOCUMENT, "")]).row_lengths()
         return self._count_max_tokens(DOCUMENT) - int(prompt)
 
     def _count_max_tokens(self, role: str) -> int:
-        """Return the maximum number of tokens per text, excluding the marker."""
+        """Return the maximum number of tokens per text, excluding special tokens and the marker."""
         marker = self._marker_ids[role] is not None
         return self.get_max_length(role) - self.count_specials() - marker
 

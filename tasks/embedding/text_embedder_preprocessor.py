@@ -43,8 +43,10 @@ def check_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None)
         raise invalid("prompts", prompts, "a dict that maps names to texts")
     prompts = dict(prompts or {})
     for name, text in prompts.items():
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise invalid(f"prompts[{name!r}]", text, "strings as names and texts")
+        if not isinstance(name, str):
+            raise invalid("A name of prompts", name, "a string")
+        if not isinstance(text, str):
+            raise invalid(f"prompts[{name!r}]", text, "a string")
         check_encodable(name, "A name of prompts")
         check_encodable(text, f"prompts[{name!r}]")
     if default_prompt is not None and default_prompt not in prompts:
@@ -176,7 +178,7 @@ class TextEmbedderPreprocessor(SeparateTextsPreprocessor):
 
     @property
     def max_document_tokens(self) -> int:
-        """Return the maximum number of tokens per document, excluding the prompt."""
+        """Return the maximum number of tokens per document, excluding special tokens and prompt."""
         [prompt] = self.tokenizer.tokenize([self.get_prompt_text("document")]).row_lengths()
         return self.max_sequence_length - self.count_specials() - int(prompt)
 

@@ -153,5 +153,5 @@ def convert_numbers(values, name: str, expected: str) -> xp.Tensor:
         raise invalid(name, values, expected) from None
     dtype = xp.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        raise invalid(f"The type of `{name}`", values.dtype.name, expected)
+        raise invalid(f"The dtype of `{name}`", values.dtype.name, expected)
     return xp.cast(values, "float32")

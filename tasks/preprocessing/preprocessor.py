@@ -328,11 +328,11 @@ def replace_invalid_text(texts: xp.Tensor) -> xp.Tensor:
 def check_same_count(examples: dict) -> None:
     """Raise a ValueError if the number of labels or weights differs from the number of texts."""
     count = examples["token_ids"].shape[0]
-    for name in ("labels", "sample_weight"):
+    for name, plural in (("labels", "labels"), ("sample_weight", "sample weights")):
         given = examples[name].shape[0] if name in examples else count
         if given != count and None not in (count, given):
             raise ValueError(
-                f"Received {count} texts, but {given} {name}. Expected one value per text."
+                f"Received {count} texts, but {given} {plural}. Expected one value per text."
             )
 
 

@@ -260,7 +260,7 @@ class Reranker(TextScoringTask):
 
     @property
     def expected_scores(self) -> ExpectedScores | None:
-        """The scores that the loss expects, or None if all finite scores are valid."""
+        """Return the kind of scores for the loss, or None if all finite scores are valid."""
         if not self.compiled:
             return None
         if batch_loss.get_keras_function(self.loss) in batch_loss.PROBABILITY_LOSSES:

@@ -244,8 +244,9 @@ class Documents:
                     "one value per document."
                 )
             if values is not None and len(_check_ordered(values, column)) != count:
+                plural = "metadata rows" if column == "metadata" else column
                 raise ValueError(
-                    f"Received {len(values)} {column} for {count} {name}. Expected the same number."
+                    f"Received {len(values)} {plural} for {count} {name}. Expected the same number."
                 )
         return cls(texts, ids, metadata).convert_fields()
 
@@ -617,7 +618,8 @@ class Documents:
             except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict) or not row or row.keys() - {"id", "metadata"}:
-                raise invalid(f"{path}: line {number}", line, "an object with 'id' or 'metadata'")
+                expected = "an object with 'id', 'metadata' or both, and no other fields"
+                raise invalid(f"{path}: line {number}", line, expected)
             if rows and row.keys() != rows[0].keys():
                 raise ValueError(
                     f"{path}: line {number} has {sorted(row)}. Expected {sorted(rows[0])}, as in "
@@ -836,7 +838,7 @@ def _convert_value(value: object, name: str):
     if isinstance(value, list):
         values = [_convert_value(one, name) for one in value]
         if any(isinstance(one, list | None) for one in values):
-            raise invalid(name, value, "a list of single values")
+            raise invalid(name, value, "a list without nested lists or missing values")
         return values
     if is_missing(value):
         return None

@@ -167,7 +167,9 @@ def _check_grades(entry, i: int, count: int) -> dict[int, float]:
             raise invalid(f"An index in relevant[{i}]", wrong, f"an integer from 0 to {count - 1}")
         if not isinstance(grade, Real) or not math.isfinite(grade) or grade < 0:
             raise invalid(
-                f"relevant[{i}]: the grade of document {index}", grade, "a non-negative number"
+                f"relevant[{i}]: the grade of document {index}",
+                grade,
+                "a finite, non-negative number",
             )
         grades[operator.index(index)] = float(grade)
     if not any(grades.values()):

@@ -356,7 +356,11 @@ def read_hybrid_manifest(folder: str | os.PathLike, verify: bool) -> dict:
         folders = {name.split("/")[0] for name in manifest["files"]}
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
         if not is_list or not names or set(names) != folders or folders & {"", ".", ".."}:
-            raise invalid(f"{files.path / MANIFEST_NAME}: indexes", names, "its subfolders")
+            raise invalid(
+                f"{files.path / MANIFEST_NAME}: indexes",
+                names,
+                "the subfolders of all paths in files",
+            )
         return manifest
 
 

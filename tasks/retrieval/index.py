@@ -221,7 +221,7 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """The size of the vectors in bytes, in memory or in a memory-mapped file."""
+        """Return the size of the vectors or BM25 statistics in bytes, in memory or in a file."""
         return self._store.nbytes
 
     # -- search --------------------------------------------------------------------------------

@@ -311,7 +311,8 @@ class TokenVectors:
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
         if not len(ends) or begins[0] or (ends <= begins).any() or ends[-1] != count:
             raise ValueError(
-                f"{path}: `ends` is not an increasing list up to {count}, the number of vectors."
+                f"{path}: `ends` is not an increasing list up to {count}, the number of vectors. "
+                "Build the index again."
             )
         return tokens
 

@@ -197,7 +197,7 @@ class LiteRtSession(Session):
     """LiteRT model that runs one call at a time.
 
     Args:
-        model: File path, or its contents.
+        model: Path of the LiteRT file, or its contents as bytes.
     """
 
     def __init__(self, model: pathlib.Path | bytes):

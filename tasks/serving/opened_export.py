@@ -220,12 +220,12 @@ def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarra
     arrays = {name: np.asarray(convert_list(name, values)) for name, values in x.items()}
     for name, values in arrays.items():
         if values.size and values.dtype.kind not in "iub":
-            raise invalid(f"the type of {name}", str(values.dtype), "integers")
+            raise invalid(f"The dtype of {name}", str(values.dtype), "integers")
     if "token_ids" not in arrays:
         return arrays  # the error message of the runner contains the input names
     shape = arrays["token_ids"].shape
     if len(shape) != 2:
-        raise invalid("the shape of token_ids", shape, "two sizes, (batch, length)")
+        raise invalid("The shape of token_ids", shape, "(batch, length)")
     if shape[1] > backbone.max_sequence_length:
         raise ValueError(
             f"The length of token_ids is {shape[1]}, but the model supports at most "
@@ -239,7 +239,7 @@ def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarra
     for name, values in arrays.items():
         if name in highest:
             if values.shape != shape:
-                raise invalid(f"the shape of {name}", values.shape, f"{shape}, as for token_ids")
+                raise invalid(f"The shape of {name}", values.shape, f"{shape}, as for token_ids")
             check_values(name, values, 0, highest[name])
     return arrays
 

@@ -300,7 +300,7 @@ def make_label_sets(
         raise invalid("labels", labels, "a list of names such as ['person', 'city']")
     if not labels:
         raise ValueError(
-            "No labels were passed. Pass the names of entities, such as labels=['person']."
+            "No labels were passed. Pass one or more entity types, such as labels=['person']."
         )
     several = not isinstance(labels, Mapping) and _is_set(next(iter(labels)))
     if several and len(labels) != count:

@@ -252,7 +252,7 @@ class TagAnswers(Answers):
 
     @property
     def joining_strategy(self) -> str:
-        """The strategy for counting entities: `best_strategy`, or "simple" in place of "none"."""
+        """The strategy for counting entities: `best_strategy`, or "simple" instead of "none"."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 
     def get_entity_names(self, strategy: str) -> list[str]:

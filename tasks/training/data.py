@@ -316,7 +316,7 @@ class Source:
         return len(self.plan.epochs) * self.steps_per_epoch
 
     def count_examples(self) -> int:
-        """Return the number of examples in one pass."""
+        """Return the number of examples in one pass. All batches are counted as full batches."""
         return self.steps * self.plan.batch_size
 
     def check(self) -> None:

@@ -304,7 +304,7 @@ class Distribution:
             model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
-        """Log a warning that says whether several `torch.distributed` processes train one model."""
+        """Log a warning for several `torch.distributed` processes: whether they train one model."""
         count = count_torch_processes()
         if count > 1 and has_ddp_model(model):
             logger.warning(

@@ -311,9 +311,9 @@ class Objective:
 
         Args:
             name: String. A name from `own_metrics`, from `METRIC_NAMES` or from Keras. With two
-                classes, "f1", "precision" and "recall" are computed for the second class. Otherwise
-                they are equal to "f1_macro", "precision_macro" and "recall_macro" (see
-                `ClassScore`).
+                classes, "f1", "precision" and "recall" are computed for the second class. With more
+                classes, or in multi-label tasks, they are equal to "f1_macro", "precision_macro"
+                and "recall_macro" (see `ClassScore`).
 
         Raises:
             ValueError: If `name` is unknown, or if the metric does not match the outputs of the

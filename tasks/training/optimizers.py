@@ -346,7 +346,10 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.end_batch(completed)
 
     def _step(self, gradients: list, variables: list) -> None:
-        """Clip the gradients. Then decay and update the weights, without accumulation."""
+        """Clip the gradients, and then decay and update the weights.
+
+        The gradients have already been accumulated in `update_all`, if necessary.
+        """
         if self.global_clipnorm:
             norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
             share = self.global_clipnorm * ops.minimum(1.0 / norm, 1.0 / self.global_clipnorm)

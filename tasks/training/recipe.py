@@ -174,7 +174,10 @@ class Recipe:
         return optimizers.AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
     def warn_if_default_rate(self, optimizer, default_rate: float) -> None:
-        """Log a warning if the optimizer is a string, because Keras sets its learning rate."""
+        """Log a warning if the optimizer is a string, because Keras sets its learning rate.
+
+        There is no warning for "sgd".
+        """
         name, optimizer = self.arguments["optimizer"], optimizers.get_inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return

@@ -438,7 +438,7 @@ HOSTILE = {
     "a persistent id of text": (text("0") + b"Q", "a storage is malformed"),
     "a persistent id in text": (b"P0\n", "the instruction PERSID"),
     "a key that is a tuple": (b"})Ns", "a key that is neither a string nor"),
-    "a key that is a huge number": (b"}" + number(2**61 - 1) + b"Ns", "nor a small number"),
+    "a key that is a huge number": (b"}" + number(2**61 - 1) + b"Ns", "nor a small integer"),
     "a key that is a tensor": (b"}" + tensor() + b"Ns", "a key that is neither a string nor"),
     "a key twice": (b"}(" + (text("a") + b"N") * 2 + b"u", "sets the key 'a' twice"),
     "a key without a value": (b"}(" + text("a") + b"u", "sets a key without a value"),
@@ -454,6 +454,7 @@ HOSTILE = {
     "an attribute": (tensor(more=b"}" + text("conj") + b"\x88s"), "has hooks or attributes"),
     "a memo's entry that is not there": (b"h\5", "memo index 5, but only has 0"),
     "a memo's entry of 32 bits": (b"j" + b"\xff" * 4, "memo index 4294967295, but only has 0"),
+    "a memo of an empty stack": (b"(q\0", "memoizes a value from an empty stack"),
     "a huge memo": (b"Nr\0\0\0\x80", "memo index 2147483648. Expected 0"),
     "a list in itself, with a name": (
         b"]q\0h\0a" + named("os.system"),
@@ -511,7 +512,7 @@ BOMBS = {
     "a number of 2 GB": (b"\x8b\0\0\0\x7faaaa", "the instruction LONG4"),
     "numbers of one hash": (
         b"}(" + b"".join(number(i * (2**61 - 1)) + b"N" for i in range(1, 9)) + b"u",
-        "nor a small number",
+        "nor a small integer",
     ),
 }
 

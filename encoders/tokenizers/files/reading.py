@@ -536,5 +536,5 @@ def read_merges(files: TokenizerFiles) -> list[str]:
         tokens = merge.split(" ") if isinstance(merge, str) else merge
         is_pair = isinstance(tokens, list) and len(tokens) == 2
         if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
-            raise invalid(f"{name}[{i}]", merge, "two tokens")
+            raise invalid(f"{name}[{i}]", merge, "two non-empty tokens without spaces")
     return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

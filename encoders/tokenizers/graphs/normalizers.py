@@ -88,7 +88,8 @@ def make_strip_normalizer(step: Mapping) -> Normalizer:
 def make_bert_normalizer(step: Mapping) -> Normalizer:
     """Create a normalizer for a BertNormalizer step.
 
-    It returns code points, and adds spaces around Chinese characters.
+    The normalizer returns code points. With `handle_chinese_chars`, it adds spaces around Chinese
+    characters.
     """
     lowercase, strips, splits_chinese, clean_text = get_bert_options([step])
     chinese = np.flatnonzero(mark_members("chinese") & splits_chinese).tolist()

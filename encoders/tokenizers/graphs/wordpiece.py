@@ -151,9 +151,10 @@ class BertWordPiece(tf.Module):
 
 
 def has_bert_steps(steps: Steps) -> bool:
-    """Return whether all steps before the model are the same as in BERT.
+    """Return whether `BertWordPiece` supports all steps before the model.
 
-    Added tokens must not be normalized, because `BertNormalizer` does not return code points.
+    It requires a BertPreTokenizer step, and supports a BertNormalizer step. Added tokens must not
+    be normalized, because they are found by code points, which its normalizer does not return.
     """
     normalizers, words = steps.list_types("normalizer"), steps.list_types("pre_tokenizer")
     is_bert = normalizers in ([], ["BertNormalizer"]) and words == ["BertPreTokenizer"]

@@ -164,7 +164,8 @@ class Unigram(tf.Module):
 
         Returns:
             arrivals: int32 tensor of shape (P, K). The ids of the tokens with K, ..., 1 symbols
-                that end before each position. Missing tokens have the id `len(scores)`.
+                that end before each position. For unknown symbols, the token with one symbol is
+                the unknown token. Other missing tokens have the id `len(scores)`.
             reach: int32 tensor of shape (P,). The number of symbols in the longest token that
                 starts at each position.
         """

@@ -94,7 +94,7 @@ def test_case_24_unequal_lengths_are_refused_with_both(classifier):
         classifier.predict((TEXTS, TEXTS[:2]))
     with pytest.raises(ValueError, match="3 texts.*2 labels"):
         classifier.fit(TEXTS, [0, 1])
-    with pytest.raises(ValueError, match="3 texts.*4 sample_weight"):
+    with pytest.raises(ValueError, match="3 texts.*4 sample weights"):
         classifier.evaluate(TEXTS, [0, 1, 2], sample_weight=[1.0, 1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match=r"\(texts, second texts\).*3 columns"):
         classifier.predict((TEXTS, TEXTS, TEXTS))

@@ -541,7 +541,7 @@ def test_sample_weights_are_of_questions(model):
     alone = model.evaluate((QUESTIONS[:1], CONTEXTS[:1]), ANSWERS[:1], verbose=0, return_dict=True)
     assert losses[0] == pytest.approx(alone["loss"] / 2, rel=1e-5)  # Keras divides by all rows
     assert losses[0] + losses[1] == pytest.approx(losses[2], rel=1e-5)
-    with pytest.raises(ValueError, match="3 sample_weight"):
+    with pytest.raises(ValueError, match="3 sample weights"):
         model.evaluate(pair, ANSWERS[:2], sample_weight=[1.0, 1.0, 1.0])
 
 
