@@ -42,10 +42,11 @@ from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassif
 
 
 def _is_tag_scores(value: object) -> bool:
-    if not isinstance(value, list | tuple):
+    try:
+        first, between, last = (np.asarray(scores, "float32").shape for scores in value)
+    except (TypeError, ValueError):
         return False
-    pairs, *ends = (np.asarray(scores, "float32") for scores in value)
-    return pairs.ndim == 2 and [scores.shape for scores in ends] == 2 * [pairs.shape[:1]]
+    return len(first) == 1 and between == 2 * first and last == first
 
 
 TagNames = Annotated[
@@ -54,7 +55,7 @@ TagNames = Annotated[
 ]
 TagScores = Annotated[
     Sequence[np.ndarray],
-    Rule(_is_tag_scores, "the scores for pairs of tags, first tags and last tags"),
+    Rule(_is_tag_scores, "the scores of first tags, of pairs of tags and of last tags"),
 ]
 
 
@@ -69,8 +70,8 @@ class TagAnswers(Answers):
         split_symbols: Boolean or "outer". How to split words at symbols.
         temperature: Float. Value by which the logits are divided.
         thresholds: Optional dict mapping entity types to floats.
-        tag_scores: Optional tuple of arrays of shape (C, C), (C,) and (C,). CRF scores for tag
-            pairs, first tags and last tags.
+        tag_scores: Optional tuple of arrays of shape (C,), (C, C) and (C,). CRF scores of first
+            tags, of pairs of tags and of last tags.
     """
 
     preprocessor_class = TokenClassifierPreprocessor
