@@ -93,7 +93,8 @@ def compute_word_tags(
     Returns:
         List of tags per text. A word without tokens has the tag O.
     """
-    outside = names[find_outside_index(names) or 0]
+    index = find_outside_index(names)
+    outside = "O" if index is None else names[index]
     tags = [[outside] * count for count in word_counts]
     begins, row = mark_word_starts(tokens).numpy(), tokens.ids.value_rowids().numpy()
     units = np.ones_like(begins) if by_all_tokens else begins

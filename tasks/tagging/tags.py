@@ -387,14 +387,18 @@ def map_word_tags(tags: Sequence[str]) -> np.ndarray:
 def sort_tags(tags: Iterable[str]) -> list[str]:
     """Sort tags: O first, then by type, and the tags of a type in the order B, I, E, S.
 
-    If there is no tag for words outside spans, O is added.
+    If tags have prefixes, but there is no tag for words outside spans, O is added. If no tag has a
+    prefix, as in part-of-speech tagging, every word can have a tag.
 
     Example:
-        >>> sort_tags(["I-PER", "B-PER", "O", "B-LOC"])
-        ['O', 'B-LOC', 'B-PER', 'I-PER']
+        >>> sort_tags(["I-PER", "B-PER", "B-LOC"]), sort_tags(["VERB", "NOUN"])
+        (['O', 'B-LOC', 'B-PER', 'I-PER'], ['NOUN', 'VERB'])
     """
     names = set(tags)
-    names = sorted(names | (set() if find_outside_index([*names]) is not None else {"O"}))
+    has_prefixes = any(letter for letter, _ in _split(names)[1].values())
+    if has_prefixes and find_outside_index([*names]) is None:
+        names.add("O")
+    names = sorted(names)
     parsed = parse_tags(names)
     order = [OUTSIDE, BEGIN, INSIDE, END, SINGLE]
     kinds = zip(names, parsed.types, map(order.index, parsed.prefixes), strict=True)

@@ -360,7 +360,7 @@ def learn_labels(y: Iterable) -> list[str]:
         y: Word tags, or spans `{"start", "end", "label"}`, for each example.
 
     Returns:
-        List of tags, starting with O. Spans are converted to IOB2 tags.
+        List of tags (see `sort_tags`). Spans are converted to IOB2 tags.
 
     Raises:
         ValueError: If `y` contains no tags, if the tags are numbers, or if tag names are mixed with

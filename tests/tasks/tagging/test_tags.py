@@ -148,6 +148,13 @@ def test_tags_are_sorted_by_type():
     ]
 
 
+def test_outside_is_only_added_to_tags_with_prefixes():
+    """Otherwise, a part-of-speech tagger has a class that no word has."""
+    assert sort_tags(["VERB", "NOUN"]) == ["NOUN", "VERB"]
+    assert sort_tags(["VERB", "O", "NOUN"]) == ["O", "NOUN", "VERB"]
+    assert sort_tags(["B-A", "VERB"]) == ["O", "B-A", "VERB"]
+
+
 def test_pieces_of_a_word_take_the_tags_of_a_span():
     tags = ["O", "B-A", "I-A", "E-A", "S-A", "X"]
     names = [[tags[i] for i in row] for row in map_subword_tags(tags)]

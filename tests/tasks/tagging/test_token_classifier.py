@@ -465,12 +465,13 @@ def test_datasets_of_words_and_of_prepared_inputs_are_predicted(classifier):
 
 
 @pytest.mark.slow
-def test_no_texts_and_texts_without_pieces(classifier):
+def test_no_texts_and_texts_without_pieces(classifier, build):
     assert classifier.predict([]) == []
     assert classifier.extract_entities([]) == []
     assert classifier.extract_entities(["", " "], "average") == [[], []]
     assert classifier.predict([""])[0].shape == (0, 5)
-    assert classifier.predict_tags([["Anna", ""], []])[0][1] == "O"
+    for model in (classifier, build(labels=["NOUN", "VERB"])):
+        assert model.predict_tags([["Anna", ""], []])[0][1] == "O"
 
 
 class TestStrategies:
