@@ -16,6 +16,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     check_same_count,
     convert_weights,
+    count_truncated,
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, compute_sort_keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
@@ -24,6 +25,9 @@ from encoder_zoo.tasks.question_answering import answers
 DOC_STRIDE = 128
 # A question is too long if it leaves space for fewer context tokens.
 MIN_CONTEXT_TOKENS = 8
+OUTSIDE_WINDOWS = (
+    "questions have an answer that is not fully inside any window, so their label is no answer."
+)
 
 
 class QuestionContexts(NamedTuple):
@@ -101,6 +105,7 @@ class SpanQAPreprocessor(Preprocessor):
     task_name = "span_qa"
     inputs = answers.INPUTS
     label_values = answers.ANSWER_LABELS
+    truncation_advice = "Pass a larger window_length or doc_stride to from_preset."
     marks_answers = False  # for a beam, see `attach`
 
     @validation.validate_arguments
@@ -222,6 +227,9 @@ class SpanQAPreprocessor(Preprocessor):
         begin = xp.cast(windows.begin, xp.int32)
         first, last, known = (xp.gather(v, windows.example) for v in (first, last, start >= 0))
         inside = known & (first >= begin) & (last < begin + xp.cast(windows.length, xp.int32))
+        count = xp.size(start)
+        found = xp.math.unsorted_segment_max(xp.cast(inside, xp.int32), windows.example, count)
+        count_truncated((start >= 0) & (found < 1), self, OUTSIDE_WINDOWS)
         shift = self.find_context_start(examples) - begin
         columns = xp.stack([first + shift, last + shift], axis=1)
         return xp.where(inside[:, None], columns, self.find_null_position(examples)[:, None])

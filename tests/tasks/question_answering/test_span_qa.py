@@ -167,6 +167,17 @@ class TestLabels:
             "anna lives in oslo",
         ]
 
+    def test_answers_outside_all_windows_are_counted(self, build, caplog):
+        model = build(window_length=16, doc_stride=4)  # windows at 0 and 7, of 11 tokens
+        context = "Rome is there . Rome Anna lives in Oslo . Rome is there ."
+        found = labelled(model, self.example(context, "Anna lives in Oslo . Rome is"))
+        assert found == ["[CLS]", "[CLS]"]
+        assert "1 of 1 questions" in caplog.text and "doc_stride" in caplog.text
+        caplog.clear()
+        labelled(model, self.example(context, "Anna lives in Oslo"))
+        labelled(model, {**IMPOSSIBLE, "answers": []})
+        assert "questions" not in caplog.text
+
     def test_unanswerable_questions(self, model):
         for answers in ([], None, {"text": [], "answer_start": []}):
             assert labelled(model, {**IMPOSSIBLE, "answers": answers}) == ["[CLS]"]
