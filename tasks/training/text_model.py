@@ -472,7 +472,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                 `encoder_zoo.BackupAndRestore`. In this case, a dataset must return the same
                 examples in the same order.
             validation_split: Float between 0 and 1. Fraction of the examples to use for validation,
-                taken from the end. Defaults to 0.0.
+                taken from the end. Not used if `validation_data` is passed. Defaults to 0.0.
             validation_data: Optional tuple `(x, y)` or `(x, y, sample_weight)`, or dataset.
             shuffle: Boolean. Whether to shuffle texts in memory, and single examples in a dataset
                 or stream. Defaults to True.
@@ -508,6 +508,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         held_out_size = validation_batch_size or size
         if held_out is not None:
             held_out = sources.make_input_data(self, *held_out[:2]), held_out[2]
+            validation_split = 0.0  # as in Keras
 
         def read() -> tuple[Source, Source | None]:
             with log_truncation_once():

@@ -116,6 +116,14 @@ def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
         model.fit(model.preprocessor(["a", "b"]), y[:2], validation_split=0.9)
 
 
+def test_validation_data_overrides_the_validation_split(task):
+    held_out = TEXTS[:2], LABELS[:2]
+    history = task.fit(TEXTS, LABELS, 1, verbose=0, validation_split=0.4, validation_data=held_out)
+    assert history.params["steps"] == len(TEXTS)  # no text is held out
+    loss = task.evaluate(*held_out, verbose=0)[0]
+    np.testing.assert_allclose(history.history["val_loss"], [loss], rtol=1e-5)
+
+
 @pytest.mark.matrix
 @pytest.mark.slow
 def test_a_source_brings_its_own_data(task):
