@@ -16,7 +16,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     check_same_count,
     convert_weights,
-    count_truncated,
+    report_truncated,
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, compute_sort_keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
@@ -229,7 +229,7 @@ class SpanQAPreprocessor(Preprocessor):
         inside = known & (first >= begin) & (last < begin + xp.cast(windows.length, xp.int32))
         count = xp.size(start)
         found = xp.math.unsorted_segment_max(xp.cast(inside, xp.int32), windows.example, count)
-        count_truncated((start >= 0) & (found < 1), self, OUTSIDE_WINDOWS)
+        report_truncated((start >= 0) & (found < 1), self, OUTSIDE_WINDOWS)
         shift = self.find_context_start(examples) - begin
         columns = xp.stack([first + shift, last + shift], axis=1)
         return xp.where(inside[:, None], columns, self.find_null_position(examples)[:, None])
