@@ -1,4 +1,4 @@
-"""Private names of Keras that this package uses. Other modules only use public names.
+"""Private names and undocumented behavior of Keras that this package uses.
 
 - `_direction`: Used by `EarlyStopping` to find out if a metric should be maximized or minimized.
   Otherwise, users would need to pass `mode`.
@@ -13,12 +13,21 @@
   public name for this list. Without it, `fit` does not check if `trainable` has changed.
 
 If one of the other names is not available in the installed Keras version, the public Keras API is
-used instead. To find out about changes in Keras, run `tests/common/test_keras_private.py`.
+used instead. Three functions use no private name, but depend on how Keras is implemented:
+
+- `get_wrapped_function` and `get_wrapped_keywords` search the attributes of losses and metrics,
+  because the names of these attributes are private.
+- `weigh_next_value` requires that Keras updates its mean loss once after each `compute_loss`.
+
+Other modules only use public names, but `tasks/training/distribution.py` replaces public methods of
+optimizers and distributions. To find out about changes in Keras, run
+`tests/common/test_keras_private.py`.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import sys
 import threading
@@ -32,6 +41,8 @@ from encoder_zoo.common.weights_lock import get_weights_lock
 
 jax = LazyModule("jax")
 M = TypeVar("M", bound=keras.Model)
+# Keras classes that wrap a function as a loss or metric.
+WRAPPERS = (*keras.losses.MeanSquaredError.__bases__, keras.metrics.MeanMetricWrapper)
 # Names of the state variables to pass to each step on JAX.
 WEIGHT_LISTS = ("trainable_variables", "non_trainable_variables")
 STATES_OF_JAX = {
@@ -54,6 +65,45 @@ def copy_metric_direction(metric: keras.metrics.Metric, inner: keras.metrics.Met
     """Copy the direction of `inner`, which tells callbacks to maximize or minimize a metric."""
     if hasattr(inner, "_direction"):
         metric._direction = inner._direction
+
+
+def get_wrapped_function(wrapper: object) -> Callable | None:
+    """Return the function that a Keras loss or metric wraps, or None for other objects.
+
+    Example:
+        >>> get_wrapped_function(keras.losses.Huber()) is keras.losses.huber
+        True
+    """
+    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
+    return next(
+        (f for f in held if inspect.isfunction(f) or isinstance(f, functools.partial)), None
+    )
+
+
+def get_wrapped_keywords(wrapper: object) -> dict:
+    """Return the keyword arguments that a Keras loss or metric passes to its function.
+
+    Example:
+        >>> get_wrapped_keywords(keras.losses.Huber(delta=2.0))
+        {'delta': 2.0}
+    """
+    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
+    return {
+        name: value for found in held if isinstance(found, dict) for name, value in found.items()
+    }
+
+
+def weigh_next_value(mean: keras.metrics.Mean, weight: object) -> None:
+    """Set the weight of the next value of a mean. If `weight` is None, Keras sets the weight."""
+    vars(mean).pop("update_state", None)
+    if weight is None:
+        return
+
+    def update_state(value, sample_weight=None):
+        del vars(mean)["update_state"]
+        return mean.update_state(value, sample_weight=weight)
+
+    vars(mean)["update_state"] = update_state
 
 
 def replace_training_functions(cls: type[M]) -> type[M]:

@@ -18,8 +18,9 @@ import inspect
 import math
 
 import keras
-from keras import losses, metrics, ops
+from keras import losses, ops
 
+from encoder_zoo.common.keras_private import get_wrapped_function, get_wrapped_keywords
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.tasks.losses.replicas import compute_loss_values, get_replica_context
 
@@ -56,34 +57,6 @@ UNPREDICTED_OUTPUTS = {
 INCLUDED_ACTIVATIONS = {
     f: "softmax" if f in CATEGORICAL_LOSSES else "sigmoid" for f in LOGITS_LOSSES
 }
-# Keras classes that wrap a function as a loss or metric.
-WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
-
-
-def get_wrapped_function(wrapper):
-    """Return the function that a Keras loss or metric wraps, or None for other objects.
-
-    Args:
-        wrapper: Loss, metric or any other object.
-
-    Example:
-        >>> get_wrapped_function(losses.Huber()) is losses.huber
-        True
-    """
-    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
-    return next(
-        (f for f in held if inspect.isfunction(f) or isinstance(f, functools.partial)), None
-    )
-
-
-def _get_keywords(wrapper) -> dict:
-    """Return the keyword arguments that a Keras loss or metric passes to its function."""
-    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
-    return {
-        name: value for found in held if isinstance(found, dict) for name, value in found.items()
-    }
-
-
 LOSS_CLASSES = {
     get_wrapped_function(cls()): cls
     for cls in vars(losses).values()
@@ -125,7 +98,7 @@ def get_argument(loss, name: str):
     if isinstance(loss, functools.partial):
         inner, keywords = loss.func, loss.keywords
     elif get_wrapped_function(loss):
-        inner, keywords = get_wrapped_function(loss), _get_keywords(loss)
+        inner, keywords = get_wrapped_function(loss), get_wrapped_keywords(loss)
     else:
         return None
     return keywords[name] if name in keywords else get_argument(inner, name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import losses, metrics
 
+from encoder_zoo.common.keras_private import get_wrapped_function
 from encoder_zoo.common.wording import find_close_names, invalid, quote, suggest_names
 from encoder_zoo.tasks.losses.batch_loss import (
     CLASS_INDEX_LOSSES,
@@ -24,7 +25,6 @@ from encoder_zoo.tasks.losses.batch_loss import (
     get_argument,
     get_keras_function,
     get_name,
-    get_wrapped_function,
     is_computed_by_row,
 )
 from encoder_zoo.tasks.training.metrics import (

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.keras_private import weigh_next_value
 from encoder_zoo.common.layers import get_frozen_kernel, list_layers
 from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.wording import invalid, quote
@@ -547,18 +548,8 @@ class CompiledMetrics:
             size: Optional scalar tensor. The loss of the batch was divided by this value. If None,
                 the weight from Keras is used.
         """
-        mean = self._loss
-        if mean is None:
-            return
-        vars(mean).pop("update_state", None)
-        if size is None:
-            return
-
-        def update_state(loss, sample_weight=None):
-            del vars(mean)["update_state"]
-            return mean.update_state(loss, sample_weight=size)
-
-        vars(mean)["update_state"] = update_state
+        if self._loss is not None:
+            weigh_next_value(self._loss, size)
 
     def update(self, y, y_pred, sample_weight, real) -> None:
         """Update all metrics. Rows that only pad the batch are ignored.

@@ -131,6 +131,36 @@ def test_without_the_weights_of_an_optimizer_nothing_is_checked():
     check_trainable(Renamed(), [keras.Variable([1.0])])
 
 
+@pytest.mark.parametrize(
+    "wrapper, function, keywords",
+    [
+        (keras.losses.Huber(delta=2.0), keras.losses.huber, {"delta": 2.0}),
+        (keras.metrics.MeanSquaredError(), keras.losses.mean_squared_error, {}),
+        (keras.losses.Loss(), None, {}),
+        (keras.metrics.AUC(), None, {}),
+    ],
+)
+def test_losses_and_metrics_hold_a_function_and_its_arguments(wrapper, function, keywords):
+    assert keras_private.get_wrapped_function(wrapper) is function
+    assert keras_private.get_wrapped_keywords(wrapper) == keywords
+
+
+@pytest.mark.slow
+def test_the_mean_loss_is_updated_once_after_each_loss():
+    class Weighing(Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            [mean] = [metric for metric in self.metrics if metric.name == "loss"]
+            keras_private.weigh_next_value(mean, keras.ops.sum(y))
+            return keras.ops.mean(y) + 0 * keras.ops.sum(y_pred)  # `fit` requires gradients
+
+    model, y = Weighing(), np.float32([[1], [1], [3], [3]])
+    model.compile(loss="mse")
+    expected = (1 * 2 + 3 * 6) / 8
+    assert model.evaluate(X, y, batch_size=2, verbose=0) == pytest.approx(expected)
+    loss = model.fit(X, y, batch_size=2, shuffle=False, verbose=0).history["loss"]
+    assert loss == pytest.approx([expected])
+
+
 LOOKED = """
 import keras, numpy as np
 from encoder_zoo.common.keras_private import replace_training_functions
