@@ -186,7 +186,7 @@ def lock_weights(function: F) -> F:
 
 
 # Names of the methods for each way to hold the lock. Pickling and copying call `__reduce__`. During
-# `export`, Keras sets the functions of the model to None.
+# `export` of a backbone, Keras sets the functions of the model to None.
 LOCKED_METHODS = {
     "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
         save_to_preset save_adapters for_cpu trim_vocabulary similarity""",
@@ -201,9 +201,14 @@ WAYS = {name: way for way, names in LOCKED_METHODS.items() for name in names.spl
 class WeightsLockMixin:
     """Mixin that allows several threads to use a model during training, saving and updates.
 
-    All methods in `LOCKED_METHODS` and all public methods with a `batch_size` argument will hold
-    the lock. Methods of subclasses also hold the lock, unless they override a method that trains,
-    evaluates, compiles or exports the model.
+    A method holds the lock according to the first of these rules that applies:
+
+    1. A method of the class with this mixin holds the lock in the way of `LOCKED_METHODS`.
+    2. A method of a subclass also does, if this way is "shared" or "exclusive". Other methods in
+       `LOCKED_METHODS` call the method of the base class, or hold the lock with a decorator.
+    3. A public method with a `batch_size` argument holds the lock for reading.
+    4. Another function with the decorator `lock_weights` holds the locks of all its models for
+       reading.
     """
 
     def __init_subclass__(cls, **kwargs):
