@@ -112,15 +112,9 @@ def export_task(
             this task.
     """
     path = check_path(path)
-    if format is None:
-        format = get_format(path)
-    elif format not in SUFFIXES:
-        raise invalid("format", format, f"one of {', '.join(SUFFIXES)}")
+    format, is_file = read_target(path, format)
     if format != "tf_saved_model":
         check_other_formats(task)
-    is_file = path.suffix.lower() in (*FORMATS, *OTHER_FILES)
-    if is_file:
-        _check_suffix(path, format)
     check_backend(task, path, format)
     if format == "tf_saved_model":
         export_saved_model(task, path, **options)
@@ -130,20 +124,26 @@ def export_task(
         export_folder(task, path, format, **options)
 
 
-def get_format(path: str | os.PathLike[str]) -> str:
-    """Infer the export format from the suffix of a path.
+def read_target(path: pathlib.Path, format: str | None) -> tuple[str, bool]:
+    """Return the export format, and whether the path is a file instead of a folder.
 
     Raises:
-        ValueError: If files with this suffix cannot be exported.
+        ValueError: If the format is unknown, or if files with this suffix cannot be exported.
 
     Example:
-        >>> get_format("served/1"), get_format("served/model.onnx")
-        ('tf_saved_model', 'onnx')
+        >>> read_target(pathlib.Path("served/1"), None)
+        ('tf_saved_model', False)
+        >>> read_target(pathlib.Path("served/model.onnx"), None)
+        ('onnx', True)
     """
-    suffix = pathlib.Path(path).suffix.lower()
-    if suffix in OTHER_FILES:
-        raise invalid("path", str(path), f"a folder, or a file that ends in {', '.join(FORMATS)}")
-    return FORMATS.get(suffix, "tf_saved_model")
+    if format not in (None, *SUFFIXES):
+        raise invalid("format", format, f"one of {', '.join(SUFFIXES)}")
+    allowed = [suffix for suffix, name in FORMATS.items() if format in (None, name)]
+    is_file = path.suffix.lower() in (*FORMATS, *OTHER_FILES)
+    if is_file and path.suffix not in allowed:
+        expected = " or ".join(["a folder", *(f"a file {suffix}" for suffix in allowed)])
+        raise invalid("path", str(path), expected)
+    return format or FORMATS.get(path.suffix, "tf_saved_model"), is_file
 
 
 def check_other_formats(task: PresetTask) -> None:
@@ -153,12 +153,6 @@ def check_other_formats(task: PresetTask) -> None:
             f"{type(task).__name__} computes {task.record.only_saved_model}, which only a "
             "SavedModel supports. Call export('served/1') with the TensorFlow backend."
         )
-
-
-def _check_suffix(path: str | os.PathLike[str], format: str) -> None:
-    suffix = SUFFIXES[format]
-    if pathlib.Path(path).suffix != suffix:
-        raise invalid("path", str(path), f"a path that ends in {suffix} for the format {format!r}")
 
 
 def check_backend(task: PresetTask, path: str | os.PathLike[str], format: str) -> None:

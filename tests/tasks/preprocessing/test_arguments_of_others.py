@@ -1,5 +1,7 @@
 """Arguments and attributes that mean something else in other libraries, or would be cut."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.presets.formats.config import convert_config
 from encoder_zoo.presets.restoring import EXTENDABLE_ARGUMENTS
-from encoder_zoo.tasks.serving.export import FORMATS, OTHER_FILES, get_format
+from encoder_zoo.tasks.serving.export import FORMATS, OTHER_FILES, read_target
 
 pytestmark = pytest.mark.eager
 BERT = get_family("bert")
@@ -98,8 +100,20 @@ def test_settings_of_other_libraries_cannot_be_set(tiny, task, name):
 
 
 def test_the_suffix_of_a_path_chooses_the_format():
-    assert {s: get_format(f"folder/model{s}") for s in FORMATS} == FORMATS
-    assert get_format("served/1") == get_format("served/v1.2") == "tf_saved_model"
+    for suffix, format in FORMATS.items():
+        path = pathlib.Path(f"folder/model{suffix}")
+        assert read_target(path, None) == read_target(path, format) == (format, True)
+        assert read_target(pathlib.Path("served"), format) == (format, False)
+    for name in ("served/1", "served/v1.2"):
+        assert read_target(pathlib.Path(name), None) == ("tf_saved_model", False)
+
+
+@pytest.mark.parametrize(
+    "name, format", [("m.ONNX", None), ("m.onnx", "litert"), ("m.onnx", "tf_saved_model")]
+)
+def test_a_suffix_of_another_format_is_an_error(name, format):
+    with pytest.raises(ValueError, match=f"^path is .*{name}.*a folder"):
+        read_target(pathlib.Path(name), format)
 
 
 @pytest.mark.slow(except_for=r"^\.pth$")
