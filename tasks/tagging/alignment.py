@@ -183,6 +183,20 @@ def _find_span_indices(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]
     return xp.where(inside, index, -1)
 
 
+# Example of `_compute_marks`, with three spans in one text. "~" has no token.
+#
+#   text          A n n a s   ~   s i n g s
+#   spans         "~" at 6-7, "si" at 8-10, "ng" at 10-12
+#     lost        True        True          False       no token belongs to the span
+#     inexact     False       False         True        the token "sings" is longer than "ng"
+#     token       1           2             2           "~" begins after ##as
+#     unit        0           1             1
+#
+#   tokens        ann    ##as   sings
+#     span        -1     -1     2
+#     units       True   False  True                    ann and ##as are one unit
+#     number      1      0      1                       lost spans of the unit, at its first token
+#     result      LOST   0      INEXACT + LOST
 def _compute_marks(
     tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor], span: xp.Tensor, units: xp.Tensor
 ) -> xp.Tensor:
