@@ -23,7 +23,6 @@ from encoder_zoo.common.arguments import (
     TokenizerPresetArguments,
 )
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.lazy import use_backend
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.common.variable_names import SharedVariableNames
 from encoder_zoo.common.weights_lock import lock_weights
@@ -335,7 +334,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         self._check_can_predict(x)
         runner = KerasRunner(self, verbose, steps, callbacks)
-        with use_backend(), suppress_end_warning(x):
+        with suppress_end_warning(x):
             given = runner.read(x)
             if given.is_prepared:
                 return runner.predict(given.x, batch_size)

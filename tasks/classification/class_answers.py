@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypedDict, overload
 import numpy as np
 
 from encoder_zoo.common import validation
-from encoder_zoo.common.lazy import xp
+from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.base import confidence
-from encoder_zoo.tasks.base.answers import Answers, prepares_in_numpy
+from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.classes import compute_sigmoid, compute_softmax
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
@@ -73,13 +73,13 @@ class ClassAnswers(Answers):
     thresholds: confidence.Thresholds | None = None
     abstain_below: validation.Probability | None = None
 
-    @prepares_in_numpy
     def predict_texts(self, x: Any, batch_size: int | None = None) -> np.ndarray:
         if not self.preprocessor.pools_windows:
             return super().predict_texts(x, batch_size)
-        examples, count = self.preprocessor.encode_windows(x), len(self.class_names)
-        pooling = self.window_pooling
-        return predict_pooled(self.runner, examples, batch_size, count, pooling)
+        count, pooling = len(self.class_names), self.window_pooling
+        with use_numpy():
+            examples = self.preprocessor.encode_windows(x)
+            return predict_pooled(self.runner, examples, batch_size, count, pooling)
 
     @validation.validate_arguments
     @skips_missing("texts")
