@@ -2,7 +2,7 @@
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import invalid, quote
@@ -225,48 +225,31 @@ def serialize_model(model: SentencePieceModel) -> bytes:
     """
     ids = {piece.text: i for i, piece in enumerate(model.pieces)}
     unknown = next(i for i, piece in enumerate(model.pieces) if piece.kind == UNKNOWN)
-    special = [("<s>", 41), ("</s>", 42), ("<pad>", 43)]
-    trainer = _encode_integer(3, model.model_type) + _encode_integer(4, len(model.pieces))
-    trainer += _encode_integer(24, model.treat_whitespace_as_suffix) + _encode_integer(
-        35, model.byte_fallback
-    )
-    trainer += _encode_integer(40, unknown)
-    trainer += b"".join(_encode_integer(field, ids.get(token, -1)) for token, field in special)
-    trainer += _encode_bytes(45, model.pieces[unknown].text.encode())
-    normalizer = _encode_bytes(1, model.normalizer.encode()) + _encode_bytes(
-        2, model.precompiled_charsmap
-    )
-    normalizer += _encode_integer(3, model.add_dummy_prefix) + _encode_integer(
-        4, model.remove_extra_whitespaces
-    )
-    normalizer += _encode_integer(5, model.escape_whitespaces)
-    pieces = b"".join(
-        _encode_bytes(
-            _PIECES,
-            _encode_bytes(1, p.text.encode())
-            + _encode_float(2, p.score)
-            + _encode_integer(3, p.kind),
-        )
-        for p in model.pieces
-    )
-    return pieces + _encode_bytes(_TRAINER, trainer) + _encode_bytes(_NORMALIZER, normalizer)
+    values = {**model._asdict(), "name": model.normalizer}
+    trainer = {number: values[name] for number, name in _TRAINER_FIELDS.items()}
+    trainer |= {4: len(model.pieces), 40: unknown, 45: model.pieces[unknown].text}
+    trainer |= {41: ids.get("<s>", -1), 42: ids.get("</s>", -1), 43: ids.get("<pad>", -1)}
+    normalizer = {number: values[name] for number, name in _NORMALIZER_FIELDS.items()}
+    pieces = [(_PIECES, {1: p.text, 2: float(p.score), 3: p.kind}) for p in model.pieces]
+    messages = [*pieces, (_TRAINER, dict(sorted(trainer.items()))), (_NORMALIZER, normalizer)]
+    return b"".join(_encode_field(number, _encode_message(fields)) for number, fields in messages)
 
 
-def _encode_integer(number: int, value: int) -> bytes:
-    return _encode_varint(number << 3 | _VARINT) + _encode_varint(value % 2**64)
+def _encode_message(fields: Mapping[int, str | bytes | int | float]) -> bytes:
+    """Encode the fields of a message, given as {number: value}."""
+    return b"".join([_encode_field(number, value) for number, value in fields.items()])
 
 
-def _encode_float(number: int, value: float) -> bytes:
-    return _encode_varint(number << 3 | _FIXED32) + struct.pack("<f", value)
-
-
-def _encode_bytes(number: int, value: bytes) -> bytes:
-    return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
+def _encode_field(number: int, value: str | bytes | int | float) -> bytes:
+    if isinstance(value, float):
+        return _encode_varint(number << 3 | _FIXED32) + struct.pack("<f", value)
+    if isinstance(value, int):
+        return _encode_varint(number << 3 | _VARINT) + _encode_varint(value % 2**64)
+    content = value.encode() if isinstance(value, str) else value
+    return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(content)) + content
 
 
 def _encode_varint(value: int) -> bytes:
-    low = []
-    while value >= 128:
-        low.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*low, value])
+    if value < 128:
+        return bytes([value])
+    return bytes([value & 127 | 128]) + _encode_varint(value >> 7)
