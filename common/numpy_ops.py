@@ -59,7 +59,7 @@ def wrap_numpy(function: Callable) -> Callable:
     return operation
 
 
-def make_sizes(shape) -> tuple[int, ...]:
+def convert_shape(shape) -> tuple[int, ...]:
     return tuple(np.asarray(shape, np.int64).reshape(-1).tolist())
 
 
@@ -130,20 +130,20 @@ def size(value, out_type=int32) -> Array:
 
 
 def reshape(value, shape) -> Array:
-    return make_array(make_array(value).reshape(make_sizes(shape)))
+    return make_array(make_array(value).reshape(convert_shape(shape)))
 
 
 def broadcast_to(value, shape) -> Array:
-    return make_array(np.broadcast_to(make_array(value), make_sizes(shape)))
+    return make_array(np.broadcast_to(make_array(value), convert_shape(shape)))
 
 
 def fill(dims, value) -> Array:
     value = make_array(value)
-    return np.full(make_sizes(dims), value, value.dtype).view(Array)
+    return np.full(convert_shape(dims), value, value.dtype).view(Array)
 
 
 def ones(shape, dtype=float32) -> Array:
-    return np.ones(make_sizes(shape), dtype).view(Array)
+    return np.ones(convert_shape(shape), dtype).view(Array)
 
 
 def zeros_like(value, dtype=None) -> Array:
@@ -215,7 +215,7 @@ def stack(values, axis: int = 0) -> Array:
 
 
 def zeros(shape, dtype=np.float32) -> Array:
-    return np.zeros(make_sizes(shape), dtype).view(Array)
+    return np.zeros(convert_shape(shape), dtype).view(Array)
 
 
 def argsort(
@@ -257,7 +257,7 @@ def tensor_scatter_nd_update(values, indices, updates) -> Array:
 
 def scatter_nd(indices, updates, shape) -> Array:
     updates = make_array(updates)
-    values = np.zeros(make_sizes(shape), updates.dtype)
+    values = np.zeros(convert_shape(shape), updates.dtype)
     np.add.at(values, tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0)), updates)
     return values.view(Array)
 
@@ -481,9 +481,9 @@ def stateless_shuffle(values, seed) -> Array:
 def stateless_uniform(shape, seed, minval=0, maxval=None, dtype=np.float32) -> Array:
     draws, dtype = make_generator(seed), np.dtype(dtype)
     if dtype.kind == "i":
-        return draws.integers(minval, maxval, make_sizes(shape), dtype).view(Array)
+        return draws.integers(minval, maxval, convert_shape(shape), dtype).view(Array)
     most = 1 if maxval is None else maxval
-    return (minval + (most - minval) * draws.random(make_sizes(shape), dtype)).view(Array)
+    return (minval + (most - minval) * draws.random(convert_shape(shape), dtype)).view(Array)
 
 
 # -- namespaces ----------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
         ValueError: If a file is missing, damaged or invalid.
     """
     try:
-        checkpoint = _open(files, safeguards.verify)
+        checkpoint = _open_checkpoint(files, safeguards.verify)
         config, family, path = checkpoint.config, checkpoint.family, checkpoint.config_file
         check_config(config, family, path, checkpoint.config_names)
         check_sizes(config, family, checkpoint.shapes, path, safeguards.max_bytes)
@@ -163,7 +163,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     return TokenizerPreset(files, config, files.path / CONFIG, family, settings, stored)
 
 
-def _open(files: FolderFiles, verify: bool) -> Checkpoint:
+def _open_checkpoint(files: FolderFiles, verify: bool) -> Checkpoint:
     """Open the checkpoint in a folder. The format is detected from the files."""
     settings = read_manifest(files, verify)
     if module := find_static_module(files):

@@ -575,7 +575,7 @@ class Tokenizer(ConfigFromSignature):
         Raises:
             ValueError: If an id is not an integer, or not in the vocabulary.
         """
-        rows = convert_to_rows(ids)
+        rows = convert_to_ragged(ids)
         if not xp.is_symbolic_tensor(rows.values):
             values = np.asarray(rows.values)
             wrong = values[(values < 0) | (values >= self.vocabulary_size)]
@@ -718,7 +718,7 @@ def format_json(content: object) -> str:
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
-def convert_to_rows(ids: object) -> xp.RaggedTensor:
+def convert_to_ragged(ids: object) -> xp.RaggedTensor:
     """Convert integers of shape (B, L), ragged or padded, to a RaggedTensor."""
     if isinstance(ids, list | tuple):
         rows = [np.asarray(row).reshape(-1) for row in ids]

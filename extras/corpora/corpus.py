@@ -206,7 +206,7 @@ class PretrainingCorpus:
             ValueError: If a file is damaged or was changed.
         """
         for entry in self.manifest["shards"]:
-            with self._open(entry) as file:
+            with self._open_file(entry) as file:
                 if hash_file(file) != entry["sha256"]:
                     raise writing.make_damage_error(file.name)
 
@@ -230,7 +230,7 @@ class PretrainingCorpus:
     def open_shard(self, number: int) -> writing.Shard:
         """Open a corpus file by index. The checksum is verified once per file."""
         entry = self.manifest["shards"][number]
-        with self._open(entry) as file:
+        with self._open_file(entry) as file:
             if get_size(file) != entry["bytes"]:
                 raise writing.make_damage_error(file.name)
             if number not in self._compared and hash_file(file) != entry["sha256"]:
@@ -239,7 +239,7 @@ class PretrainingCorpus:
             return writing.Shard.open(file, self.vocabulary_size)
 
     @contextlib.contextmanager
-    def _open(self, entry: Mapping) -> Iterator[BinaryIO]:
+    def _open_file(self, entry: Mapping) -> Iterator[BinaryIO]:
         """Open a file, and check that the folder still contains this corpus."""
         with OpenFolder(self.folder, [writing.CORPUS_NAME, entry["file"]]) as files:
             if writing.load_manifest(files).get("sha256") != self.sha256:
@@ -279,7 +279,7 @@ class CorpusParts:
         corpora = sorted(corpora, key=lambda corpus: corpus.manifest[writing.PART])
         for corpus in corpora[1:]:
             _check_same_corpus(corpora[0], corpus)
-        _check_complete(corpora)
+        _check_all_parts(corpora)
         for corpus in corpora:
             corpus.verify()
         first = corpora[0].manifest
@@ -315,7 +315,7 @@ def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> No
             )
 
 
-def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
+def _check_all_parts(corpora: Sequence[PretrainingCorpus]) -> None:
     """Raise a ValueError if a part is missing or occurs twice."""
     found = [tuple(corpus.manifest[writing.PART]) for corpus in corpora]
     count = found[0][1]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """The tokens of a text, or of a window of a text, in an example.
 
     Attributes:
@@ -84,7 +84,7 @@ def compute_lobatto_nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
 NODES, LOBATTO_WEIGHTS = compute_lobatto_nodes(7)
 
 
-def integrate_gradients(along: Callable) -> Attribution:
+def compute_integrated_gradients(along: Callable) -> Attribution:
     """Compute integrated gradients, which sum to the output minus the baseline.
 
     Args:
@@ -95,7 +95,7 @@ def integrate_gradients(along: Callable) -> Attribution:
 
     Example:
         >>> square = lambda x: (x**2, 2 * x[:, None])
-        >>> integrate_gradients(square).tokens.round(6).tolist()
+        >>> compute_integrated_gradients(square).tokens.round(6).tolist()
         [1.0]
     """
     parts, total, ends, count = [(0.0, 0.5), (0.5, 1.0)], 0.0, {}, 0
@@ -124,10 +124,11 @@ def integrate_gradients(along: Callable) -> Attribution:
 def compute_gradient_times_input(along: Callable) -> Attribution:
     """Compute attributions from the gradient for the unmasked text.
 
-    This is faster than `integrate_gradients`, but the sum of the attributions is not exact.
+    This is faster than `compute_integrated_gradients`, but the sum of the attributions is not
+    exact.
 
     Args:
-        along: See `integrate_gradients`.
+        along: See `compute_integrated_gradients`.
 
     Source: Shrikumar et al. 2016, Not Just a Black Box, section 2, with the difference to the
     baseline as the input.
@@ -136,7 +137,7 @@ def compute_gradient_times_input(along: Callable) -> Attribution:
     return Attribution(slopes[1], outputs[1], outputs[0])
 
 
-def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
+def select_tokens(tokens: TokenizedTexts, row: int) -> TextPart:
     """Select the tokens of one text. See also `select_window`.
 
     Args:
@@ -151,14 +152,14 @@ def select_tokens(tokens: TokenizedTexts, row: int) -> Part:
     starts, ends = np.full(count, len(text)), np.zeros(count, int)
     np.minimum.at(starts, words[visible], first[visible])
     np.maximum.at(ends, words[visible], last[visible])
-    return Part(text, 0, words, starts, ends)
+    return TextPart(text, 0, words, starts, ends)
 
 
-def select_window(text: Part, column: int, begin: int, count: int) -> Part:
+def select_window(text: TextPart, column: int, begin: int, count: int) -> TextPart:
     """Select the tokens of a text that are in a window.
 
     Args:
-        text: The `Part` with the whole text, as returned by `select_tokens`.
+        text: The `TextPart` with the whole text, as returned by `select_tokens`.
         column: Integer. Position of the first token of the window in the example.
         begin: Integer. Index of the first token of the window in the text.
         count: Integer. The number of tokens in the window.
@@ -176,7 +177,7 @@ def make_example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, 
 def compute_attributions(
     task: Task,
     inputs: Mapping[str, np.ndarray],
-    parts: Sequence[Part],
+    parts: Sequence[TextPart],
     weights: np.ndarray,
     method: str,
     batch_size: int | None,
@@ -186,7 +187,7 @@ def compute_attributions(
     Args:
         task: The `Task` to explain.
         inputs: Dict mapping names to arrays of shape (1, L). Model inputs for the example.
-        parts: Sequence of `Part` objects. The texts in the example.
+        parts: Sequence of `TextPart` objects. The texts in the example.
         weights: Array of shape (1, ...). Weights of the outputs in the sum.
         method: String. Key in `ATTRIBUTION_METHODS`.
         batch_size: Optional integer. The number of points per batch. If None, the default will be
@@ -207,7 +208,7 @@ def compute_attributions(
     )
 
 
-def _make_words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
+def _make_words(number: int, part: TextPart, attribution: np.ndarray) -> list[WordAttribution]:
     """Sum the attributions of the tokens of each word in a text."""
     found, unseen = [], 0.0
     for word in dict.fromkeys(part.words.tolist()):
@@ -367,6 +368,6 @@ def make_line_function(
 
 
 ATTRIBUTION_METHODS = {
-    "integrated_gradients": integrate_gradients,
+    "integrated_gradients": compute_integrated_gradients,
     "gradient_x_input": compute_gradient_times_input,
 }

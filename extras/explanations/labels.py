@@ -78,11 +78,11 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
 
 def _make_parts(
     classifier: SequenceClassifier,
-    texts: list[attributions.Part],
+    texts: list[attributions.TextPart],
     windows: list[Windows],
     examples: dict,
     number: int,
-) -> list[attributions.Part]:
+) -> list[attributions.TextPart]:
     """Return the part of each text that window `number` contains."""
     tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
     columns = tokenizer.first_column, second + tokenizer.template.num_second_segment_tokens

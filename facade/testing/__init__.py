@@ -36,7 +36,7 @@ def check_family(family: Family) -> None:
         AssertionError: If a check fails. The message contains the names of the family and the
             check, and the difference.
     """
-    _run(family_checks(family))
+    _run_checks(family_checks(family))
 
 
 def check_task(task: type[Task], families: Iterable[Family] | None = None) -> None:
@@ -51,7 +51,7 @@ def check_task(task: type[Task], families: Iterable[Family] | None = None) -> No
         AssertionError: If a check fails. The message contains the names of the task, the family and
             the check, and the difference.
     """
-    _run(task_checks(task, families))
+    _run_checks(task_checks(task, families))
 
 
 def family_checks(family: Family) -> Checks:
@@ -102,6 +102,6 @@ def _make_named_check(
     return name, run
 
 
-def _run(checks: Checks) -> None:
+def _run_checks(checks: Checks) -> None:
     for _, check in checks:
         check()

@@ -339,7 +339,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         classes = {"num_classes": self.num_classes, "labels": self.labels}
         return dataclasses.replace(OBJECTIVES[self.problem_type], **classes)
 
-    def _adapt(self, given, training=True) -> None:
+    def _adapt_to_data(self, given, training=True) -> None:
         if training:
             self._learn_labels(given, self._find_labels)
         else:

@@ -292,7 +292,7 @@ class Distillation(TextModel):
             "soft_weights": (0, 1),
         }
 
-    def _adapt(self, given, training=True) -> None:
+    def _adapt_to_data(self, given, training=True) -> None:
         if training and given.y is not None and "soft_labels" not in self.objectives:
             raise ValueError(
                 f"objectives is {self.objectives}, but only 'soft_labels' uses labels. Add "

@@ -212,7 +212,7 @@ class Embedder(Task, Searchable[IndexKind]):
     def objective(self) -> Objective:
         return Objective(self.default_losses[self.form])
 
-    def _adapt(self, given, training=True) -> None:
+    def _adapt_to_data(self, given, training=True) -> None:
         """Choose the default loss that fits the format of the training data."""
         if given.kind == "arrays" or (self.compiled and not training):
             return

@@ -49,13 +49,13 @@ NullThreshold = Annotated[
 ]
 
 
-def _is_beam(value: object) -> bool:
+def _is_beam_size(value: object) -> bool:
     two = isinstance(value, list | tuple) and len(value) == 2
     return two and all(TOP.holds(count) for count in value)
 
 
 _BEAM = f"two integers from 1 to {MAX_TOP}, (start_n_top, end_n_top), such as (5, 5)"
-Beam = Annotated[tuple, Rule(_is_beam, _BEAM)]
+Beam = Annotated[tuple, Rule(_is_beam_size, _BEAM)]
 _WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
 
 

@@ -267,7 +267,7 @@ class Reranker(TextScoringTask):
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
-    def _adapt(self, given, training=True) -> None:
+    def _adapt_to_data(self, given, training=True) -> None:
         """Choose the default loss and metrics for pairs or for lists."""
         x = given.element[0]
         of_lists = CANDIDATE + "token_ids" in x if given.is_prepared else is_list_input(x)

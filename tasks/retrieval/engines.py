@@ -305,7 +305,7 @@ def _find_starts(levels: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(LINKS * (levels.astype("int64") + 1))])
 
 
-def _find_slots(starts: np.ndarray, level: int) -> np.ndarray:
+def _find_link_positions(starts: np.ndarray, level: int) -> np.ndarray:
     """Return the positions (R, W) in `links` of the links that each vector has in a level."""
     first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
     return starts[:, None] + np.arange(first, first + width)
@@ -330,7 +330,7 @@ def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int)
         of_level = np.flatnonzero(levels > level)
         for first in range(0, len(of_level), VECTOR_BLOCK // LINKS):
             found = links[
-                _find_slots(starts[of_level[first : first + VECTOR_BLOCK // LINKS]], level)
+                _find_link_positions(starts[of_level[first : first + VECTOR_BLOCK // LINKS]], level)
             ]
             fits = (found >= -1) & (found < count)
             if not fits.all() or (levels[found[found >= 0]] <= level).any():
@@ -369,14 +369,16 @@ def take_from_graph(
         of_level = np.flatnonzero(new_levels > level)
         for first in range(0, len(of_level), VECTOR_BLOCK // LINKS):
             part = of_level[first : first + VECTOR_BLOCK // LINKS]
-            found = links[_find_slots(starts[indices[part]], level)]  # (R, W)
+            found = links[_find_link_positions(starts[indices[part]], level)]  # (R, W)
             renumbered = numbers[found]
             rows, columns = np.nonzero((found >= 0) & (renumbered < 0))  # links to removed vectors
             if len(rows):
-                beyond = numbers[links[_find_slots(starts[found[rows, columns]], level)]]
+                beyond = numbers[links[_find_link_positions(starts[found[rows, columns]], level)]]
                 beyond[beyond == part[rows, None]] = -1  # the vector itself
                 renumbered[rows, columns] = _choose_links(beyond, rows + columns)
-            new_links[_find_slots(new_starts[part], level)] = _remove_duplicates(renumbered)
+            new_links[_find_link_positions(new_starts[part], level)] = _remove_duplicates(
+                renumbered
+            )
     return new_links, new_levels
 
 

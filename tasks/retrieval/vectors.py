@@ -172,14 +172,14 @@ def find_best_pairs(
     best = BestPairs(queries, k, rounding)
     step = max(1, VECTOR_BLOCK // max(queries, made))
     starts = range(0, count, step)
-    blocks = _iterate_ahead(lambda start: scores(start, min(start + step, count)), starts)
+    blocks = _prefetch_results(lambda start: scores(start, min(start + step, count)), starts)
     for start, block in zip(starts, blocks, strict=True):
         best.add(block, start)
     best.get_pairs()
     return best
 
 
-def _iterate_ahead(
+def _prefetch_results(
     function: Callable[[int], np.ndarray], items: Sequence[int]
 ) -> Iterator[np.ndarray]:
     """Apply a function to each item and yield the results. A thread computes the next result."""

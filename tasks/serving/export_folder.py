@@ -67,7 +67,7 @@ def export_folder(
     """
     record = describe_export(task, format, dtype)
     if dtype == "int8":
-        _check_quantizes(format)
+        _check_supports_int8(format)
     if texts is not None and dtype != "int8":
         raise ValueError(
             f"texts is {quote(texts)}, but texts are only used with dtype='int8'. Pass "
@@ -97,7 +97,7 @@ def export_folder(
         write_manifest(new, {"task": EXPORT_KIND, EXPORT_KIND: dataclasses.asdict(record)})
 
 
-def _check_quantizes(format: Engine) -> None:
+def _check_supports_int8(format: Engine) -> None:
     """Raise an error if the format does not support int8, or if a required package is missing."""
     if format == "openvino":
         raise ValueError(

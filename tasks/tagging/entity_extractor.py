@@ -263,7 +263,7 @@ class EntityExtractor(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def _adapt(self, given, training=True) -> None:
+    def _adapt_to_data(self, given, training=True) -> None:
         if not training or given.kind == "arrays" or self.labels is not None:
             return
         sources.check_no_stream(given)

@@ -252,7 +252,7 @@ class TagAnswers(Answers):
         return self.strategy or "simple"
 
     @property
-    def joining_strategy(self) -> str:
+    def counting_strategy(self) -> str:
         """The strategy for counting entities: `best_strategy`, or "simple" instead of "none"."""
         return "simple" if self.best_strategy == "none" else self.best_strategy
 

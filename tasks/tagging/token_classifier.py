@@ -287,7 +287,7 @@ class TokenClassifier(LabelledTask):
             class_weighting=weigh_by_class,
         )
 
-    def _adapt(self, given, training=True) -> None:
+    def _adapt_to_data(self, given, training=True) -> None:
         if not training:
             self._warn_if_thresholds_unused("evaluate_entities")
             return
@@ -483,7 +483,7 @@ class TokenClassifier(LabelledTask):
                 true, self.predict_tags(x, batch_size), scheme, tag_set=names
             )
         true = self._collect_true_entities(x, y)
-        found = self.extract_entities(x, self._answers.joining_strategy, batch_size)
+        found = self.extract_entities(x, self._answers.counting_strategy, batch_size)
         return entity_metrics.score_entities(true, entity_metrics.convert_to_triples(found))
 
     def _find_true_tags(self, x, y) -> list[list[str]]:
@@ -505,7 +505,7 @@ class TokenClassifier(LabelledTask):
     def _score_examples(self, x, y, batch_size) -> ScoredLabels:
         check_weights_finite(self)
         answers = self._answers
-        found = self.extract_entities(x, answers.joining_strategy, batch_size, threshold=0.0)
+        found = self.extract_entities(x, answers.counting_strategy, batch_size, threshold=0.0)
         names, least = answers.get_entity_names("simple"), answers.get_min_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least
         return entity_metrics.score_by_type(self._collect_true_entities(x, y), found, names, least)

@@ -196,7 +196,7 @@ class BatchMaker:
             ("batches", multiple), lambda: LengthGroupedBatcher(self.collate(), multiple)
         )
 
-    def report_compiling(self, examples: dict, batch_size: int) -> None:
+    def log_compiled_shapes(self, examples: dict, batch_size: int) -> None:
         """Log that the training step is compiled for each shape. Log the same shapes only once."""
         if not self.compiles or not self.lengths_vary:
             return

@@ -527,7 +527,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
             self._make_variables(y_true.shape[-1] or 1, y_pred.shape[-1])
         counts = weight > 0
         kept, number = self.variables
-        replica, before = _get_replica(), ops.convert_to_tensor(number)
+        replica, before = _get_replica_index(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
         # The last row of each part stays 0. Ignored examples are written to this row as zeros.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
@@ -853,7 +853,7 @@ def _count_replicas() -> int:
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
-def _get_replica():
+def _get_replica_index():
     """Return the index of the current replica."""
     if keras.config.backend() != "tensorflow":
         return get_torch_rank()

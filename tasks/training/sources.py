@@ -108,7 +108,7 @@ class InputData:
         return is_prepared(self.element[0])
 
 
-class Examples(Source):
+class ExampleBatches(Source):
     """Source for data in memory: encoded texts (grouped by length) or preprocessed inputs.
 
     Args:
@@ -123,7 +123,7 @@ class Examples(Source):
         self._is_encoded = hasattr(examples["token_ids"], "row_lengths")
 
     @functools.cached_property
-    def _training(self) -> tuple[int, Callable]:
+    def _training_batches(self) -> tuple[int, Callable]:
         capacity = self.maker.preprocessor.packed_length if self._is_encoded else None
         return self._make_batcher(capacity is None).make_training_batches(
             self.examples, self.plan, capacity
@@ -140,17 +140,17 @@ class Examples(Source):
 
     @property
     def steps(self) -> int:
-        return self._training[0]
+        return self._training_batches[0]
 
     def count_examples(self) -> int:
         return int(self.examples["token_ids"].shape[0])
 
     def check(self) -> None:
         if self._is_encoded:
-            self.maker.report_compiling(self.examples, self.plan.batch_size)
+            self.maker.log_compiled_shapes(self.examples, self.plan.batch_size)
 
     def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
-        return self._training[1](seed, start)
+        return self._training_batches[1](seed, start)
 
     def read_one_pass(self) -> tf.data.Dataset:
         batcher = self._make_batcher(True)
@@ -170,10 +170,10 @@ class Examples(Source):
 
     def split(
         self, share: float, batch_size: int, steps: int | None = None
-    ) -> tuple[Examples, Examples]:
+    ) -> tuple[ExampleBatches, ExampleBatches]:
         first, held_out = split_examples(self.examples, share)
-        held_out = Examples(Plan(batch_size, steps_per_epoch=steps), self.maker, held_out)
-        return Examples(self.plan, self.maker, first), held_out
+        held_out = ExampleBatches(Plan(batch_size, steps_per_epoch=steps), self.maker, held_out)
+        return ExampleBatches(self.plan, self.maker, first), held_out
 
 
 class DatasetBatches(Source):
@@ -562,11 +562,11 @@ def make_source(given: InputData, sample_weight=None, *, plan: Plan, maker: Batc
         return given.x.make_training_data(plan, maker)
     x = maker.check(given)
     if given.kind == "arrays":
-        return Examples(plan, maker, make_prepared_examples(x, y, sample_weight))
+        return ExampleBatches(plan, maker, make_prepared_examples(x, y, sample_weight))
     if given.kind == "texts":
         check_not_empty(x)
         with log_truncation_once():
-            return Examples(plan, maker, maker.encode(x, y, sample_weight))
+            return ExampleBatches(plan, maker, maker.encode(x, y, sample_weight))
     check_no_separate_labels(y, sample_weight)
     if given.kind == "stream":
         return StreamBatches(plan, maker, x, given.is_prepared)

@@ -181,7 +181,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
 
     # -- methods that subclasses override -------------------------------------------------------
 
-    def _adapt(self, given: sources.InputData, training: bool = True) -> None:
+    def _adapt_to_data(self, given: sources.InputData, training: bool = True) -> None:
         """Set properties that depend on the data, such as the labels.
 
         Args:
@@ -544,7 +544,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         given = sources.make_input_data(self, x, y)
         if not (given.kind == "arrays" or (y is None and given.y is not None)):
             self._log_columns(x, y)
-        self._adapt(given)
+        self._adapt_to_data(given)
         self._compile_by_default()
         return given
 
@@ -703,7 +703,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             raise TypeError(describe_unknown_argument(called, next(iter(of_keras)), names))
         self._check_can_predict()
         given = sources.make_input_data(self, x, y)
-        self._adapt(given, training=False)
+        self._adapt_to_data(given, training=False)
         self._compile_by_default()
         self._prepare_metrics()
         data = self._make_evaluation_source(given, sample_weight, batch_size or BATCH_SIZE, steps)

@@ -178,7 +178,7 @@ def test_hidden_layers_of_a_pretrained_head_are_kept(edited, caplog):
     assert "head.dense.weight, head.norm.weight" in caplog.text
     np.testing.assert_array_equal(given.head.hidden.dense.kernel, stored)
     learned = ez.SequenceClassifier.from_preset(checkpoint.folder)
-    learned._adapt(InputData.create(["the cat", "the dog"], ["a", "b"]))
+    learned._adapt_to_data(InputData.create(["the cat", "the dog"], ["a", "b"]))
     np.testing.assert_array_equal(learned.head.hidden.dense.kernel, stored)
 
 

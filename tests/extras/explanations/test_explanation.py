@@ -11,10 +11,10 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.extras.explanations import attributions as attributions_module
 from encoder_zoo.extras.explanations.attributions import (
+    compute_integrated_gradients,
     compute_lobatto_nodes,
     compute_values_and_gradients,
     compute_weighted_logits,
-    integrate_gradients,
 )
 
 METHODS = ("integrated_gradients", "gradient_x_input")
@@ -71,7 +71,7 @@ class TestIntegration:
         def along(t):
             return 18 * t**3, np.stack([18 * t**2, 36 * t**2], axis=1)
 
-        found = integrate_gradients(along)
+        found = compute_integrated_gradients(along)
         np.testing.assert_allclose(found.tokens, [6, 12])
         assert (found.output, found.baseline) == (18, 0)
 
@@ -84,14 +84,16 @@ class TestIntegration:
             slope = np.where(t > bend, 5.0, 0.0)
             return 5 * np.maximum(t - bend, 0), np.stack([slope, slope / 5, -slope / 5], axis=1)
 
-        found = integrate_gradients(along)
+        found = compute_integrated_gradients(along)
         expected = 5 * (1 - bend) * np.array([1, 0.2, -0.2])
         np.testing.assert_allclose(found.tokens, expected, atol=0.02)
         assert len(points) < 300
 
     def test_noise_comes_to_an_end(self):
         rng = np.random.default_rng(0)
-        integrate_gradients(lambda t: (rng.normal(size=len(t)), rng.normal(size=(len(t), 3))))
+        compute_integrated_gradients(
+            lambda t: (rng.normal(size=len(t)), rng.normal(size=(len(t), 3)))
+        )
 
 
 class TestLinearModel:

@@ -568,7 +568,7 @@ def test_chunks_are_kept_until_they_are_switched_off(build):
     embedder = build()
     embedder.compile(chunk_size=4)
     embedder.compile(learning_rate=1e-3)
-    embedder._adapt(
+    embedder._adapt_to_data(
         InputData.create((TEXTS, OTHERS), np.ones(6))
     )  # compiles again, for another loss
     assert embedder.chunk_size == 4
@@ -576,7 +576,7 @@ def test_chunks_are_kept_until_they_are_switched_off(build):
     embedder.compile(chunk_size=0)
     assert embedder.chunk_size is None
     assert embedder.get_compile_config()["chunk_size"] is None
-    embedder._adapt(InputData.create((TEXTS, OTHERS)))
+    embedder._adapt_to_data(InputData.create((TEXTS, OTHERS)))
     assert embedder.chunk_size is None
 
 

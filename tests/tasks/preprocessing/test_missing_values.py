@@ -465,7 +465,7 @@ class TestOddLabels:
 
     def test_fit_logs_them(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
-            build("SequenceClassifier")._adapt(
+            build("SequenceClassifier")._adapt_to_data(
                 InputData.create(TEXTS, ["good ", "good", "bad", "bad"])
             )
         assert sum("start or end with spaces" in r.getMessage() for r in caplog.records) == 1

@@ -139,7 +139,7 @@ def test_another_order_finds_the_same(built):
     again = take_from_graph(links, levels, np.argsort(order))
     starts = engines._find_starts(store.levels)
     for level in range(int(store.levels.max())):
-        slots = engines._find_slots(starts[np.flatnonzero(store.levels > level)], level)
+        slots = engines._find_link_positions(starts[np.flatnonzero(store.levels > level)], level)
         np.testing.assert_array_equal(
             *(np.sort(one[slots], axis=1) for one in (again[0], store.links))
         )
