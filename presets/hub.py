@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.common.extras import load_formats
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.presets import adapters, hub_cache
+from encoder_zoo.presets import adapters, hub_cache, hub_requests
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.formats.huggingface import describe_missing_weights
 from encoder_zoo.presets.formats.preset_files import (
@@ -28,13 +28,6 @@ from encoder_zoo.presets.formats.preset_files import (
     list_tokenizer_files,
 )
 from encoder_zoo.presets.hub_cache import HubFile, find_missing_files, get_cache_folder
-from encoder_zoo.presets.hub_requests import (
-    Unreachable,
-    get_endpoint,
-    read_first_line,
-    run_with_retries,
-    run_with_timeout,
-)
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
@@ -82,7 +75,7 @@ def download_from_hugging_face(
     repository, revision = parse_address(address)
     try:
         files, commit, names = list_files(address, max_bytes, weights)
-    except Unreachable as error:
+    except hub_requests.Unreachable as error:
         folder = _find_cached_folder(address, weights, str(error))
         wrong = find_missing_files(folder, hub_cache.find_linked_files(folder), verify)
         if wrong:
@@ -96,7 +89,7 @@ def download_from_hugging_face(
         _log_download_size(address, repository, missing)
         try:
             hub_cache.download_files(address, repository, commit, files, verify)
-        except Unreachable as error:
+        except hub_requests.Unreachable as error:
             raise ValueError(
                 f"{address}: the download failed: {error}. Try again to continue the download."
             ) from error
@@ -153,20 +146,22 @@ def list_files(
     repository, revision = parse_address(address)
 
     def request_listing() -> tuple[dict[str, HubFile], str]:
-        api = HfApi(endpoint=get_endpoint())
+        api = HfApi(endpoint=hub_requests.get_endpoint())
         info = api.model_info(repository, revision=revision, files_metadata=True, timeout=10)
         return _read_listing(info), info.sha
 
     try:
-        files, commit = run_with_retries(address, lambda: run_with_timeout(request_listing))
-    except Unreachable as error:
+        files, commit = hub_requests.run_with_retries(
+            address, lambda: hub_requests.run_with_timeout(request_listing)
+        )
+    except hub_requests.Unreachable as error:
         cause = error.__cause__
         kinds = (TypeError, KeyError, AttributeError, ValueError)
         if not isinstance(cause, kinds) or hasattr(cause, "response"):
             raise
         raise ValueError(
-            f"{address}: {get_endpoint() or 'the hub'} did not send a valid list of files "
-            f"({read_first_line(cause)}). Check HF_ENDPOINT."
+            f"{address}: {hub_requests.get_endpoint() or 'the hub'} did not send a valid list of "
+            f"files ({hub_requests.read_first_line(cause)}). Check HF_ENDPOINT."
         ) from error
     try:
         wanted = {name: files[name] for name in select_files(address, list(files), weights)}
@@ -204,10 +199,10 @@ def _find_conversion(repository: str) -> str:
 
     kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
     ask = functools.partial(
-        HfApi(endpoint=get_endpoint()).get_repo_discussions, repository, **kinds
+        HfApi(endpoint=hub_requests.get_endpoint()).get_repo_discussions, repository, **kinds
     )
     try:
-        for request in run_with_timeout(lambda: [*ask(author=_CONVERTER)]):
+        for request in hub_requests.run_with_timeout(lambda: [*ask(author=_CONVERTER)]):
             known = (request.author, request.title) == (_CONVERTER, _CONVERSION)
             if known and type(request.num) is int:
                 return (
@@ -340,6 +335,6 @@ def download_from_kaggle(address: str) -> pathlib.Path:
         return pathlib.Path(kagglehub.model_download(handle))
     except Exception as error:
         raise ValueError(
-            f"{address} cannot be downloaded: {read_first_line(error)}. Check the address and the "
-            "connection."
+            f"{address} cannot be downloaded: {hub_requests.read_first_line(error)}. Check the "
+            "address and the connection."
         ) from error

@@ -14,6 +14,7 @@ from keras import ops
 
 from encoder_zoo.common.validation import PositiveFloat, Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.families import modernbert
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.families.eurobert import FAMILY as EUROBERT
 from encoder_zoo.encoders.families.eurobert import (
@@ -22,13 +23,6 @@ from encoder_zoo.encoders.families.eurobert import (
     RMSNorm,
     RMSNormMixin,
     TokenEmbeddings,
-)
-from encoder_zoo.encoders.families.modernbert import (
-    GLOBAL,
-    LOCAL,
-    ROTATIONS,
-    convert_rotary_fields,
-    make_alternating_contexts,
 )
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.layers import NO_VALUE, Size
@@ -253,7 +247,7 @@ class Gemma3TextBackbone(UnitOffsetNormMixin, Backbone):
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         types = _make_layer_types(self.num_layers, self.global_every)
-        return make_alternating_contexts(self, inputs, types, self.head_dim)
+        return modernbert.make_alternating_contexts(self, inputs, types, self.head_dim)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
         """Return the output for the last token, (B, D), which classifiers use."""
@@ -278,16 +272,16 @@ def read_config(config: Mapping) -> dict:
     types = config.get("layer_types")
     if types is not None and _LAYER_TYPES.holds(types):
         config["sliding_window_pattern"] = _find_sliding_window_pattern(types)
-    return config | convert_rotary_fields(config, "rope_theta", "rope_local_base_freq")
+    return config | modernbert.convert_rotary_fields(config, "rope_theta", "rope_local_base_freq")
 
 
 def _make_layer_types(layers: int, every: int) -> list[str]:
-    return [LOCAL if i % every else GLOBAL for i in range(1, layers + 1)]
+    return [modernbert.LOCAL if i % every else modernbert.GLOBAL for i in range(1, layers + 1)]
 
 
 def _find_sliding_window_pattern(types: list[str]) -> int:
     """Return the distance between global blocks, or the number of blocks + 1 if none is global."""
-    return types.index(GLOBAL) + 1 if GLOBAL in types else len(types) + 1
+    return types.index(modernbert.GLOBAL) + 1 if modernbert.GLOBAL in types else len(types) + 1
 
 
 _LAYER_TYPES = Rule(
@@ -299,7 +293,8 @@ _LAYER_TYPES = Rule(
             and v == _make_layer_types(len(v), _find_sliding_window_pattern(v))
         )
     ),
-    f"a list that has {GLOBAL!r} at the end of groups of equal size, and {LOCAL!r} everywhere else",
+    f"a list that has {modernbert.GLOBAL!r} at the end of groups of equal size, and "
+    f"{modernbert.LOCAL!r} everywhere else",
 )
 _CLASSIFIER = Head("score", output_bias=False)
 
@@ -334,7 +329,7 @@ FAMILY = Family(
     rules={
         "use_bidirectional_attention": one_of(True),
         "layer_types": _LAYER_TYPES,
-        "rope_parameters": ROTATIONS,
+        "rope_parameters": modernbert.ROTATIONS,
         "rope_scaling": NO_VALUE,
         "attn_logit_softcapping": NO_VALUE,
         "attention_bias": one_of(None, False),

@@ -6,11 +6,7 @@ from pathlib import Path
 
 from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders import tokenizers as kinds
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    GENERIC_CLASSES,
-    TokenizerFiles,
-    remove_fast_suffix,
-)
+from encoder_zoo.encoders.tokenizers.files import reading
 from encoder_zoo.encoders.tokenizers.steps import get_model_type
 
 logger = logging.getLogger("encoder_zoo")
@@ -23,7 +19,7 @@ _SENTENCEPIECE = (
 
 
 def choose_tokenizer(
-    files: TokenizerFiles,
+    files: reading.TokenizerFiles,
     config: Mapping,
     names: Collection[str],
     default: kinds.TokenizerClass | None = None,
@@ -81,9 +77,9 @@ def choose_tokenizer(
     return max(present, key=lambda kind: len(kind.files))
 
 
-def _get_named_class(files: TokenizerFiles, config: Mapping) -> kinds.TokenizerClass | None:
+def _get_named_class(files: reading.TokenizerFiles, config: Mapping) -> kinds.TokenizerClass | None:
     """Return the class named in tokenizer_config.json or config.json, if any."""
-    first, second = files.tokenizer_class, remove_fast_suffix(config.get("tokenizer_class"))
+    first, second = files.tokenizer_class, reading.remove_fast_suffix(config.get("tokenizer_class"))
     if first is None:
         return _get_class(second, files.folder / "config.json")
     if second not in (None, first):
@@ -99,7 +95,7 @@ def _get_named_class(files: TokenizerFiles, config: Mapping) -> kinds.TokenizerC
 
 def _get_class(name: object, path: Path) -> kinds.TokenizerClass | None:
     """Return the class for a transformers class name, or None for a generic name."""
-    if name is None or name in GENERIC_CLASSES:
+    if name is None or name in reading.GENERIC_CLASSES:
         return None
     for kind in kinds.TOKENIZERS:
         if name in kind.checkpoint_names:
@@ -107,14 +103,13 @@ def _get_class(name: object, path: Path) -> kinds.TokenizerClass | None:
     known = {n for kind in kinds.TOKENIZERS for n in kind.checkpoint_names}
     raise ValueError(
         f"{path}: tokenizer_class is {quote(name)}, which is not supported. Expected one of "
-        f"{', '.join(sorted(known - {*GENERIC_CLASSES}))}. If tokenizer.json contains all steps, "
-        "set tokenizer_class to "
-        '"PreTrainedTokenizerFast". To open the model without a tokenizer, use '
-        "Backbone.from_preset."
+        f"{', '.join(sorted(known - {*reading.GENERIC_CLASSES}))}. If tokenizer.json contains all "
+        'steps, set tokenizer_class to "PreTrainedTokenizerFast". To open the model without a '
+        "tokenizer, use Backbone.from_preset."
     )
 
 
-def _rank_classes(files: TokenizerFiles) -> tuple[kinds.TokenizerClass, ...]:
+def _rank_classes(files: reading.TokenizerFiles) -> tuple[kinds.TokenizerClass, ...]:
     """Return the classes that may support the steps in tokenizer.json, most likely class first."""
     model = files.get_part("model")
     kind = get_model_type(model)

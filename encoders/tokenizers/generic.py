@@ -12,13 +12,7 @@ from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.comparison import compare_processors
-from encoder_zoo.encoders.tokenizers.files.reading import (
-    SPECIAL_TOKENS,
-    TokenizerFiles,
-    check_vocabulary,
-    check_vocabulary_size,
-    sort_tokens_by_id,
-)
+from encoder_zoo.encoders.tokenizers.files import reading
 from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
 from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer, parse_steps
 from encoder_zoo.encoders.tokenizers.steps import flatten_steps, get_model_type, list_trimming_steps
@@ -62,7 +56,7 @@ class GenericTokenizer(Tokenizer):
     def __init__(self, tokenizer_json: str, **options):
         self.tokenizer_json = tokenizer_json
         arguments = {**get_argument_defaults(type(self)), **options}
-        roles = {arguments[name] for name in SPECIAL_TOKENS}
+        roles = {arguments[name] for name in reading.SPECIAL_TOKENS}
         with convert_read_errors(FILE):
             self._file = parse_steps(tokenizer_json)
             model = self._file["model"]
@@ -74,7 +68,7 @@ class GenericTokenizer(Tokenizer):
             entries = self._file.get("added_tokens") or []
             self._entries = {entry["content"]: entry for entry in entries}
             others = [entry for token, entry in self._entries.items() if token not in roles]
-            tokens = sort_tokens_by_id(self._make_vocabulary(roles))
+            tokens = reading.sort_tokens_by_id(self._make_vocabulary(roles))
         super().__init__(tokens, **{"added_tokens": others, **options})
         with convert_read_errors(FILE):
             self._get_engine("library", LibraryTokenizer)
@@ -87,14 +81,14 @@ class GenericTokenizer(Tokenizer):
         """Return {token: id} for tokens in the model, and for added tokens in `roles`."""
         vocabulary = self._file["model"]["vocab"]
         if isinstance(vocabulary, list):  # tokens with scores
-            check_vocabulary_size(len(vocabulary), "model.vocab")
+            reading.check_vocabulary_size(len(vocabulary), "model.vocab")
             vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
         added = {token: entry["id"] for token, entry in self._entries.items() if token in roles}
-        return check_vocabulary({**vocabulary, **added}, "model.vocab")
+        return reading.check_vocabulary({**vocabulary, **added}, "model.vocab")
 
     @classmethod
     def from_files(
-        cls, files: TokenizerFiles, named: type[Tokenizer] | None = None, **template
+        cls, files: reading.TokenizerFiles, named: type[Tokenizer] | None = None, **template
     ) -> GenericTokenizer:
         """Load a tokenizer from tokenizer.json.
 

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 
+from encoder_zoo.common import configuration
 from encoder_zoo.common.arguments import TokenizerPresetArguments
-from encoder_zoo.common.configuration import (
-    ConfigFromSignature,
-    get_argument_defaults,
-    get_argument_names,
-    use_class_defaults,
-)
 from encoder_zoo.common.lazy import LazyModule, check_not_forked, tf, uses_tensorflow, xp
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -135,7 +130,7 @@ PROCESSOR = Rule(lambda value: isinstance(value, dict), "a dict, as in tokenizer
 LIBRARY_BYTES = 2**20
 
 
-class Tokenizer(ConfigFromSignature):
+class Tokenizer(configuration.ConfigFromSignature):
     """Converts texts to token ids with character offsets, and token ids to texts.
 
     Texts are tokenized with a graph of TensorFlow core operations inside `tf.function`, `tf.data`
@@ -215,7 +210,7 @@ class Tokenizer(ConfigFromSignature):
         if "kind" in vars(cls) and "defaults" not in vars(cls):
             cls.defaults = cls.kind.defaults
 
-    @use_class_defaults
+    @configuration.use_class_defaults
     @validate_arguments
     def __init__(
         self,
@@ -236,7 +231,7 @@ class Tokenizer(ConfigFromSignature):
         **options: object,
     ):
         for name in options:
-            known = get_argument_names(type(self))
+            known = configuration.get_argument_names(type(self))
             raise TypeError(describe_unknown_argument(type(self).__name__, name, known))
         self._engines, self._lock = {}, threading.RLock()
         self._vocabulary = Vocabulary(vocabulary)  # model vocabulary, without added tokens
@@ -277,7 +272,7 @@ class Tokenizer(ConfigFromSignature):
             raise ValueError(f"{argument} ({names} in files): {error}") from None
 
     def __repr__(self) -> str:
-        defaults = get_argument_defaults(type(self))
+        defaults = configuration.get_argument_defaults(type(self))
         settings = [
             f"{name}={value!r}"
             for name, value in self.get_config().items()
@@ -671,7 +666,7 @@ class Tokenizer(ConfigFromSignature):
         A generic class name is written if the specific class in transformers would tokenize or join
         texts differently.
         """
-        kind, defaults = self.kind, get_argument_defaults(type(self))
+        kind, defaults = self.kind, configuration.get_argument_defaults(type(self))
         is_usual = self.pair_separators == defaults["pair_separators"] and not self.post_processor
         is_usual = is_usual and self.uses_segments <= defaults["uses_segments"]
         meets = all(getattr(self, name) == value for name, value in kind.requirements)

@@ -12,15 +12,10 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.encoders import layers
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.encoders.layers import (
-    INITIALIZER_RANGE,
-    LayerNorm,
-    get_activation,
-    make_initializer,
-)
 from encoder_zoo.encoders.positions import average_tokens
 
 
@@ -53,7 +48,7 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
         activation: str,
         layer_norm_epsilon: float | None = None,
         use_bias: bool = True,
-        stddev: float = INITIALIZER_RANGE,
+        stddev: float = layers.INITIALIZER_RANGE,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -62,17 +57,17 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_bias = use_bias
         self.stddev = stddev
-        self.activation_function = get_activation(activation)
+        self.activation_function = layers.get_activation(activation)
         self.dense = keras.layers.Dense(
             units,
             use_bias=use_bias,
-            kernel_initializer=make_initializer(stddev),
+            kernel_initializer=layers.make_initializer(stddev),
             name="dense",
             dtype=self.dtype_policy,
         )
         self.norm = None
         if layer_norm_epsilon is not None:
-            self.norm = LayerNorm(
+            self.norm = layers.LayerNorm(
                 epsilon=layer_norm_epsilon, center=use_bias, name="norm", dtype=self.dtype_policy
             )
 
@@ -123,7 +118,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         dropout: float = 0.0,
         hidden: HiddenLayer | None = None,
         hidden_after_dropout: bool = False,
-        stddev: float = INITIALIZER_RANGE,
+        stddev: float = layers.INITIALIZER_RANGE,
         first_norm_epsilon: float | None = None,
         use_bias: bool = True,
         **kwargs,
@@ -138,7 +133,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         self.use_bias = use_bias
         self.first_norm = None
         if first_norm_epsilon is not None:
-            self.first_norm = LayerNorm(
+            self.first_norm = layers.LayerNorm(
                 epsilon=first_norm_epsilon, name="first_norm", dtype=self.dtype_policy
             )
         self.dropout_layer = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
@@ -146,7 +141,7 @@ class TaskHead(ConfigFromSignature, keras.layers.Layer):
         self.output_dense = keras.layers.Dense(
             units,
             use_bias=use_bias,
-            kernel_initializer=make_initializer(stddev),
+            kernel_initializer=layers.make_initializer(stddev),
             name="logits",
             dtype="float32",
         )
@@ -219,7 +214,7 @@ def make_head(
 
 def compute_head_stddev(record: Head | Hidden, backbone: Backbone) -> float:
     """Return the standard deviation of new weights in a head."""
-    return record.stddev(backbone) if record.stddev else INITIALIZER_RANGE
+    return record.stddev(backbone) if record.stddev else layers.INITIALIZER_RANGE
 
 
 def make_hidden_layer(

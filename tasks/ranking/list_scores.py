@@ -9,12 +9,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
-from encoder_zoo.tasks.base.head import (
-    check_pooler,
-    compute_text_logits,
-    get_head_dropout,
-    make_head,
-)
+from encoder_zoo.tasks.base import head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import add_candidate_ranges
 
@@ -28,12 +23,12 @@ class TextScoringTask(Task):
 
     def _add_head(self, name: str, dropout: float | None) -> None:
         """Add a head with a single output, and finish building the task."""
-        check_pooler(self, name)
-        self.dropout = get_head_dropout(self.head_record, self.backbone, dropout)
+        head.check_pooler(self, name)
+        self.dropout = head.get_head_dropout(self.head_record, self.backbone, dropout)
         self._finish_building()
 
     def build_head(self) -> keras.layers.Layer:
-        return make_head(self.head_record, self.backbone, 1, self.dropout, self.dtype_policy)
+        return head.make_head(self.head_record, self.backbone, 1, self.dropout, self.dtype_policy)
 
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:
@@ -43,7 +38,7 @@ class TextScoringTask(Task):
         return ops.reshape(logits, (-1, count))  # (B, K)
 
     def logits_of(self, encoded, inputs, training=None):
-        return compute_text_logits(self, encoded, inputs, training)  # (B, 1)
+        return head.compute_text_logits(self, encoded, inputs, training)  # (B, 1)
 
     def compute_output_spec(self, inputs, training=None):
         batch, count = inputs["token_ids"].shape[0], 1

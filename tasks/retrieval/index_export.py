@@ -37,9 +37,8 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
         path: String or path. Version folder to write.
         top_k: Integer. Number of documents to return per query, K. Defaults to 10.
     """
-    from encoder_zoo.tasks.serving.export import (
-        write_saved_model,
-    )  # imported here, because it needs Keras
+    # imported here, because it needs Keras
+    from encoder_zoo.tasks.serving.export import write_saved_model
 
     store, model = getattr(index, "_store", None), index.embedder
     kinds = {

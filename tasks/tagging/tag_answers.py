@@ -29,10 +29,7 @@ from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import make_records, pad_columns
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_doc, list_doc_words
 from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
-from encoder_zoo.tasks.preprocessing.tokenized_texts import (
-    TokenizedTexts,
-    has_word_lists,
-)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, has_word_lists
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities
 from encoder_zoo.tasks.tagging.alignment import compute_word_tags

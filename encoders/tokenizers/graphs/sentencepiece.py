@@ -7,10 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from encoder_zoo.encoders.tokenizers.graphs.words import Words
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
-    TextSplitter,
-    make_white_space_splitter,
-)
+from encoder_zoo.encoders.tokenizers.segmentation import word_table
 from encoder_zoo.encoders.tokenizers.steps import METASPACE, QUOTES, SPACE
 from encoder_zoo.encoders.tokenizers.text.charsmap import parse_charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.normalization import make_folding_map
@@ -38,7 +35,7 @@ def split_at_meta_symbols(words: Words) -> Words:
     return words._replace(begins=words.begins | (is_sign & ~shift_right(is_sign, 1, False)))
 
 
-def make_splitter(steps: Steps) -> TextSplitter | None:
+def make_splitter(steps: Steps) -> word_table.TextSplitter | None:
     """Create a function to split texts at white space before they are normalized.
 
     Return None if this is not possible with these steps.
@@ -52,4 +49,4 @@ def make_splitter(steps: Steps) -> TextSplitter | None:
         return None
     mapping = make_folding_map(lowers, not strips)
     rules = parse_charsmap_rules(charsmaps[0] if charsmaps else None)
-    return make_white_space_splitter(rules, mapping, lowers)
+    return word_table.make_white_space_splitter(rules, mapping, lowers)

@@ -8,12 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.tokenizers.text import ragged
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import (
-    compute_row_ids,
-    make_index_mask,
-    shift_right,
-)
 
 
 class Tokens(NamedTuple):
@@ -57,8 +53,8 @@ class WordTokens(NamedTuple):
             [[0, 5, 0], [0, 2, 0], [0, 2, 3]]
         """
         is_same = self.ids == token_id
-        first = make_index_mask(self.splits[:-1], tf.size(self.ids))
-        return self._keep(self.ids, ~(is_same & shift_right(is_same, 1, False)) | first)
+        first = ragged.make_index_mask(self.splits[:-1], tf.size(self.ids))
+        return self._keep(self.ids, ~(is_same & ragged.shift_right(is_same, 1, False)) | first)
 
     def replace_words(self, ids: tf.Tensor) -> WordTokens:
         """Replace all tokens in a word by a single token.
@@ -72,7 +68,7 @@ class WordTokens(NamedTuple):
             >>> [part.numpy().tolist() for part in replaced]
             [[7, 6], [0, 0], [0, 1, 2]]
         """
-        whole = tf.gather(ids, compute_row_ids(self.splits, tf.size(self.ids)))  # (T,)
+        whole = tf.gather(ids, ragged.compute_row_ids(self.splits, tf.size(self.ids)))  # (T,)
         return self._keep(tf.where(whole < 0, self.ids, whole), (whole < 0) | (self.starts == 0))
 
     def _keep(self, ids: tf.Tensor, kept: tf.Tensor) -> WordTokens:
