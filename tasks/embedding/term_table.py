@@ -125,7 +125,8 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         most = self.max_length
         tokens = self.tokenizer.tokenize(texts, most and most + 1)
         if most:
-            what = f"queries are longer than {most} tokens, so the end is truncated."
+            part = "the beginning" if self.tokenizer.truncation_side == "left" else "the end"
+            what = f"queries are longer than {most} tokens, so {part} is truncated."
             report_truncated(tokens.row_lengths() > most, self, what)
             tokens = truncate_tokens(tokens, most, self.tokenizer.truncation_side)
         return {"token_ids": tokens}

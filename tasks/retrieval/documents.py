@@ -496,7 +496,8 @@ class Documents:
         """Return the index of the first document with each value.
 
         Raises:
-            ValueError: If no document has one of the `values`.
+            ValueError: If a value does not occur in any document, or if `field` is invalid. See
+                `get_group_values`.
         """
         firsts = self.find_group_starts(field)
         values = [_convert_scalar(value) for value in _wrap_in_list(values, field)]

@@ -59,6 +59,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
 
     Raises:
         ValueError: If `engine` does not support `precision` or `function`.
+        ImportError: If faiss is not installed.
     """
     if engine is None:
         return

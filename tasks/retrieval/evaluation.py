@@ -137,10 +137,10 @@ def merge_judgements(queries, documents, relevant: Sequence | None) -> JudgedQue
 
 
 def check_by_query(relevant: object) -> None:
-    """Check that the judgements are a list with one entry per query.
+    """Check that the judgements are a sequence of entries, and not a dict or a string.
 
     Raises:
-        ValueError: If `relevant` is not a list.
+        ValueError: If `relevant` is a dict or a string, or is not iterable.
     """
     if isinstance(relevant, Mapping | str) or not isinstance(relevant, Iterable):
         raise invalid(
@@ -209,7 +209,7 @@ def check_scores(scores, first: int, second: int) -> np.ndarray:
     scores = scores.astype("float64")
     if not np.isfinite(scores).all():
         i = int(np.isfinite(scores).argmin())
-        raise invalid(f"scores[{i}]", scores[i], "finite numbers")
+        raise invalid(f"scores[{i}]", scores[i], "a finite number")
     if np.ptp(scores) == 0:
         raise ValueError(f"All scores are {scores[0]}. A correlation requires different scores.")
     return scores

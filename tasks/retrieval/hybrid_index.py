@@ -113,7 +113,7 @@ class HybridIndex(Index):
         self._check()
 
     def _check(self) -> None:
-        """Check that all indexes have the same documents."""
+        """Check the weights, and that all indexes have the same documents."""
         if not self.indexes:
             raise ValueError("`indexes` is empty. Expected one or more indexes.")
         if self.weights is not None:

@@ -75,7 +75,7 @@ def export_index(index, path: str | os.PathLike, top_k: int = 10) -> None:
 
 
 def _convert_ids(ids: list[str | int]) -> np.ndarray:
-    """Convert ids to an int64 array, or to an array of strings if they are not integers."""
+    """Convert ids to an int64 array, or to strings if they are strings or exceed int64."""
     fits = isinstance(ids[0], int) and all(abs(one) < 2**63 for one in ids)
     return np.array(ids, "int64") if fits else np.array([str(one).encode() for one in ids], object)
 

@@ -247,7 +247,7 @@ def check_vectors(vectors, most: int) -> np.ndarray:
     if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
         raise ValueError(
             f"`vectors` has shape {found.shape} and dtype {found.dtype}. Expected floats of shape "
-            "(N, D)."
+            "(N, D), with at least one vector."
         )
     if found.shape[1] > most:
         raise ValueError(
@@ -259,7 +259,7 @@ def check_vectors(vectors, most: int) -> np.ndarray:
 
 
 def check_embedded(texts: Sized, vectors: Any, width: int | None = None) -> Any:
-    """Check the shape of the vectors that an embedder returned.
+    """Check the shape and the dtype of the vectors that an embedder returned.
 
     Args:
         texts: List of N strings that were passed to the embedder.
@@ -267,18 +267,18 @@ def check_embedded(texts: Sized, vectors: Any, width: int | None = None) -> Any:
         width: Optional integer. Expected embedding dimension. If None, any dimension is valid.
 
     Raises:
-        ValueError: If `vectors` does not contain one vector of `width` values per text.
+        ValueError: If `vectors` does not contain one vector of `width` numbers per text.
     """
     if isinstance(vectors, list):
-        shape, right = f"({len(vectors)}, ...)", len(vectors) == len(texts)
+        found, right = f"shape ({len(vectors)}, ...)", len(vectors) == len(texts)
     else:
-        shape = vectors.shape
+        shape, found = vectors.shape, f"shape {vectors.shape} and dtype {vectors.dtype}"
         right = len(shape) == 2 and shape == (len(texts), width or shape[1])
         right = right and vectors.dtype.kind in "fiu"
     if not right:
         raise ValueError(
-            f"The embedder returned vectors of shape {shape} for {len(texts)} texts. Expected one "
-            f"vector per text, with {width or 'any number of'} dimensions."
+            f"The embedder returned vectors of {found} for {len(texts)} texts. Expected one vector "
+            f"of numbers per text, with {width or 'any number of'} dimensions."
         )
     return vectors
 
