@@ -202,10 +202,10 @@ class ClassAnswers(Answers):
             return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]
         self._check_threshold(threshold, top_k)
         confidence.check_abstention(abstain_below, OTHER_ANSWERS.get(self.problem_type), top_k)
+        outputs = self.predict_texts(texts, batch_size)
         if self.is_regression:
-            values = self.predict_texts(texts, batch_size)
-            return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
-        scores = self.predict_proba(texts, batch_size)
+            return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in outputs]
+        scores = self.compute_probabilities(outputs)
         if top_k is not None:
             order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
             return sort_labels(self.class_names, scores, order)
