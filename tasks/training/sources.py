@@ -615,8 +615,8 @@ def check_labels(task, given: InputData) -> None:
         )
 
 
-def make_validation_data(task, data, y) -> tuple | None:
-    """Convert the `validation_data` of `fit` to a tuple `(x, y, sample_weight)`, or None.
+def read_validation_data(task, data, y) -> tuple[InputData, Any] | None:
+    """Convert the `validation_data` of `fit` to a tuple `(inputs, sample_weight)`, or None.
 
     Args:
         task: `TextModel`.
@@ -638,9 +638,8 @@ def make_validation_data(task, data, y) -> tuple | None:
             data[0],
             "data that can be read in every epoch: lists, a keras.utils.PyDataset or a DataLoader",
         )
-    if data[1:]:
-        task.batch_maker.check_not_missing(data[1], data[0])
-    return keras.utils.unpack_x_y_sample_weight(data)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    return make_input_data(task, x, y), sample_weight
 
 
 def check_preprocessor(task, x) -> None:

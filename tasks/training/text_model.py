@@ -500,14 +500,13 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             FloatingPointError: If the loss is not finite and `keras.callbacks.TerminateOnNaN` is
                 not among the callbacks.
         """
-        held_out = sources.make_validation_data(self, validation_data, y)
+        held_out = sources.read_validation_data(self, validation_data, y)
         given = self._begin_fit(x, y)
         size = batch_size or BATCH_SIZE
         epoch_numbers = range(initial_epoch, epochs)
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch)
         held_out_size = validation_batch_size or size
         if held_out is not None:
-            held_out = sources.make_input_data(self, *held_out[:2]), held_out[2]
             validation_split = 0.0  # as in Keras
 
         def read() -> tuple[Source, Source | None]:
