@@ -124,7 +124,7 @@ def log_moved_spans(y, spans: dict[str, xp.RaggedTensor], texts: xp.Tensor) -> N
             "accents are included. First span: example %d, %r, from %d to %d.",
             len(moved),
             example,
-            bytes.decode(texts[example].numpy())[start:end],
+            texts.numpy()[example].decode()[start:end],
             start,
             end,
         )

@@ -1,5 +1,6 @@
 """Labels are checked by the same rules, in the same words, in memory and inside of `tf.data`."""
 
+import contextlib
 import enum
 import re
 
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.classification.class_labels import (
     convert_class_indices,
@@ -16,7 +18,12 @@ from encoder_zoo.tasks.classification.class_labels import (
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import convert_weights
 from encoder_zoo.tasks.question_answering.answers import check_answers
-from encoder_zoo.tasks.tagging.token_labels import check_spans, check_tags, learn_labels
+from encoder_zoo.tasks.tagging.token_labels import (
+    check_spans,
+    check_tags,
+    learn_labels,
+    log_moved_spans,
+)
 
 TEXTS = tf.constant(["In Rome", "Anna, in Rome"])
 COUNTS = tf.constant([1, 2], tf.int64)
@@ -152,3 +159,14 @@ def test_errors_say_the_same_in_memory_and_in_a_dataset(case):
         list(dataset.map(lambda *values: check(*values, *others)))
     # TensorFlow prints quotes with backslashes, so that they are left out.
     assert re.search(message.replace("'", ""), str(error.value).replace(" of the batch", ""))
+
+
+@pytest.mark.parametrize("context", [contextlib.nullcontext, use_numpy])
+def test_moved_spans_are_logged(context, caplog):
+    y = spans([(3, 7, "LOC")], [(5, 8, "LOC")])[0]
+    with context():
+        texts = xp.constant(["In Rome", "Anna, in Rome"])
+        checked = check_spans(y, texts, TAGS)
+        log_moved_spans(y, checked, texts)
+    assert checked["start"].to_list() == [[3], [6]]
+    assert "1 of the spans" in caplog.text and "example 1, ' in'" in caplog.text
