@@ -6,9 +6,13 @@ import collections
 import gc
 
 import keras
+from keras import ops
 
 # In Keras, only models have a public `layers` property. This function works for any layer.
 _inside = keras.Model.layers.fget
+# Names of the weights that `enable_lora` adds to dense layers and to embeddings.
+KERNEL_UPDATES = ("lora_kernel_a", "lora_kernel_b")
+EMBEDDING_UPDATES = ("lora_embeddings_a", "lora_embeddings_b")
 
 
 def list_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -69,6 +73,18 @@ def get_frozen_kernel(layer: keras.layers.Layer) -> keras.Variable:
     return next(weight for weight in list_direct_weights(layer) if weight.name in names)
 
 
+def merge_updates(layer: keras.layers.Layer) -> keras.KerasTensor:
+    """Return the kernel or embedding matrix of a layer with LoRA, including the updates.
+
+    The dtype is the dtype of the weight. `layer.kernel` and `layer.embeddings` have the compute
+    dtype, which is less precise with mixed precision.
+    """
+    weight = get_frozen_kernel(layer)
+    names = KERNEL_UPDATES if hasattr(layer, KERNEL_UPDATES[0]) else EMBEDDING_UPDATES
+    update = ops.matmul(*(getattr(layer, name) for name in names))
+    return ops.cast(weight + layer.lora_alpha / layer.lora_rank * update, weight.dtype)
+
+
 def remove_lora(layer: keras.layers.Layer) -> None:
     """Remove low-rank updates from a layer. The kernel or embedding matrix will not be changed.
 
@@ -84,7 +100,7 @@ def remove_lora(layer: keras.layers.Layer) -> None:
     freezes = not gc.get_freeze_count()
     if freezes:
         gc.freeze()
-    for name in ("lora_kernel_a", "lora_kernel_b", "lora_embeddings_a", "lora_embeddings_b"):
+    for name in (*KERNEL_UPDATES, *EMBEDDING_UPDATES):
         if hasattr(layer, name):
             delattr(layer, name)
     if freezes:

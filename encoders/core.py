@@ -28,6 +28,7 @@ from encoder_zoo.encoders.layers import (
     Activation,
     DirectCallMixin,
     LayerMixin,
+    ReversibleEmbedding,
     Size,
     activate,
     get_activation,
@@ -97,7 +98,7 @@ class Embeddings(LayerMixin, ConfigFromSignature, keras.layers.Layer):
 
     def build(self, input_shape=None):
         if not hasattr(self, "token_embedding"):  # unless `share_tables` was called
-            kind = keras.layers.ReversibleEmbedding  # also the output layer for masked LM
+            kind = ReversibleEmbedding  # also the output layer for masked LM
             self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
             self.position_embedding = self.make_table("position_embedding", self.max_positions)
             self.segment_embedding = self.make_table("segment_embedding", self.num_segments)

@@ -20,6 +20,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.context import get_context
+from encoder_zoo.common.layers import EMBEDDING_UPDATES
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid
@@ -204,6 +205,26 @@ class Dense(LowRankMixin, DirectCallMixin, keras.layers.Dense):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+class Embedding(LowRankMixin, keras.layers.Embedding):
+    """Keras embedding with support for low-rank updates."""
+
+    update_names = EMBEDDING_UPDATES
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ReversibleEmbedding(LowRankMixin, keras.layers.ReversibleEmbedding):
+    """Keras reversible embedding, which is also the output layer for masked LM."""
+
+    update_names = EMBEDDING_UPDATES
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class LayerNorm(DirectCallMixin, keras.layers.LayerNormalization):
     """Keras LayerNormalization over the last axis.
 
@@ -369,7 +390,7 @@ class LayerMixin:
         return layer
 
     def make_table(
-        self, name: str, rows: int, kind: type[keras.layers.Embedding] = keras.layers.Embedding
+        self, name: str, rows: int, kind: type[keras.layers.Embedding] = Embedding
     ) -> keras.layers.Embedding | None:
         """Create and build an embedding table, or return None if the number of rows is 0."""
         if not rows:

@@ -18,11 +18,15 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.layers import get_frozen_kernel, list_layers
+from encoder_zoo.common.layers import (
+    EMBEDDING_UPDATES,
+    KERNEL_UPDATES,
+    get_frozen_kernel,
+    list_layers,
+)
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
-from encoder_zoo.encoders.low_rank import UPDATES
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
 from encoder_zoo.presets import model_card
 from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
@@ -307,12 +311,13 @@ def check_all_saved(
         elsewhere: Iterable of weights in separate files. Defaults to ().
 
     Raises:
-        ValueError: If a weight of `model` is not saved. Low-rank updates of kernels are merged, so
-            their weights can be missing. Updates of embeddings are not merged.
+        ValueError: If a weight of `model` is not saved. Low-rank updates are merged, so their
+            weights can be missing.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
     updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]
-    kept |= {id(getattr(layer, name, None)) for layer in updates for name in UPDATES}
+    names = (*KERNEL_UPDATES, *EMBEDDING_UPDATES)
+    kept |= {id(getattr(layer, name, None)) for layer in updates for name in names}
     kept |= {id(get_frozen_kernel(layer)) for layer in updates}
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""

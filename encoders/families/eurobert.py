@@ -23,7 +23,13 @@ from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import DirectCallMixin, LayerMixin, Size, reshape
+from encoder_zoo.encoders.layers import (
+    DirectCallMixin,
+    LayerMixin,
+    ReversibleEmbedding,
+    Size,
+    reshape,
+)
 from encoder_zoo.encoders.positions import average_tokens, rotate
 from encoder_zoo.encoders.pre_norm_block import PreNormBlock
 from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, convert_rope_fields
@@ -42,7 +48,7 @@ class TokenEmbeddings(Embeddings):
 
     def build(self, input_shape=None):
         if not hasattr(self, "token_embedding"):  # the table can be shared, see `share_tables`
-            kind = keras.layers.ReversibleEmbedding
+            kind = ReversibleEmbedding
             self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
             self.position_embedding = self.segment_embedding = self.norm = None
         self.dropout_layer = self.make_dropout(self.dropout)

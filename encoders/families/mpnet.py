@@ -20,7 +20,7 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS, TOKEN_IDS
 from encoder_zoo.encoders.families.roberta import RobertaEmbeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import make_initializer
+from encoder_zoo.encoders.layers import Embedding, make_initializer
 from encoder_zoo.encoders.positions import align_distance_scores
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
 
@@ -118,7 +118,7 @@ class MPNetBackbone(Backbone):
 
     def build(self, input_shape=None):
         super().build(input_shape)
-        self.relative_bias = keras.layers.Embedding(
+        self.relative_bias = Embedding(
             BUCKETS,
             self.num_heads,
             embeddings_initializer=make_initializer(),

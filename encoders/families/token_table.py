@@ -16,7 +16,7 @@ from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
-from encoder_zoo.encoders.layers import make_initializer
+from encoder_zoo.encoders.layers import Embedding, make_initializer
 
 
 class _TokenTableLayer(keras.layers.Layer):
@@ -56,7 +56,7 @@ class TokenTable(Backbone):
 
     def build(self, input_shape=None):
         self.embeddings = _TokenTableLayer(name="embeddings", dtype=self.dtype_policy)
-        self.embeddings.token_embedding = keras.layers.Embedding(
+        self.embeddings.token_embedding = Embedding(
             self.vocabulary_size,
             self.hidden_dim,
             embeddings_initializer=make_initializer(),

@@ -18,7 +18,13 @@ from encoder_zoo.encoders.families import electra
 from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import NO_VALUE, Activation, Dropout, make_initializer
+from encoder_zoo.encoders.layers import (
+    NO_VALUE,
+    Activation,
+    Dropout,
+    ReversibleEmbedding,
+    make_initializer,
+)
 from encoder_zoo.encoders.low_rank import LowRankMixin
 from encoder_zoo.encoders.positions import align_distance_scores, take_last_tokens
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
@@ -228,7 +234,7 @@ class XLNetEmbeddings(Embeddings):
     """
 
     def build(self, input_shape=None):
-        kind = keras.layers.ReversibleEmbedding
+        kind = ReversibleEmbedding
         self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
         mask_embedding = keras.Variable(
             make_initializer(), (1, 1, self.hidden_dim), self.variable_dtype, name="mask_embedding"

@@ -300,8 +300,11 @@ def list_named_weights(
         layers: Dict {attribute path: name in the checkpoint}.
 
     Yields:
-        Tuples (name in the checkpoint, weight, whether the stored tensor is transposed).
+        Tuples (name in the checkpoint, weight, whether the stored tensor is transposed). For a
+        layer with low-rank updates, the weight is a tensor that includes them.
     """
+    from encoder_zoo.common.layers import merge_updates
+
     for path, name in layers.items():
         target = find_layer(model, path)
         if target is None:  # an optional layer
@@ -311,9 +314,12 @@ def list_named_weights(
             continue
         for attribute, suffix in _WEIGHTS.items():
             weight = getattr(target, attribute, None)
-            if weight is not None:
-                # Dense kernels have shape (in, out) in Keras and (out, in) in PyTorch.
-                yield f"{name}.{suffix}", weight, attribute == "kernel"
+            if weight is None:
+                continue
+            if suffix == "weight" and getattr(target, "lora_enabled", False):
+                weight = merge_updates(target)
+            # Dense kernels have shape (in, out) in Keras and (out, in) in PyTorch.
+            yield f"{name}.{suffix}", weight, attribute == "kernel"
 
 
 def find_layer(model: keras.Model, path: str) -> object:

@@ -40,11 +40,18 @@ def classifier(golden):
     return ez.SequenceClassifier.from_preset(golden("Bert_ForSequenceClassification").folder)
 
 
-def test_low_rank_updates_of_embeddings_are_refused(classifier, tmp_path):
-    classifier.backbone.embeddings.token_embedding.enable_lora(2)
-    with pytest.raises(ValueError, match="lora_embeddings_a"):
-        classifier.save_to_preset(tmp_path / "preset")
-    assert not (tmp_path / "preset").exists()
+def test_low_rank_updates_of_embeddings_are_merged(classifier, golden, tmp_path):
+    inputs = golden("Bert_ForSequenceClassification").inputs
+    table = classifier.backbone.embeddings.token_embedding
+    before = outputs(classifier, inputs)
+    table.enable_lora(2)
+    factor = np.random.default_rng(0).normal(size=table.lora_embeddings_b.shape)
+    table.lora_embeddings_b.assign(factor)
+    classifier.save_to_preset(tmp_path / "preset")
+    expected = outputs(classifier, inputs)
+    assert np.abs(expected[0] - before[0]).max() > 1e-3
+    found = outputs(ez.SequenceClassifier.from_preset(tmp_path / "preset"), inputs)
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
 
 
 @pytest.mark.slow(except_for="^MaskedLM-Bert")
@@ -235,6 +242,23 @@ def test_lora_is_merged_and_quantized_weights_are_refused(classifier, golden, tm
     with pytest.raises(ValueError, match="int8"):
         loaded.save_to_preset(tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_low_rank_updates_keep_the_precision_of_weights(golden, tmp_path, dtype):
+    folder = golden("Bert_ForSequenceClassification").folder
+    classifier = ez.SequenceClassifier.from_preset(folder, dtype=dtype)
+    classifier.backbone.enable_lora(2, alpha=3.0)
+    layer = classifier.backbone.blocks[0].attention.query_dense
+    layer.lora_kernel_b.assign(np.full(layer.lora_kernel_b.shape, 0.3))
+    classifier.save_to_preset(tmp_path / "preset")
+    a, b = (np.asarray(w) for w in (layer.lora_kernel_a, layer.lora_kernel_b))
+    saved = load_file(tmp_path / "preset" / "model.safetensors")
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    original = load_file(folder / "model.safetensors")[name]
+    assert saved[name].dtype == np.float32
+    np.testing.assert_allclose(saved[name].T, original.T + 1.5 * a @ b, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.slow

@@ -202,16 +202,24 @@ def test_training_a_copy_by_configuration_leaves_the_first_alone(tiny):
 
 
 @pytest.mark.slow
-def test_low_rank_updates_train_on_after_loading(tiny, tmp_path):
+@pytest.mark.parametrize("where", ["kernel", "table"])
+def test_low_rank_updates_train_on_after_loading(tiny, tmp_path, where):
     """Keras's own layers have both factors at 0 then, whose gradients are 0."""
     model = classifier(tiny)
-    enable_lora(model)
+    if where == "kernel":
+        enable_lora(model)
+    else:
+        model.backbone.embeddings.token_embedding.enable_lora(2)
+        move(model)
     found = by_file(model, tmp_path)
-    layer = found.backbone.blocks[0].attention.lora_layers[0]
-    before = np.asarray(layer.lora_kernel_b)
+    layer = found.backbone.embeddings.token_embedding
+    if where == "kernel":
+        layer = found.backbone.blocks[0].attention.lora_layers[0]
+    factor = getattr(layer, layer.update_names[1])
+    before = np.asarray(factor)
     found.compile(learning_rate=0.1)
     found.fit(TEXTS, LABELS, verbose=0)
-    assert np.abs(np.asarray(layer.lora_kernel_b) - before).max() > 1e-6
+    assert np.abs(np.asarray(factor) - before).max() > 1e-6
 
 
 @pytest.mark.slow
