@@ -41,7 +41,7 @@ def choose_tokenizer(
         FileNotFoundError: If the folder does not contain any tokenizer files.
 
     Example:
-        >>> files = TokenizerFiles("preset", {})
+        >>> files = reading.TokenizerFiles("preset", {})
         >>> choose_tokenizer(files, {"tokenizer_class": "RobertaTokenizer"}, []).name
         'RobertaTokenizer'
         >>> choose_tokenizer(files, {}, ["vocab.txt", "merges.txt"]).name
