@@ -353,6 +353,8 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         learned = class_labels.learn_classes(given.y, self._is_multi_label())
         # Errors must be raised before the head is built for these labels.
         check_same_length(given.x, given.y)
+        if given.kind == "texts" and self.preprocessor is not None:
+            self.preprocessor.read_texts(given.x)
         if given.kind == "arrays" and not isinstance(learned, int):
             raise ValueError(
                 f"The classes in `y` are {quote(learned)}. Preprocessed inputs require consecutive "

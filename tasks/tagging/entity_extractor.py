@@ -278,6 +278,7 @@ class EntityExtractor(Task):
             raise ValueError(
                 "The data contains no spans, so the labels cannot be learned. Pass labels=[...]."
             )
+        self.preprocessor.read_texts(x)  # errors must be raised before the labels are set
         self.labels = validate_labels(sorted(names))
         self.preprocessor.attach(self)
 

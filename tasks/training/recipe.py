@@ -268,6 +268,10 @@ class Recipe:
         if self.makes_optimizer:
             optimizers.get_inner_optimizer(optimizer).schedule.hold_peak()
 
+    def set_rate(self, optimizer, rate: float) -> None:
+        """Set the learning rate of the "auto" optimizer for steps outside `fit`."""
+        optimizers.get_inner_optimizer(optimizer).schedule.hold(rate)
+
     def weigh_batch(self, optimizer, size) -> None:
         """Set the weight of a batch in an accumulated step.
 

@@ -372,6 +372,12 @@ def _is_sized(values) -> bool:
 def _combine_rows(rows: list[tuple]) -> tuple:
     """Combine rows `(x, y, sample_weight)` into a batch."""
     x, y, weight = zip(*rows, strict=True)
+    for name, part in (("label", y), ("weight", weight)):
+        if part[0] is None and any(value is not None for value in part):
+            raise ValueError(
+                f"Only some rows of the stream have a {name}. Expected a {name} for all rows, or "
+                "for none."
+            )
     if isinstance(x[0], Mapping):
         x = {name: [row[name] for row in x] for name in x[0]}
     else:

@@ -306,24 +306,26 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         self.distribution.check_devices(self)
         with self.distribution.scope():
             recipe = self.recipe.update(arguments, options)
+            resolved = self._resolve(recipe)  # errors must be raised before anything is changed
             if frozen_layers is not None:
                 self._frozen_layers.freeze(self.backbone, frozen_layers)
             self.learning_rate = learning_rate or self.learning_rate
             if recipe.makes_optimizer and recipe == self.recipe and self._is_trace_valid():
-                return  # only the learning rate has changed, which needs no new graph
-            self._compile(recipe)
+                if learning_rate is not None:  # only the learning rate has changed
+                    recipe.set_rate(self.optimizer, learning_rate)  # needs no new graph
+                return
+            self._compile(recipe, resolved)
             recipe.warn_if_default_rate(self.optimizer, self.default_learning_rate)
 
-    def _compile(self, recipe: Recipe, optimizer: keras.optimizers.Optimizer | None = None) -> None:
-        """Compile the model with a recipe, and store the recipe.
+    def _resolve(self, recipe: Recipe) -> tuple[object, BatchLoss, dict, bool | str]:
+        """Return the loss, the batch loss, the metrics and `jit_compile` of a recipe.
 
-        Args:
-            recipe: `Recipe`.
-            optimizer: Optional optimizer to keep. Defaults to the optimizer of the recipe.
+        Raises:
+            ValueError: If they do not match this task, or if the optimizer is unknown.
         """
-        given, optimizer = recipe.arguments, optimizer or recipe.arguments["optimizer"]
-        if recipe.makes_optimizer:
-            optimizer = recipe.make_optimizer(self.backbone, self._get_optimizer_settings())
+        given = recipe.arguments
+        if not recipe.makes_optimizer:
+            keras.optimizers.get(given["optimizer"])
         length = getattr(self.preprocessor, "sequence_length", None)
         has_fixed_shapes = length is not None and not self.distribution.strategy
         jit_compile = recipe.jit_compile(self.recurrent_layer, has_fixed_shapes)
@@ -333,6 +335,25 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         if self.distribution.strategy:
             batch_loss.check_is_summable()
         metrics = self.objective.metrics(loss, given["metrics"], given["weighted_metrics"])
+        return loss, batch_loss, metrics, jit_compile
+
+    def _compile(
+        self,
+        recipe: Recipe,
+        resolved: tuple[object, BatchLoss, dict, bool | str],
+        optimizer: keras.optimizers.Optimizer | None = None,
+    ) -> None:
+        """Compile the model with a recipe, and store the recipe.
+
+        Args:
+            recipe: `Recipe`.
+            resolved: Tuple from `_resolve`.
+            optimizer: Optional optimizer to keep. Defaults to the optimizer of the recipe.
+        """
+        loss, batch_loss, metrics, jit_compile = resolved
+        optimizer = optimizer or recipe.arguments["optimizer"]
+        if recipe.makes_optimizer:
+            optimizer = recipe.make_optimizer(self.backbone, self._get_optimizer_settings())
         options = {name: v for name, v in recipe.options.items() if name != "loss_weights"}
         super().compile(optimizer=optimizer, **metrics, jit_compile=jit_compile, **options)
         self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
@@ -374,7 +395,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         """
         if not self._is_trace_valid():
             own = None if self.recipe.makes_optimizer else self.optimizer
-            self._compile(self.recipe, own)
+            self._compile(self.recipe, self._resolve(self.recipe), own)
 
     def _restart_schedule(self, total_batches: int) -> None:
         """Restart the learning rate schedule of the "auto" optimizer for a call to `fit`."""

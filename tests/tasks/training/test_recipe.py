@@ -174,6 +174,24 @@ class TestSecondCompile:
         model.compile("auto", learning_rate=1e-3)
         assert model.learning_rate == 1e-3
 
+    def test_another_learning_rate_is_used_outside_fit(self, model):
+        for rate in (1e-3, 1e-6):
+            model.compile(learning_rate=rate)
+            model.train_on_batch(X, Y)
+            assert float(model.optimizer.learning_rate) == pytest.approx(rate)
+
+    @pytest.mark.parametrize(
+        "wrong", [{"loss": "nonsense"}, {"metrics": ["nonsense"]}, {"optimizer": "nonsense"}]
+    )
+    def test_an_error_changes_nothing(self, model, wrong):
+        model.compile(learning_rate=1e-3)
+        recipe, optimizer = model.recipe, model.optimizer
+        settings = {} if "optimizer" in wrong else {"learning_rate": 0.5}
+        with pytest.raises(ValueError, match="nonsense"):
+            model.compile(frozen_layers=1, **settings, **wrong)
+        assert trained(model) == [True] * 5 and model.learning_rate == 1e-3
+        assert model.recipe is recipe and model.optimizer is optimizer
+
     def test_options_of_keras(self, model):
         model.compile(run_eagerly=True)
         model.compile(learning_rate=1e-3)

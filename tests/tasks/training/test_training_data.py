@@ -116,6 +116,13 @@ def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
         model.fit(model.preprocessor(["a", "b"]), y[:2], validation_split=0.9)
 
 
+@pytest.mark.parametrize("first_has", [True, False])
+def test_rows_of_a_stream_that_only_sometimes_have_weights(task, first_has):
+    rows = [("the cat", 0, 0.5), ("it sat", 1)][:: 1 if first_has else -1]
+    with pytest.raises(ValueError, match="weight"):
+        task.fit(iter(rows * 2), batch_size=2, steps_per_epoch=2, verbose=0)
+
+
 def test_validation_data_overrides_the_validation_split(task):
     held_out = TEXTS[:2], LABELS[:2]
     history = task.fit(TEXTS, LABELS, 1, verbose=0, validation_split=0.4, validation_data=held_out)
