@@ -89,6 +89,10 @@ class _ThreeHeads(Task):
         self.tasks = {"dense": dense, "terms": terms, "tokens": tokens}
         self.built = True
 
+    @property
+    def preprocessor(self) -> TextEmbedderPreprocessor:
+        return self.tasks["dense"].preprocessor
+
     def get_config(self) -> dict:
         return dict(self.tasks)
 

@@ -146,7 +146,8 @@ class KerasRunner:
         count = examples["token_ids"].shape[0]
         if not count:
             empty = tuple(xp.constant([""]) for _ in texts)
-            return self._predict_single_batch(empty, task.preprocessor.encode)[:0]
+            outputs = self._predict_single_batch(empty, task.preprocessor.encode)
+            return keras.tree.map_structure(lambda output: output[:0], outputs)
         # Only the last batch is padded to divide it over the devices, so padding rows are at the
         # end.
         batch_size = distribution.round_up(batch_size, distribution.count_data_parallel_devices())

@@ -341,7 +341,10 @@ class Task(TextModel, metaclass=SharedVariableNames):
             answers = dataclasses.replace(self._get_answers(x), runner=runner)
             if not given.is_read_in_batches:
                 outputs = answers.predict_texts(given.x, batch_size)
-                return outputs[: steps * (batch_size or BATCH_SIZE)] if steps else outputs
+                count = steps and steps * (batch_size or BATCH_SIZE)
+                if answers.returns_lists:
+                    return outputs[:count]
+                return keras.tree.map_structure(lambda output: output[:count], outputs)
             if not answers.returns_lists:
                 return runner.predict(given.x, batch_size)
             batches = itertools.islice(runner.read_batches(given, batch_size), steps)

@@ -246,7 +246,8 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
     of the same class get similar vectors, and texts of different classes get different vectors.
     Then, a logistic regression is fitted to the vectors. All methods of `TextEmbedder` are
     available, for example to embed texts or to build an index. sentence-transformers can load saved
-    presets as embedders.
+    presets as embedders. `export` to a single model file, such as an ONNX file, writes the
+    embedder. A SavedModel also contains the classification head.
 
     Args:
         backbone, preprocessor: See `TextEmbedder`.

@@ -80,6 +80,10 @@ class VectorAnswers(EmbeddingAnswers):
         lengths = examples["token_ids"].row_lengths().numpy()[:, None]  # (W, 1)
         specials = float(self.preprocessor.count_specials())
         weights = np.maximum(lengths - specials, 1)  # a text without tokens has one window
+        if "pooled_from" in examples:  # the tokens of the prompt are not pooled
+            before = np.asarray(examples["pooled_from"])[:, None]
+            prompts = np.maximum(before - self.preprocessor.tokenizer.first_column, 0)
+            weights = np.maximum(lengths - specials - prompts, 1)
         index = examples.pop("text_index").numpy()
         parts = np.zeros((len(index), self.embedding_dim), "float32")  # (W, D)
         for indices, values in self.runner.run_examples(examples, batch_size):

@@ -152,6 +152,9 @@ def describe_export(task: PresetTask, format: Engine, dtype: str) -> ExportRecor
         raise _make_unsupported_error(
             task, f"the class {name}, which computes its predictions, is not supported"
         )
+    method = task.record.text_method
+    if method not in answers.methods:
+        raise _make_unsupported_error(task, f"its model does not compute the outputs of {method!r}")
     if type(preprocessor) is not answers.preprocessor_class:
         raise _make_unsupported_error(
             task,

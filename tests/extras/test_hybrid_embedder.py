@@ -164,6 +164,11 @@ class TestIndex:
             with pytest.raises(ValueError, match="chunks.*late=False"):
                 read(late)
 
+    def test_another_preprocessor_is_used_everywhere(self):
+        model = ez.HybridEmbedder.from_preset(FOLDER)
+        model.dense.preprocessor = ez.TextEmbedderPreprocessor.from_preset(FOLDER)
+        assert model._model.preprocessor is model.dense.preprocessor
+
     @pytest.mark.slow(every=True)
     @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
     def test_copies_are_equal_and_have_one_backbone(self, model, copied):

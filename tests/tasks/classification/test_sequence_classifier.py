@@ -146,6 +146,25 @@ def test_no_texts_give_no_rows(shared):
     assert shared.classify([]) == []
 
 
+def test_a_fit_with_wrong_texts_learns_no_labels(build):
+    classifier = build()
+    with pytest.raises(ValueError, match="None"):
+        classifier.fit([TEXTS[0], None], ["x", "y"], verbose=0)
+    assert classifier.labels is None and classifier.head is None
+
+
+def test_outputs_in_a_dict(shared):
+    class TwoOutputs(ez.SequenceClassifier):
+        def logits_of(self, encoded, inputs, training=None):
+            logits = super().logits_of(encoded, inputs, training)
+            return {"first": logits, "second": logits[:, :1]}
+
+    task = TwoOutputs(shared.backbone, shared.preprocessor, labels=shared.labels)
+    assert {n: v.shape for n, v in task.predict([]).items()} == {"first": (0, 2), "second": (0, 1)}
+    found = task.predict(TEXTS, batch_size=2, steps=1, verbose=0)
+    assert {n: v.shape for n, v in found.items()} == {"first": (2, 2), "second": (2, 1)}
+
+
 def test_validation_split_keeps_the_last_texts(shared):
     with_split = shared.fit(TEXTS, LABELS, validation_split=0.5, verbose=0)
     after = shared.evaluate(TEXTS[3:], LABELS[3:], verbose=0)

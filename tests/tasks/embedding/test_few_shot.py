@@ -254,6 +254,11 @@ class TestFiles:
         scores = [[answer["score"] for answer in row] for row in expected]
         np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
+    def test_a_folder_without_the_head_is_refused(self, fitted, tmp_path):
+        with pytest.raises(ValueError, match="classify"):
+            fitted.export(tmp_path / "served", format="onnx")
+        assert not (tmp_path / "served").exists()
+
 
 SEVERAL = {"problem_type": "multi_label_classification"}
 LISTS = [["x"], ["x"], ["x", "y"], ["y"], ["y"], [], ["z", "x"], ["z"]]

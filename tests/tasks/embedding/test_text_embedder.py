@@ -275,6 +275,16 @@ class TestPrompts:
         both = embedder.embed(["good", "the film was bad"], "query")
         np.testing.assert_allclose(both[0], expected, atol=1e-6)
 
+    def test_windows_are_weighted_without_the_prompt(self, build):
+        embedder = build({**self.SETTINGS, "include_prompt": False})
+        text = " ".join(["good"] * 12 + ["bad"] * 14)  # with "query :", 14 tokens per window
+        first = embedder.embed("good " * 12, "query")
+        parts = np.stack([first, embedder.embed("bad " * 14)])
+        expected = (parts * [[12], [14]]).sum(0) / 26
+        expected /= np.linalg.norm(expected)
+        found = embedder.embed([text], "query", windows="mean")[0]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
     @pytest.mark.slow
     def test_in_training_the_first_text_is_a_query(self, build):
         preprocessor = build(self.SETTINGS).preprocessor
