@@ -48,7 +48,7 @@ PEFT_ALPHA = 8  # used if a file has no lora_alpha
 # Values that only affect the initialization of the low-rank matrices A and B.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
 # {option: why `_check_config` accepts any value}
-IRRELEVANT_PEFT_FIELDS = {
+ACCEPTED_PEFT_FIELDS = {
     **dict.fromkeys(("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"), "read"),
     **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), "read"),
     **dict.fromkeys(("layers_to_transform", "layers_pattern"), "read"),
@@ -447,7 +447,7 @@ PEFT_RULES = {
 def _check_config(config: dict, folder: pathlib.Path) -> None:
     """Raise a ValueError if the adapters are not plain LoRA, for example DoRA."""
     for name, value in config.items():
-        if name in IRRELEVANT_PEFT_FIELDS or not value:
+        if name in ACCEPTED_PEFT_FIELDS or not value:
             continue
         if value != PLAIN_LORA.get(name):
             raise invalid(

@@ -147,7 +147,7 @@ class Index:
         ...         self.documents = Documents(texts)
         ...     def __len__(self):
         ...         return len(self.texts)
-        ...     def _find(self, queries, top_k, among=None):
+        ...     def _find_documents(self, queries, top_k, among=None):
         ...         best = sorted(range(len(self)), key=lambda i: -len(self.texts[i]))[:top_k]
         ...         return [(best, [float(len(self.texts[i])) for i in best]) for _ in queries]
         >>> Longest(["a", "abc"]).search("any", top_k=1)

@@ -103,8 +103,8 @@ HAND |= {
     "revision",
 }
 PEFT_REFUSED = {
-    *("peft_type", "fan_in_fan_out", "bias", "use_rslora", "rank_pattern", "alpha_pattern"),
-    *("megatron_config", "trainable_token_indices", "use_dora", "velora_config", "lora_bias"),
+    *("peft_type", "fan_in_fan_out", "bias", "megatron_config", "trainable_token_indices"),
+    *("use_dora", "velora_config", "lora_bias"),
     *("alora_invocation_tokens", "use_qalora", "monteclora_config", "layer_replication"),
     *("target_parameters", "use_bdlora", "arrow_config", "kasa_config"),
 }
@@ -117,8 +117,8 @@ class TestPeft:
         peft = pytest.importorskip("peft")
         fields = {field.name for field in dataclasses.fields(peft.LoraConfig)}
         assert fields == set(PEFT)
-        assert PEFT_REFUSED | set(adapters.IRRELEVANT_PEFT_FIELDS) == fields
-        assert not PEFT_REFUSED & set(adapters.IRRELEVANT_PEFT_FIELDS)
+        assert PEFT_REFUSED | set(adapters.ACCEPTED_PEFT_FIELDS) == fields
+        assert not PEFT_REFUSED & set(adapters.ACCEPTED_PEFT_FIELDS)
         hints = typing.get_type_hints(peft.LoraConfig)["init_lora_weights"]
         named = {v for part in typing.get_args(hints) for v in typing.get_args(part)}
         named -= {"pissa_niter_[number of iters]"}
