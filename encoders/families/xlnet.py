@@ -53,8 +53,8 @@ def compute_distance_encodings(length: int, hidden_dim: int) -> keras.KerasTenso
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SplitHeads(LowRankMixin, keras.layers.EinsumDense):
-    """Keras `EinsumDense` with support for low-rank updates."""
+class EinsumDense(LowRankMixin, keras.layers.EinsumDense):
+    """Keras `EinsumDense` with low-rank updates. Its class name is a path in `.keras` files."""
 
     def quantize(self, mode=None, type_check=True, config=None):
         return super().quantize(mode, type_check=False, config=config)  # allow a subclass
@@ -145,7 +145,7 @@ class RelativeAttention(FastAttention):
         heads = (self.num_heads, self.hidden_dim // self.num_heads)
         options = {"kernel_initializer": make_initializer(), "dtype": self.dtype_policy}
         for part in ("query", "key", "value", "distance"):  # kernels are (D, H, d), without bias
-            dense = SplitHeads("nc,chd->nhd", heads, name=part, **options)
+            dense = EinsumDense("nc,chd->nhd", heads, name=part, **options)
             dense.build((None, self.hidden_dim))
             setattr(self, f"{part}_dense", dense)
         width = (self.hidden_dim,)
