@@ -73,15 +73,28 @@ def get_frozen_kernel(layer: keras.layers.Layer) -> keras.Variable:
     return next(weight for weight in list_direct_weights(layer) if weight.name in names)
 
 
+def list_merged_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the weights that `merge_updates` combines: the original matrix and both factors.
+
+    Example:
+        >>> dense = keras.layers.Dense(2)
+        >>> dense.build((None, 3))
+        >>> dense.enable_lora(1)
+        >>> [weight.name for weight in list_merged_weights(dense)]
+        ['kernel', 'lora_kernel_a', 'lora_kernel_b']
+    """
+    names = KERNEL_UPDATES if hasattr(layer, KERNEL_UPDATES[0]) else EMBEDDING_UPDATES
+    return [get_frozen_kernel(layer), *(getattr(layer, name) for name in names)]
+
+
 def merge_updates(layer: keras.layers.Layer) -> keras.KerasTensor:
     """Return the kernel or embedding matrix of a layer with LoRA, including the updates.
 
     The dtype is the dtype of the weight. `layer.kernel` and `layer.embeddings` have the compute
     dtype, which is less precise with mixed precision.
     """
-    weight = get_frozen_kernel(layer)
-    names = KERNEL_UPDATES if hasattr(layer, KERNEL_UPDATES[0]) else EMBEDDING_UPDATES
-    update = ops.matmul(*(getattr(layer, name) for name in names))
+    weight, *factors = list_merged_weights(layer)
+    update = ops.matmul(*factors)
     return ops.cast(weight + layer.lora_alpha / layer.lora_rank * update, weight.dtype)
 
 

@@ -18,12 +18,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.layers import (
-    EMBEDDING_UPDATES,
-    KERNEL_UPDATES,
-    get_frozen_kernel,
-    list_layers,
-)
+from encoder_zoo.common.layers import list_merged_weights
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
@@ -58,8 +53,9 @@ def save_backbone(
     settings = {"task": "backbone"}
     usage = model_card.Usage("feature-extraction", "Backbone", model_card.TRANSFORMERS, "AutoModel")
     about = model_card.Description(backbone, usage, repository=repository)
-    weights = _collect_weights(backbone, checkpoint.map_backbone_layers(backbone))
-    check_all_saved(backbone, weights)
+    layers = checkpoint.map_backbone_layers(backbone)
+    weights = _collect_weights(backbone, layers)
+    check_all_saved(backbone, weights, _list_merged_weights(backbone, layers))
     if format == "keras_hub":
         load_extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
         return
@@ -147,11 +143,13 @@ def _collect_stored_model(task: PresetTask) -> StoredModel:
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     layout = task.record.folder
     prefix = prefix if layout.encoder_prefix is None else layout.encoder_prefix
+    layers = checkpoint.map_backbone_layers(backbone)
     weights = {
-        **_collect_weights(backbone, checkpoint.map_backbone_layers(backbone), prefix),
+        **_collect_weights(backbone, layers, prefix),
         **_collect_weights(task, head.tensors),
     }
-    check_all_saved(task, weights, layout.list_additional_weights(task))
+    merged = _list_merged_weights(backbone, layers) + _list_merged_weights(task, head.tensors)
+    check_all_saved(task, weights, [*merged, *layout.list_additional_weights(task)])
     config = {"architectures": [_name_architecture(task)], **_make_head_config(task, head)}
     tokenizer = None if task.preprocessor is None else task.preprocessor.tokenizer
     return StoredModel(config, weights, backbone, tokenizer)
@@ -300,6 +298,14 @@ def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str 
     return {prefix + name: rest for name, *rest in checkpoint.list_named_weights(model, layers)}
 
 
+def _list_merged_weights(model: keras.Model, layers: Mapping[str, str]) -> list[keras.Variable]:
+    """List the weights of layers with low-rank updates, which are saved as one merged tensor."""
+    updated = (checkpoint.find_updated_layer(model, path) for path in layers)
+    return [
+        weight for layer in updated if layer is not None for weight in list_merged_weights(layer)
+    ]
+
+
 def check_all_saved(
     model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
 ) -> None:
@@ -308,17 +314,12 @@ def check_all_saved(
     Args:
         model: Backbone or task to save.
         saved: Dict of all weights in the checkpoint.
-        elsewhere: Iterable of weights in separate files. Defaults to ().
+        elsewhere: Iterable of weights that are merged, or in separate files. Defaults to ().
 
     Raises:
-        ValueError: If a weight of `model` is not saved. Low-rank updates are merged, so their
-            weights can be missing.
+        ValueError: If a weight of `model` is not saved.
     """
     kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
-    updates = [layer for layer in list_layers(model) if getattr(layer, "lora_enabled", False)]
-    names = (*KERNEL_UPDATES, *EMBEDDING_UPDATES)
-    kept |= {id(getattr(layer, name, None)) for layer in updates for name in names}
-    kept |= {id(get_frozen_kernel(layer)) for layer in updates}
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise ValueError(

@@ -306,18 +306,18 @@ def list_named_weights(
     from encoder_zoo.common.layers import merge_updates
 
     for path, name in layers.items():
-        target = find_layer(model, path)
+        target, updated = find_layer(model, path), find_updated_layer(model, path)
         if target is None:  # an optional layer
             continue
         if not isinstance(target, keras.layers.Layer):
-            yield name, target, False
+            yield name, target if updated is None else merge_updates(updated), False
             continue
         for attribute, suffix in _WEIGHTS.items():
             weight = getattr(target, attribute, None)
             if weight is None:
                 continue
-            if suffix == "weight" and getattr(target, "lora_enabled", False):
-                weight = merge_updates(target)
+            if suffix == "weight" and updated is not None:
+                weight = merge_updates(updated)
             # Dense kernels have shape (in, out) in Keras and (out, in) in PyTorch.
             yield f"{name}.{suffix}", weight, attribute == "kernel"
 
@@ -328,6 +328,12 @@ def find_layer(model: keras.Model, path: str) -> object:
     for part in path.split("."):
         target = target[int(part)] if part.isdigit() else getattr(target, part)
     return target
+
+
+def find_updated_layer(model: keras.Model, path: str) -> keras.layers.Layer | None:
+    """Return the layer at an attribute path, or of the kernel at this path, if it has LoRA."""
+    layer = find_layer(model, path.removesuffix(".kernel"))
+    return layer if getattr(layer, "lora_enabled", False) else None
 
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
@@ -401,8 +407,9 @@ def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = 
     with np.errstate(over="ignore"):
         stored = np.ascontiguousarray(value.T if transposed else value, dtype)
     if stored.dtype != value.dtype and np.isinf(stored).any() and not np.isinf(value).any():
+        name = getattr(weight, "path", "A merged weight")
         raise ValueError(
-            f"{weight.path} has values up to {np.abs(value).max():g}, which are too large for "
+            f"{name} has values up to {np.abs(value).max():g}, which are too large for "
             f"{stored.dtype}. Pass dtype='bfloat16' or 'float32'."
         )
     return stored

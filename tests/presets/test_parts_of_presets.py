@@ -108,7 +108,23 @@ class Scaled(ez.BertBackbone):
         return super()._make_outputs(sequence_output * self.scale, inputs)
 
 
+class WithTable(ez.BertBackbone):
+    """A backbone of a user with another layer."""
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        self.table = keras.layers.Embedding(2, 4)
+        self.table.build()
+
+
 class TestOwnBackbone:
+    def test_low_rank_updates_of_other_layers_are_refused(self, tmp_path):
+        own = WithTable(9, 1, 2, 4, 8, max_sequence_length=16, pooler=False)
+        own.table.enable_lora(1)
+        with pytest.raises(ValueError, match="weights.*table/.*embeddings"):
+            own.save_to_preset(tmp_path / "refused")
+        assert not (tmp_path / "refused").exists()
+
     @pytest.mark.slow
     def test_has_the_pretrained_weights(self, caplog):
         own = Scaled.from_preset(NANO, first_scale=3.0, pooler=True)

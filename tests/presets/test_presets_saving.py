@@ -246,8 +246,15 @@ def test_lora_is_merged_and_quantized_weights_are_refused(classifier, golden, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_low_rank_updates_keep_the_precision_of_weights(golden, tmp_path, dtype):
-    folder = golden("Bert_ForSequenceClassification").folder
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("Bert", "bert.encoder.layer.0.attention.self.query.weight"),
+        ("XLNet", "transformer.layer.0.rel_attn.q"),  # not transposed
+    ],
+)
+def test_low_rank_updates_keep_the_precision_of_weights(golden, tmp_path, family, name, dtype):
+    folder = golden(f"{family}_ForSequenceClassification").folder
     classifier = ez.SequenceClassifier.from_preset(folder, dtype=dtype)
     classifier.backbone.enable_lora(2, alpha=3.0)
     layer = classifier.backbone.blocks[0].attention.query_dense
@@ -255,10 +262,21 @@ def test_low_rank_updates_keep_the_precision_of_weights(golden, tmp_path, dtype)
     classifier.save_to_preset(tmp_path / "preset")
     a, b = (np.asarray(w) for w in (layer.lora_kernel_a, layer.lora_kernel_b))
     saved = load_file(tmp_path / "preset" / "model.safetensors")
-    name = "bert.encoder.layer.0.attention.self.query.weight"
     original = load_file(folder / "model.safetensors")[name]
     assert saved[name].dtype == np.float32
-    np.testing.assert_allclose(saved[name].T, original.T + 1.5 * a @ b, rtol=1e-6, atol=1e-7)
+    update = 1.5 * a @ b
+    update = update.T if family == "Bert" else update
+    np.testing.assert_allclose(saved[name], original + update, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_low_rank_updates_that_are_too_large_for_a_dtype(classifier, tmp_path):
+    classifier.backbone.enable_lora(2)
+    layer = classifier.backbone.blocks[0].attention.query_dense
+    for factor in (layer.lora_kernel_a, layer.lora_kernel_b):
+        factor.assign(np.full(factor.shape, 1e3))
+    with pytest.raises(ValueError, match="2e[+]06.*float16.*dtype='bfloat16'"):
+        classifier.save_to_preset(tmp_path / "preset", dtype="float16")
 
 
 @pytest.mark.slow
