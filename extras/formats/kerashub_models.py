@@ -245,18 +245,19 @@ def _copy_weights(model: keras.Model, there: keras.Model, groups: Mapping[str, s
         groups: Dict that maps attribute paths in `model` to group names in KerasHub weight files.
     """
     for path, group in groups.items():
-        ours = checkpoint.find_layer(model, path)
-        if ours is None:  # an optional layer
-            continue
         checkpoint.check_not_quantized(model, path)
-        if isinstance(ours, keras.layers.Dense):
-            values = [ours.kernel, ours.bias]  # with merged LoRA updates
-        else:
-            values = [ours] if path == "head.bias" else ours.weights
+        values = _list_weights(model, path)
+        if not values:  # an optional layer
+            continue
         targets = list_direct_weights(_find_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub's attention kernels have an additional axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
+
+
+def _list_weights(model: keras.Model, path: str) -> list[keras.Variable]:
+    """List the weights of the layer at an attribute path, with merged LoRA updates."""
+    return [weight for _, weight, _ in checkpoint.list_named_weights(model, {path: path})]
 
 
 def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
@@ -265,11 +266,11 @@ def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.nda
     Unused first positions are removed. If KerasHub has no segment embedding for this family, the
     embedding of segment 0 is added to all positions.
     """
-    layer = backbone.embeddings
-    table = keras.ops.convert_to_numpy(checkpoint.find_layer(backbone, path).embeddings)
+    [table] = map(keras.ops.convert_to_numpy, _list_weights(backbone, path))
     table = table[len(table) - backbone.max_sequence_length :]
-    if with_segment and layer.segment_embedding is not None:
-        table = table + keras.ops.convert_to_numpy(layer.segment_embedding.embeddings)[0]
+    if with_segment and backbone.embeddings.segment_embedding is not None:
+        [segments] = map(keras.ops.convert_to_numpy, _list_weights(backbone, _SEGMENTS))
+        table = table + segments[0]
     return table
 
 

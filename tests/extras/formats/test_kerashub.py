@@ -168,6 +168,8 @@ def test_quantized_models_are_refused(tmp_path):
 def test_lora_is_written_merged(tmp_path):
     here = make_classifier()
     here.backbone.enable_lora(2)
+    for layer in ("token_embedding", "position_embedding"):
+        getattr(here.backbone.embeddings, layer).enable_lora(1)
     for weight in here.weights:
         if "lora" in weight.path:
             weight.assign(np.random.default_rng(0).normal(size=weight.shape))
