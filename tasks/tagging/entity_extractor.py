@@ -268,9 +268,9 @@ class EntityExtractor(Task):
             return
         sources.check_no_stream(given)
         x, y = given.x, given.y
-        spans = token_labels.convert_spans_to_dicts(
-            token_labels.collect_labels(x) if y is None else y
-        )
+        spans = token_labels.collect_labels(x) if given.kind == "dataset" else y
+        if given.kind != "dataset" or not isinstance(given.element[1], dict):
+            spans = token_labels.convert_spans_to_dicts(spans)
         names = {get_class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:
             names |= {name for row in x[1] for name in row}
@@ -278,7 +278,8 @@ class EntityExtractor(Task):
             raise ValueError(
                 "The data contains no spans, so the labels cannot be learned. Pass labels=[...]."
             )
-        self.preprocessor.read_texts(x)  # errors must be raised before the labels are set
+        if given.kind == "texts":  # errors must be raised before the labels are set
+            self.preprocessor.read_texts(x)
         self.labels = validate_labels(sorted(names))
         self.preprocessor.attach(self)
 

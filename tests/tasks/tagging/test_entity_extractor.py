@@ -184,6 +184,22 @@ def test_wrong_spans_are_refused(spans, message):
         model.fit(["Anna sings ."], [spans], verbose=0)
 
 
+def test_labels_are_learned_from_a_dataset_of_spans():
+    import tensorflow as tf
+
+    model = ez.EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4)
+    x = ["Anna sings .", "In Rome ."]
+    tags = tf.data.Dataset.from_tensor_slices((x, [["B-PER"], ["B-LOC"]])).batch(2)
+    for wrong in ((["Anna", None], [[(0, 4, "person")], []]), (tags,)):
+        with pytest.raises(ValueError, match=r"texts\[1\] is None|'B-PER' is not a span"):
+            model.fit(*wrong, verbose=0)
+        assert model.labels is None
+    spans = {"start": [[0], [3]], "end": [[4], [7]], "label": [["person"], ["city"]]}
+    columns = {name: tf.ragged.constant(rows) for name, rows in spans.items()}
+    model.fit(tf.data.Dataset.from_tensor_slices((x, columns)).batch(2), verbose=0)
+    assert model.labels == ["city", "person"]
+
+
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
