@@ -363,8 +363,8 @@ def learn_labels(y: Iterable) -> list[str]:
         List of tags (see `sort_tags`). Spans are converted to IOB2 tags.
 
     Raises:
-        ValueError: If `y` contains no tags, if the tags are numbers, or if tag names are mixed with
-            other labels.
+        ValueError: If `y` contains no tags, if all tags are the same, if the tags are numbers, or
+            if tag names are mixed with other labels.
 
     Example:
         >>> learn_labels([["O", "B-PER"], ["I-PER"]])
@@ -403,7 +403,7 @@ def learn_labels(y: Iterable) -> list[str]:
             "from_preset, or call fit(dataset) with a Hugging Face dataset that has the names."
         )
     learned = sort_tags(map(get_class_name, values))
-    if learned == ["O"]:
+    if len(learned) == 1:
         raise ValueError(f"Every tag is {values[0]!r}. Pass all tags as labels=[...].")
     return learned
 

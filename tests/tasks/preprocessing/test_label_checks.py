@@ -141,6 +141,13 @@ def test_enumerations_of_strings_are_their_values(make):
     assert validate_labels([*Mood]) == ["good", "bad"]
 
 
+@pytest.mark.parametrize("tag", ["O", "NOUN"])
+def test_a_single_tag_is_refused(tag):
+    """The loss of one class is always 0."""
+    with pytest.raises(ValueError, match=f"{tag}.*labels="):
+        learn_labels([[tag, tag], [tag]])
+
+
 def test_enumerations_of_numbers_are_numbers():
     numbers = enum.IntEnum("Numbers", {"ZERO": 0, "ONE": 1})
     assert learn_classes([*numbers]) == 2
