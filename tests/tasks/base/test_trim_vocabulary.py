@@ -155,6 +155,18 @@ class TestWhatIsKept:
         again = ez.SequenceClassifier.from_preset(tmp_path / "small")
         np.testing.assert_array_equal(again.predict(["<e>a<f>"]), task.predict(["<e>a<f>"]))
 
+    def test_a_subclass_with_its_own_kind(self):
+        class OwnTokenizer(ez.BertTokenizer):
+            kind = ez.BertTokenizer.kind._replace(name="OwnTokenizer")
+
+        task = make("TextEmbedder")
+        task.preprocessor = ez.TextEmbedderPreprocessor(
+            OwnTokenizer(tiny.tokenizer(BERT).vocabulary)
+        )
+        small = task.trim_vocabulary(["a"])
+        assert type(small.preprocessor.tokenizer) is OwnTokenizer
+        np.testing.assert_array_equal(small.embed(["a"]), task.embed(["a"]))
+
     def test_settings_and_frozen_layers(self):
         task = make("SequenceClassifier")
         task.backbone.trainable = False
