@@ -78,11 +78,11 @@ class Picture:
         title = escape_html(title)
         heading = f"<h1>{title}</h1>" if title else ""
         page = PAGE.format(title=title, heading=heading, body=self.html)
-        with replace_file(path, _is_page) as new:
+        with replace_file(path, _is_saved_picture) as new:
             new.write_text(page, encoding="utf-8")
 
 
-def _is_page(path: pathlib.Path) -> bool:
+def _is_saved_picture(path: pathlib.Path) -> bool:
     """Return whether a file was written by `Picture.save`."""
     with open(path, "rb") as file:
         return b'<meta name="generator" content="encoder_zoo">' in file.read(500)

@@ -131,13 +131,15 @@ def find_label_indices(given: xp.Tensor | Sequence, labels: Sequence[str] | None
     """Convert labels to class indices, in memory or inside a TensorFlow graph.
 
     Args:
-        given: Tensor or sequence with P strings or integers.
+        given: Tensor or sequence with P labels.
         labels: Optional list of strings. Class names.
 
     Returns:
-        Int32 tensor of shape (P,). A name is converted to its index in `labels`. An integer is
-        returned unchanged, unless integers are class names (see `has_integer_names`). For booleans,
-        see `find_boolean_indices`. Any other value is converted to -1.
+        Int32 tensor of shape (P,). A name is converted to its index in `labels`, or to -1 if it is
+        unknown. Integers are converted like names if integers are class names (see
+        `has_integer_names`). Otherwise, numeric tensors are cast to int32. In a sequence, integers
+        and floats such as 2.0 are converted to integers from 0 to 2**31 - 1, and all other values
+        are converted to -1. For booleans, see `find_boolean_indices`.
 
     Example:
         >>> find_label_indices(["up", 0, None, "left"], ["down", "up"]).numpy().tolist()
@@ -260,10 +262,13 @@ def compute_class_weights(
     return weights
 
 
-def weigh_by_class(
+def add_weights_per_class(
     objective: Objective, data: Source, class_weight: Mapping | str, loss: object
 ) -> Source:
-    """Multiply the sample weights in the data by class weights. See `Objective.weigh_classes`."""
+    """Multiply the sample weights in the data by class weights.
+
+    See `Objective.add_class_weights`.
+    """
     classes = objective.labels, objective.num_classes
     return data.change_weights(
         apply_class_weights, compute_class_weights(class_weight, *classes, data.read_one_pass)

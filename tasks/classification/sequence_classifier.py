@@ -25,9 +25,9 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import (
+    add_weights_per_class,
     apply_label_weights,
     compute_label_weights,
-    weigh_by_class,
 )
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_abstention
 from encoder_zoo.tasks.base.explanation import Attributions, Method
@@ -120,10 +120,10 @@ def report_split(objective: Objective, examples: dict, held_out: dict) -> None:
             )
 
 
-def weigh_by_label(
+def add_weights_per_label(
     objective: Objective, data: Source, class_weight: Mapping | str, loss: object
 ) -> Source:
-    """Add a weight for every label to the data. See `Objective.weigh_classes`."""
+    """Add a weight for every label to the data. See `Objective.add_class_weights`."""
     if not isinstance(loss, LabelCrossentropy):
         raise ValueError(
             f"class_weight is {quote(class_weight)}, but a multi-label classifier only supports "
@@ -140,7 +140,7 @@ OBJECTIVES = {
         lambda: [ClassAccuracy(name="accuracy")],
         "softmax",
         inputs_of_metrics=_average_label_weights,
-        class_weighting=weigh_by_class,
+        class_weighting=add_weights_per_class,
         split_report=report_split,
     ),
     "multi_label_classification": Objective(
@@ -152,7 +152,7 @@ OBJECTIVES = {
         ],
         "sigmoid",
         inputs_of_metrics=_average_label_weights,
-        class_weighting=weigh_by_label,
+        class_weighting=add_weights_per_label,
         split_report=report_split,
     ),
     "regression": Objective(

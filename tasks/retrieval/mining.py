@@ -53,7 +53,7 @@ def mine_hard_negatives(
     rows = zip(scores, allowed, largest, strict=True)
     chosen = [_choose_negatives(*row, skip_top, num_negatives) for row in rows]
     kept = [i for i, columns in enumerate(chosen) if len(columns) == num_negatives]
-    _log_missing_negatives(len(kept), len(chosen), num_negatives)
+    _check_kept_pairs(len(kept), len(chosen), num_negatives)
     return (
         [texts.queries[asked[i]] for i in kept],
         [texts.documents[own[i]] for i in kept],
@@ -115,7 +115,7 @@ def _choose_negatives(
     return columns[scores[columns] <= limit][:count]
 
 
-def _log_missing_negatives(kept: int, count: int, num_negatives: int) -> None:
+def _check_kept_pairs(kept: int, count: int, num_negatives: int) -> None:
     if not kept:
         raise ValueError(
             f"No query has {num_negatives} negatives. Pass more documents, a smaller "

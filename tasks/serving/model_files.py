@@ -78,7 +78,7 @@ def export_ids(task: PresetTask, path: str | os.PathLike[str], format: str, **op
     if tokenizer is not None:
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
         description += f", for the tokenizer.json with the SHA-256 {digest}"
-        _check_other_tokenizer(path, beside, tokenizer)
+        _check_existing_tokenizer(path, beside, tokenizer)
     with contextlib.ExitStack() as files:  # the first file is replaced last
         new = files.enter_context(replace_file(path, _is_marked))
         weights = path.with_suffix(".bin")
@@ -382,7 +382,7 @@ def make_tokenizer_json(task: PresetTask) -> bytes | None:
     return json.dumps(steps, ensure_ascii=False).encode()
 
 
-def _check_other_tokenizer(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
+def _check_existing_tokenizer(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
     """Raise a ValueError if tokenizer.json exists and belongs to another export."""
     if not os.path.lexists(beside):
         return

@@ -31,7 +31,7 @@ from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import make_default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.answers import delegate_to_answers
-from encoder_zoo.tasks.base.classes import get_count_and_names, weigh_by_class
+from encoder_zoo.tasks.base.classes import add_weights_per_class, get_count_and_names
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_weights_finite
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import get_head_dropout
@@ -284,7 +284,7 @@ class TokenClassifier(LabelledTask):
             own,
             of_tokens=True,
             learning_rate_shares={id(weight): TRANSITIONS_RATE for weight in transitions},
-            class_weighting=weigh_by_class,
+            class_weighting=add_weights_per_class,
         )
 
     def _adapt_to_data(self, given, training=True) -> None:

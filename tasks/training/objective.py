@@ -243,7 +243,7 @@ class Objective:
         """Return whether the loss and the metrics can ignore rows that only pad a batch."""
         return self.fills_batches and is_computed_by_row(loss) and all(map(_has_row_weights, given))
 
-    def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
+    def add_class_weights(self, data: Source, class_weight: Mapping | str, loss) -> Source:
         """Multiply the sample weights in the data by class weights.
 
         Args:

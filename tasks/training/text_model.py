@@ -548,7 +548,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             self.objective.report_split(data.examples, held_out_data.examples)
         self._prepare_metrics()
         if class_weight is not None:
-            data = self.objective.weigh_classes(data, class_weight, self.loss)
+            data = self.objective.add_class_weights(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
         options = {  # Keras ignores some of these arguments, but logging tools need them
             "batch_size": batch_size if given.is_read_in_batches else size,

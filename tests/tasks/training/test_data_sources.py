@@ -212,7 +212,7 @@ def test_balanced_weights_count_all_labels(task, source, steps):
     maker = task.batch_maker
     given = InputData.create(wrap_if_stream(x, maker), *y)
     data = make_source(given, plan=Plan(2, range(3), False, steps), maker=maker)
-    weights = task.objective.weigh_classes(data, "balanced", None).class_weights
+    weights = task.objective.add_class_weights(data, "balanced", None).class_weights
     # As in scikit-learn. The third class of the task has no example.
     np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
 
@@ -221,7 +221,7 @@ def test_balanced_weights_count_labels_that_are_not_used_in_training(task):
     stream = wrap_if_stream(SORTED_SOURCES["PyDataset"]()[0], task.batch_maker)
     plan = Plan(2, range(1), False, 1)
     data = make_source(InputData.create(stream), plan=plan, maker=task.batch_maker)
-    weights = task.objective.weigh_classes(data, "balanced", None).class_weights
+    weights = task.objective.add_class_weights(data, "balanced", None).class_weights
     np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
 
 
@@ -237,7 +237,7 @@ def test_balanced_weights_read_a_stream_of_known_length_once(task):
     stream = wrap_if_stream(Recorded((x[:2], y[:2]), (x[2:], y[2:])), task.batch_maker)
     plan = Plan(2, range(50), steps_per_epoch=2)
     data = make_source(InputData.create(stream), plan=plan, maker=task.batch_maker)
-    data = task.objective.weigh_classes(data, "balanced", None)
+    data = task.objective.add_class_weights(data, "balanced", None)
     np.testing.assert_allclose(data.class_weights, [6 / (2 * 4), 6 / (2 * 2), 1])
     assert len(read) < 50  # 50 epochs have 100 batches, and TensorFlow reads a few ahead
 
@@ -245,7 +245,7 @@ def test_balanced_weights_read_a_stream_of_known_length_once(task):
 def test_weights_of_given_classes_are_not_counted(task, monkeypatch):
     data = make_source(InputData.create(*SORTED), plan=Plan(2), maker=task.batch_maker)
     monkeypatch.setattr(data, "read_one_pass", None)
-    weights = task.objective.weigh_classes(data, {1: 3.0}, None).class_weights
+    weights = task.objective.add_class_weights(data, {1: 3.0}, None).class_weights
     assert weights == [1, 3, 1]
 
 

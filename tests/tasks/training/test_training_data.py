@@ -94,7 +94,7 @@ def test_weights_of_classes_are_of_the_training_share(task, kind):
     [(x, y)] = held_out.read_in_order()
     assert first.steps == 1 and list(y) == [1, 1, 1]
     assert len(x["token_ids"]) == len(x["padding_mask"]) == 3
-    [(_, y, weights)] = task.objective.weigh_classes(first, "balanced", None).make_batches(0)
+    [(_, y, weights)] = task.objective.add_class_weights(first, "balanced", None).make_batches(0)
     assert list(y) == [0, 0, 1]
     np.testing.assert_allclose(weights, [0.75, 0.75, 1.5])  # 3 / (2 classes * 2 or 1)
 
