@@ -147,8 +147,9 @@ def call_block(
 def _describe_block(block: keras.layers.Layer) -> str:
     """Return a description of a block. Blocks with equal descriptions can share a trace.
 
-    Attributes that every Keras layer has are not included. All other attributes are included,
-    because custom layers can depend on them.
+    The description contains the types and dtype policies of the layers, and the shape, dtype and
+    `trainable` of each variable. Other attributes that every Keras layer has are not included. All
+    remaining attributes are included, because custom layers can depend on them.
     """
     layers = []
     for layer in list_layers(block):

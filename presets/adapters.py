@@ -330,7 +330,10 @@ def _select_layers(
 
 
 def _is_selected(name: str, config: dict) -> bool:
-    """Return whether the peft options select a module for low-rank updates."""
+    """Return whether a module in `target_modules` is not excluded by the other peft options.
+
+    These options are `exclude_modules` (only a list), `modules_to_save` and `layers_to_transform`.
+    """
     excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
     if isinstance(excluded, list) and _matches_name(name, excluded):
         return False

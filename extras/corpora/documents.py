@@ -71,12 +71,12 @@ class TextFiles:
         )
 
     def describe(self) -> dict:
-        """Return the file names and sizes, which must be the same to continue a corpus."""
+        """Return the file names and sizes. To continue a corpus, they must not have changed."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     @property
     def modified(self) -> list[int]:
-        """Modification times of all files, which must be the same to continue a corpus."""
+        """Modification times of all files. To continue a corpus, they must not have changed."""
         return self._files.modified
 
     def check_unchanged(self) -> None:

@@ -223,7 +223,10 @@ def _is_drawable(start: int, end: int, mark: Mark, nested: bool) -> bool:
 def _make_answer_marks(
     length: int, answers: list[Mapping], right: list[tuple[int, int]]
 ) -> list[Mark]:
-    """Divide the context at the starts and ends of all answers, and create a mark for each part."""
+    """Create marks for the parts of the context that are inside an answer.
+
+    The context is divided at the starts and ends of all predicted and correct answers.
+    """
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
     cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})

@@ -206,11 +206,14 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return super().pad(examples, bucketed)
 
     def encode_labels(self, y) -> xp.Tensor:
-        """Convert labels to class indices (B,) or probabilities (B, C).
+        """Convert labels to the targets of the problem type.
+
+        For single-label classifiers, the targets are class indices (B,) or probabilities (B, C).
+        For multi-label classifiers and regression, they are float32 values (B, C).
 
         Args:
             y: Class indices or names, or rows with C values. For multi-label classifiers, a list of
-                names per text, or rows with 0s and 1s.
+                names per text, or rows with 0s and 1s. For regression, numbers.
 
         Raises:
             ValueError: If `y` contains an unknown label. The message names the row.

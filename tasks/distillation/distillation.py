@@ -305,7 +305,11 @@ class Distillation(TextModel):
         return learns and self.student._prepare_training(given, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the total loss: the mean of each objective, plus the weighted loss on labels."""
+        """Compute the total loss.
+
+        This is the sum of the means of all objectives, the losses that layers add, and the weighted
+        loss on labels. The loss on labels requires labels and an objective that trains the head.
+        """
         loss = self.sum_penalties(y_pred)
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._compute_weights(name, x, y, y_pred, sample_weight)

@@ -126,8 +126,8 @@ def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]
     """Check the objectives. The default is "soft_labels" for two tasks, otherwise "relations".
 
     Raises:
-        ValueError: If `given` is not a list of known objectives, or if the answers of the teacher
-            and the student are of different kinds.
+        ValueError: If `given` is not a list of known, distinct objectives, or if "soft_labels" is
+            selected and the tasks do not predict the same classes or tokens.
     """
     answer = isinstance(teacher, Task) and isinstance(student, Task)
     usual = ["soft_labels"] if answer else ["relations"]
@@ -145,7 +145,13 @@ def check_objectives(given: Sequence[str] | None, teacher, student) -> list[str]
 
 
 def _check_same_answers(teacher, student) -> None:
-    """Raise a ValueError if the two tasks do not have the same classes or settings."""
+    """Check that both tasks have the same type, and the same classes or vocabulary size.
+
+    A student without classes gets the teacher's classes.
+
+    Raises:
+        ValueError: If the tasks differ, or if this type of task does not learn from soft labels.
+    """
     if type(teacher) is not type(student) or not student.record.learns_soft_labels:
         kinds = ", ".join(task.__name__ for task in list_tasks() if task.record.learns_soft_labels)
         raise ValueError(

@@ -65,7 +65,7 @@ def mark_word_tokens(tokenizer) -> np.ndarray:
 
 
 def tokenize_texts(tokenizer, texts: xp.Tensor, marks: np.ndarray) -> TokenizedTexts:
-    """Tokenize texts, and find the words with the vocabulary.
+    """Tokenize texts, and use the vocabulary to find the tokens that begin a word.
 
     In BERT, a token that starts with "##" continues a word. In RoBERTa, a token without a space
     before it continues a word, so words are separated by spaces.

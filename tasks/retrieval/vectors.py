@@ -159,7 +159,7 @@ def find_best_pairs(
             returns their scores (Q, B).
         queries: Integer. The number of queries.
         count: Integer. The number of vectors.
-        made: Integer. Number of values that `scores` computes per vector.
+        made: Integer. Number of temporary values per vector in `scores`.
         k: Integer. Number of results per query, at most N.
         rounding: Optional array. Rounding error of the scores, as in `BestPairs`.
 
@@ -413,7 +413,10 @@ class Float32Vectors:
         return float(np.sqrt(max(squares)))
 
     def _count_products(self) -> int:
-        """Return the number of values that `_compute_scores` computes per vector."""
+        """Return the number of temporary values per vector in `_compute_scores`.
+
+        This number limits the block size. It is 1 if only the scores require memory.
+        """
         return self.width if self.function == "manhattan" else 1
 
     def _compute_scores(

@@ -328,7 +328,11 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self.batches, self.batches.value + 1)
 
     def update_all(self, gradients: list, variables: list) -> None:
-        """Accumulate and clip the gradients. Then decay and update the weights."""
+        """Update the weights with clipped gradients and weight decay.
+
+        With gradient accumulation, the gradients are added to the sums of the current step, and the
+        weights only change if the batch completes the step.
+        """
         if not self.gradient_accumulation_steps:
             self._step(gradients, variables)
             return
