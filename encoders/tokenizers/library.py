@@ -173,7 +173,7 @@ def check_normalizer_growth(normalizer: Mapping | None) -> None:
         >>> step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
         >>> check_normalizer_growth({"type": "Sequence", "normalizers": [step, step, step]})
         Traceback (most recent call last):
-        ValueError: normalizer increases the length of a text up to 1000 times. Expected at most ...
+        ValueError: tokenizer.json: the normalizer can increase the length of a text by a factor ...
     """
     # Maps each letter to the number of letters produced by later steps. "" is used for all
     # remaining letters.
@@ -182,8 +182,8 @@ def check_normalizer_growth(normalizer: Mapping | None) -> None:
         lengths = _compute_growth(step, lengths)
         if (longest := max(lengths.values())) > MAX_GROWTH:
             raise ValueError(
-                f"normalizer increases the length of a text up to {longest:g} times. Expected at "
-                f"most {MAX_GROWTH} times."
+                "tokenizer.json: the normalizer can increase the length of a text by a factor of "
+                f"{longest:g}. Expected a factor of at most {MAX_GROWTH}."
             )
 
 
@@ -215,9 +215,12 @@ def check_merges(model: Mapping) -> None:
         ValueError: model.merges[0] is ['a', 'b']. Expected a second token that begins with '##'.
     """
     prefix = model.get("continuing_subword_prefix") or ""
-    for i, merge in enumerate(model.get("merges", ()) if prefix else ()):
+    merges = model.get("merges", ()) if prefix else ()
+    if merges and not prefix.isascii():
+        raise invalid("model.continuing_subword_prefix", prefix, "only ASCII characters")
+    for i, merge in enumerate(merges):
         _, second = merge.split(" ") if isinstance(merge, str) else merge
-        if not (second.startswith(prefix) and prefix.isascii()):
+        if not second.startswith(prefix):
             expected = f"a second token that begins with {quote(prefix)}"
             raise invalid(f"model.merges[{i}]", merge, expected)
 

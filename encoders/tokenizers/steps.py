@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from encoder_zoo.common.wording import quote
+from encoder_zoo.common.wording import invalid
 
 SPACE = "▁"  # used by SentencePiece for spaces
 WORD_END = "</w>"  # added to the last character in BERTweet words
@@ -233,7 +233,7 @@ def flatten_steps(step: object, part: str) -> list[dict]:
     """Return the steps for a part of tokenizer.json, with flattened sequences and all fields set.
 
     Raises:
-        ValueError: If a step is not an object with a type.
+        ValueError: If a step is not an object, or if the steps of a sequence are not a list.
 
     Example:
         >>> flatten_steps({"type": "Sequence", "normalizers": [{"type": "Strip"}]}, "normalizer")
@@ -245,13 +245,13 @@ def flatten_steps(step: object, part: str) -> list[dict]:
     """
     if step is None or step == {}:
         return []
+    if not isinstance(step, Mapping):
+        expected = "an object with the field 'type'"
+        raise invalid(f"tokenizer.json: a {part} step", step, expected)
     name = SEQUENCES[part]
-    inner = step.get(name, []) if isinstance(step, Mapping) else None
+    inner = step.get(name, [])
     if not isinstance(inner, list):
-        raise ValueError(
-            f"tokenizer.json: a {part} step is {quote(step)}. Expected an object with the field "
-            "'type'."
-        )
+        raise invalid(f"tokenizer.json: {name} of a {part} step", inner, "a list of steps")
     if step.get("type") == "Sequence":
         return [found for one in inner for found in flatten_steps(one, part)]
     kind = get_processor_kind(step)

@@ -432,8 +432,8 @@ def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, lis
     wrong = next((k for k in TAGS if _is_list_of_tags(row.get(k), None)), None)
     if wrong is not None and only:
         raise ValueError(
-            f"Row {number} has {count} words, but {len(row[wrong])} {wrong}. Expected one value "
-            "per word."
+            f"Row {number} has {count} words, but {wrong!r} has {len(row[wrong])} values. Expected "
+            "one value per word."
         )
     return None
 

@@ -162,11 +162,12 @@ def read_routes(files: FolderFiles) -> Routes | None:
     if matched is None or matched[1] != "Router":
         return None
     count = len(files.read_json_array(MODULES))
-    if count != 1 or first.get("path") != "":
+    if count != 1:
         raise ValueError(
-            f"{files.path / MODULES} has {count} modules, and the path of the Router is "
-            f"{quote(first.get('path'))}. Expected only a Router with the path ''."
+            f"{files.path / MODULES} has {count} modules. Expected no modules after the Router."
         )
+    if first.get("path") != "":
+        raise invalid(f"{files.path / MODULES}: [0]: path", first.get("path"), "'' for a Router")
     in_config = ROUTER not in files and CONFIG in files and "structure" in files.read_json(CONFIG)
     name = CONFIG if in_config else ROUTER
     config, path = files.read_json(name), files.path / name
@@ -176,13 +177,13 @@ def read_routes(files: FolderFiles) -> Routes | None:
     parameters = config.get("parameters", {})
     mappings, default = parameters.get("route_mappings") or {}, parameters.get("default_route")
     if not isinstance(mappings, dict) or not all(
-        isinstance(name, str | None) for name in (*mappings.values(), default)
+        isinstance(name, str | None) for name in mappings.values()
     ):
-        raise ValueError(
-            f"{path}: route_mappings is {quote(mappings)} and default_route is {quote(default)}. "
-            "Expected route_mappings to be an object whose values are strings or null, and "
-            "default_route to be a string or null."
+        raise invalid(
+            f"{path}: route_mappings", mappings, "an object whose values are strings or null"
         )
+    if not isinstance(default, str | None):
+        raise invalid(f"{path}: default_route", default, "a string or null")
     routes = {role: _check_route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:
         raise ValueError(
@@ -442,8 +443,10 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     empty = {n for n, text in prompts.items() if not text and n in ("query", "document")}
     prompts = {n: text or "" for n, text in prompts.items() if n not in empty or n == default}
     if default is not None and not (isinstance(default, str) and default in prompts):
-        names = f"one of the prompts {', '.join(prompts)}" if prompts else "null without prompts"
-        raise invalid(f"{path}: default_prompt_name", default, names)
+        expected = "null for a model without prompts"
+        if prompts:
+            expected = f"one of the prompts {', '.join(prompts)}"
+        raise invalid(f"{path}: default_prompt_name", default, expected)
     found = {"prompts": prompts, "default_prompt": default}
     return {name: value for name, value in found.items() if value}
 

@@ -273,7 +273,8 @@ class Embedder(Task, Searchable[IndexKind]):
         check_preprocessor(self, documents)
         most = self.preprocessor.max_document_tokens
         if length > most:
-            raise invalid("length", length, f"at most {most}, the maximum length of the model")
+            expected = f"at most {most}, the maximum length without special tokens and prompt"
+            raise invalid("length", length, expected)
         if overlap >= length:
             raise invalid("overlap", overlap, f"less than length={length}")
         if late:
@@ -520,11 +521,14 @@ def check_pooled_by_mean(embedder: Any) -> None:
     Raises:
         ValueError: If `embedder` is not a TextEmbedder with mean pooling.
     """
-    pooling = getattr(embedder, "pooling", None)
-    if embedder.record.name != "text_embedder" or pooling not in ("mean", ["mean"]):
+    if embedder.record.name != "text_embedder":
+        raise ValueError(
+            f"late=True requires a TextEmbedder, but this model is a {type(embedder).__name__}."
+        )
+    if embedder.pooling not in ("mean", ["mean"]):
         raise ValueError(
             f"late=True requires pooling='mean', but this {type(embedder).__name__} has "
-            f"pooling={pooling!r}."
+            f"pooling={embedder.pooling!r}."
         )
 
 

@@ -425,8 +425,10 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             texts, labels, self.labels, self._has_multiple_labels
         )
         if labels is None:
+            expected = "a list of classes" if self._has_multiple_labels else "a class"
             raise ValueError(
-                f"The labels are missing. Expected a class for each text.{describe_columns(texts)}"
+                f"The labels are missing. Expected {expected} for each text."
+                f"{describe_columns(texts)}"
             )
         return texts, check_not_missing(labels, texts)
 
@@ -442,10 +444,18 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             hot = convert_multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
             hot = check_each(hot, xp.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected)
-            _check_counts(texts, hot[:, 0])
+            if len(hot) != texts:
+                raise ValueError(
+                    f"Received {texts} texts, but labels for {len(hot)} texts. Expected a list of "
+                    "classes for each text."
+                )
             return hot.numpy()
         classes = np.asarray(convert_class_indices(labels, names, count))
-        _check_counts(texts, classes)
+        if classes.shape != (texts,):
+            raise ValueError(
+                f"Received {texts} texts, but labels of shape {classes.shape}. Expected one label "
+                "per text."
+            )
         return np.eye(count)[classes]
 
     @overload
@@ -611,14 +621,6 @@ def _should_load_head(checkpoint: Checkpoint, given: dict) -> bool:
 
 def _read_problem_type(checkpoint: Checkpoint) -> str:
     return checkpoint.config.get("problem_type") or SINGLE
-
-
-def _check_counts(count: int, classes: np.ndarray) -> None:
-    if classes.shape != (count,):
-        raise ValueError(
-            f"Received {count} texts, but labels of shape {classes.shape}. Expected one label per "
-            "text."
-        )
 
 
 def _check_has_several_classes(hot: np.ndarray, names: Sequence) -> None:

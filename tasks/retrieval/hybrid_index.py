@@ -65,7 +65,7 @@ class HybridIndex(Index):
         depth: Integer. Number of documents to find in each index. If `top_k` is larger, `top_k`
             documents are found. Defaults to 100.
         weights: Optional list of floats. Weight of the scores of each index. Requires indexes from
-            this package. If None, ranks are used instead of scores.
+            this package, but not a `HybridIndex`. If None, ranks are used instead of scores.
 
     Attributes:
         indexes, rank_constant, depth, weights: See the arguments.
@@ -228,15 +228,20 @@ class HybridIndex(Index):
             )
 
     def _check_own(self, what: str) -> None:
-        """Raise a ValueError if an index is not from this package, because it may lack a method."""
+        """Raise a ValueError if an index does not support a method or argument.
+
+        An index from another package may lack a method. A nested HybridIndex does not support
+        weights.
+        """
         for i, index in enumerate(self.indexes):
-            is_own = isinstance(index, Index) and not (
-                what == "weights" and isinstance(index, HybridIndex)
-            )
-            if not is_own:
+            if not isinstance(index, Index):
                 raise ValueError(
                     f"{what} requires indexes from this package, but indexes[{i}] is a "
                     f"{type(index).__name__}."
+                )
+            if what == "weights" and isinstance(index, HybridIndex):
+                raise ValueError(
+                    f"weights does not support nested indexes, but indexes[{i}] is a HybridIndex."
                 )
 
     def _prepare_update(
@@ -428,6 +433,11 @@ def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOpti
     if cls is None:
         raise ValueError(f"{os.fspath(folder)} contains a {kind}. Expected {', '.join(INDEXES)}.")
     expected = getattr(embedder, "index_class", cls)
+    if expected is not cls and cls is BM25Index:
+        raise ValueError(
+            f"{os.fspath(folder)} contains a BM25Index, which does not use an embedder. Call "
+            "load_index(folder) without an embedder."
+        )
     if expected is not cls and cls is not HybridIndex:
         raise ValueError(
             f"{os.fspath(folder)} contains a {cls.__name__}, but a {type(embedder).__name__} "

@@ -347,7 +347,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         names = labels or self.labels
         if not names:
             raise ValueError(
-                "No labels were passed. Pass the names of entities, such as labels=['person']."
+                "No labels were passed. Pass one or more entity types, such as labels=['person']."
             )
         return list(names)
 

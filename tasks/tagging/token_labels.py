@@ -331,14 +331,21 @@ def _split_columns(y: dict) -> list[list[dict]]:
             f"`y` has the columns {', '.join(map(repr, sorted(y)))}. Expected 'start', 'end' and "
             "'label'."
         )
-    texts = zip(*(convert_labels(y[name]) for name in SPAN), strict=True)
-    try:
-        return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]
-    except ValueError:
+    columns = [convert_labels(y[name]) for name in SPAN]
+    if len({*map(len, columns)}) > 1:
         raise ValueError(
-            "The lists 'start', 'end' and 'label' in `y` differ in length for a text. Expected "
-            "equal lengths."
-        ) from None
+            "The columns 'start', 'end' and 'label' in `y` have different numbers of texts. "
+            "Expected one list per text in each column."
+        )
+    rows = []
+    for i, lists in enumerate(zip(*columns, strict=True)):
+        if len({*map(len, lists)}) > 1:
+            raise ValueError(
+                f"The lists 'start', 'end' and 'label' in `y` differ in length for text {i}. "
+                "Expected equal lengths."
+            )
+        rows.append([dict(zip(SPAN, span, strict=True)) for span in zip(*lists, strict=True)])
+    return rows
 
 
 def _convert_to_plain(value):

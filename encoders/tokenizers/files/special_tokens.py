@@ -262,8 +262,8 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
             will be appended after the last id.
 
     Raises:
-        ValueError: If a token is not a string or a dict with known fields, or if two tokens have
-            the same content or the same id.
+        ValueError: If a token is neither a string nor a dict with valid fields, or if two tokens
+            have the same content or the same id.
 
     Example:
         >>> [token] = complete_added_tokens(["<e>"], {"a": 0})
@@ -278,7 +278,7 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
     found, contents = [], set()
     for i, token in enumerate(tokens):
         if not isinstance(token, str | Mapping):
-            raise invalid(f"added_tokens[{i}]", token, "a string, or a dict with content")
+            raise invalid(f"added_tokens[{i}]", token, "a string, or a dict with the key 'content'")
         given = {"content": token} if isinstance(token, str) else dict(token)
         _check_token_entry(given, f"added_tokens[{i}]")
         entry = {**OPTIONS, "normalized": not given.get("special", False), **given}
@@ -309,13 +309,19 @@ def merge_added_tokens(tokens: Sequence[str], added: Sequence[Mapping]) -> list[
 
 
 def _check_token_entry(token: Mapping, name: str) -> None:
+    """Raise a ValueError if a field of an added token is unknown or has an invalid value."""
     content, token_id = token.get("content"), token.get("id", 0)
-    good = isinstance(content, str) and content and type(token_id) is int and 0 <= token_id < 2**21
-    good = good and all(type(v) is bool for k, v in token.items() if k not in ("content", "id"))
-    if not good or not set(token) <= set(FIELDS):
-        raise invalid(
-            name, token, f"a string, or an object with content and optionally {', '.join(FIELDS)}"
-        )
+    if not set(token) <= set(FIELDS):
+        expected = f"a string, or an object with only the fields {', '.join(FIELDS)}"
+    elif not isinstance(content, str) or not content:
+        expected = "a string that is not empty, or an object with this string as 'content'"
+    elif type(token_id) is not int or not 0 <= token_id < 2**21:
+        expected = f"an integer from 0 to {2**21 - 1} as 'id'"
+    elif not all(type(v) is bool for k, v in token.items() if k not in ("content", "id")):
+        expected = "true or false for all fields except 'content' and 'id'"
+    else:
+        return
+    raise invalid(name, token, expected)
 
 
 def make_added_token(token_id: int, token: str, lstrip: bool = False) -> dict:

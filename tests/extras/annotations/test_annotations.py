@@ -161,7 +161,7 @@ REFUSED = {
     "two texts": (task([], data={"a": TEXT, "b": TEXT}), "'a', 'b'.*text_key"),
     "no annotations": ({"data": {"text": TEXT}}, "no annotations.*'data'"),
     "classes": ({"text": TEXT, "label": "pos"}, "spans or tags.*labels"),
-    "lengths": ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "2 words.* 1 ner_tags"),
+    "lengths": ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "2 words.*'ner_tags' has 1"),
     "which tags": ({"tokens": ["a"], "pos": ["N"], "chunk": ["O"]}, "'pos' and 'chunk'"),
 }
 

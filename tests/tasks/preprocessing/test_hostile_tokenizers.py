@@ -36,9 +36,7 @@ def in_turn(*steps: dict) -> dict:
     ],
 )
 def test_normalizers_that_lengthen_texts(normalizer):
-    with pytest.raises(
-        ValueError, match="tokenizer.json: normalizer increases the length of a text up to"
-    ):
+    with pytest.raises(ValueError, match="^tokenizer.json: the normalizer can increase the length"):
         FileTokenizer(json.dumps({**FILE, "normalizer": normalizer}))
 
 
@@ -93,9 +91,7 @@ def test_the_strings_of_a_precompiled_normalizer_are_measured():
         "type": "Precompiled",
         "precompiled_charsmap": base64.b64encode(content).decode(),
     }
-    with pytest.raises(
-        ValueError, match="normalizer increases the length of a text up to 1000 times"
-    ):
+    with pytest.raises(ValueError, match="normalizer can increase the length.* 1000"):
         check_normalizer_growth(step)
 
 
