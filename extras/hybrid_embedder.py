@@ -89,10 +89,6 @@ class _ThreeHeads(Task):
         self.tasks = {"dense": dense, "terms": terms, "tokens": tokens}
         self.built = True
 
-    @property
-    def preprocessor(self) -> TextEmbedderPreprocessor:
-        return self.tasks["dense"].preprocessor
-
     def get_config(self) -> dict:
         return dict(self.tasks)
 
@@ -252,6 +248,7 @@ class HybridEmbedder(Searchable[HybridIndex]):
         if count:
             examples = self.dense.preprocessor.encode(column, prompt=prompt)
             kept = self.tokens._answers.mark_scored_tokens(examples)
+            self._model.preprocessor = self.dense.preprocessor  # it can have been replaced
             for indices, outputs in self._model._runner.run_examples(examples, batch_size):
                 dense[indices] = outputs["dense"]
                 parts.append(

@@ -166,8 +166,10 @@ class TestIndex:
 
     def test_another_preprocessor_is_used_everywhere(self):
         model = ez.HybridEmbedder.from_preset(FOLDER)
-        model.dense.preprocessor = ez.TextEmbedderPreprocessor.from_preset(FOLDER)
-        assert model._model.preprocessor is model.dense.preprocessor
+        other = ez.TextEmbedderPreprocessor.from_preset(FOLDER, sequence_length=8)
+        model.dense.preprocessor = other
+        model.embed(["a dog"])
+        assert model._model.preprocessor.sequence_length == 8
 
     @pytest.mark.slow(every=True)
     @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
