@@ -202,9 +202,10 @@ class Embedder(Task, Searchable[IndexKind]):
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
         Setup, section 3.
         """
-        if chunk_size is not None:
-            self.chunk_size = chunk_size or None
-        super().compile(optimizer, loss, metrics, **options)
+        with self._restore_on_error("chunk_size"):
+            if chunk_size is not None:
+                self.chunk_size = chunk_size or None
+            super().compile(optimizer, loss, metrics, **options)
         if (self.recipe.arguments["gradient_accumulation_steps"] or 1) > 1:
             logger.warning(NO_NEGATIVES)
 

@@ -343,11 +343,11 @@ class SparseEncoder(Embedder[SparseIndex]):
         Raises:
             ValueError: If `query_learning_rate` is used without a query encoder.
         """
-        if query_learning_rate is not None:
-            if self.query_encoder is None:
-                raise ValueError("The model has no query_encoder. Remove `query_learning_rate`.")
-            self.query_learning_rate = query_learning_rate
-        super().compile(optimizer, loss, metrics, **options)
+        if query_learning_rate is not None and self.query_encoder is None:
+            raise ValueError("The model has no query_encoder. Remove `query_learning_rate`.")
+        with self._restore_on_error("query_learning_rate"):
+            self.query_learning_rate = query_learning_rate or self.query_learning_rate
+            super().compile(optimizer, loss, metrics, **options)
 
     @property
     def objective(self) -> Objective:

@@ -115,7 +115,7 @@ class BatchMaker:
         preprocessor: Preprocessor, or None if the task only accepts preprocessed inputs.
         encode: Function of `(x, y, sample_weight)` that encodes examples in memory.
         separate: Function of `(x, y)` that separates the inputs from the labels.
-        check_not_missing: Function of `(y, x)` that raises an error if labels are missing.
+        none_is_answer: Boolean. Whether None is a valid label. See `Labels`.
         check: Function of an `InputData` that checks the inputs and returns them. See
             `sources.check_all_inputs`.
         graphs: `GraphCache` of the task, with the lengths of previous batches.
@@ -131,7 +131,7 @@ class BatchMaker:
     preprocessor: Preprocessor | None
     encode: Callable
     separate: Callable
-    check_not_missing: Callable
+    none_is_answer: bool
     check: Callable
     graphs: GraphCache
     labels_tokens: bool

@@ -39,7 +39,7 @@ from encoder_zoo.tasks.preprocessing.columns import (
     list_table_columns,
     materialize,
 )
-from encoder_zoo.tasks.preprocessing.given_labels import Labels
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_not_missing
 from encoder_zoo.tasks.preprocessing.prepared import (
     check_arrays,
     check_dataset,
@@ -439,7 +439,7 @@ class StreamBatches(Source):
             return keras.utils.pack_x_y_sample_weight(checked, *labels)
         with use_numpy(), log_truncation_once(self._logged):
             x, y, weight = self._stream.separate_labels(chunk)
-            self.maker.check_not_missing(y, x)
+            check_not_missing(y, x, self.maker.none_is_answer)
             return self.maker.encode(x, y, weight)
 
     def _split_into_batches(
@@ -595,7 +595,7 @@ def make_input_data(task, x, y) -> InputData:
     maker = task.batch_maker
     x, y = wrap_if_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
-    maker.check_not_missing(y, x)
+    check_not_missing(y, x, maker.none_is_answer)
     if not isinstance(x, Stream):  # streams separate the labels of each batch
         x, y = maker.separate(x, y)
     given = InputData.create(x, y)
@@ -615,8 +615,8 @@ def check_labels(task, given: InputData) -> None:
         )
 
 
-def read_validation_data(task, data, y) -> tuple[InputData, Any] | None:
-    """Convert the `validation_data` of `fit` to a tuple `(inputs, sample_weight)`, or None.
+def make_validation_data(task, data, y) -> tuple | None:
+    """Convert the `validation_data` of `fit` to a tuple `(x, y, sample_weight)`, or None.
 
     Args:
         task: `TextModel`.
@@ -638,8 +638,9 @@ def read_validation_data(task, data, y) -> tuple[InputData, Any] | None:
             data[0],
             "data that can be read in every epoch: lists, a keras.utils.PyDataset or a DataLoader",
         )
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    return make_input_data(task, x, y), sample_weight
+    if data[1:]:
+        check_not_missing(data[1], data[0], task.batch_maker.none_is_answer)
+    return keras.utils.unpack_x_y_sample_weight(data)
 
 
 def check_preprocessor(task, x) -> None:

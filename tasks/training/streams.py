@@ -110,6 +110,7 @@ class Stream:
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
         self._separate, self._labels_tokens = maker.separate, maker.labels_tokens
+        self._none_is_answer = maker.none_is_answer
         self._elements = self._read()
         self.first = None
         first = next(self._elements, None)
@@ -201,8 +202,9 @@ class Stream:
         if not self.is_single:
             yield from elements
             return
+        keeps_none = self._none_is_answer and self.first[1] is not None
         while chunk := list(itertools.islice(elements, rows)):
-            yield _combine_rows(chunk)
+            yield _combine_rows(chunk, keeps_none)
 
     @property
     def has_length(self) -> bool:
@@ -369,20 +371,28 @@ def _is_sized(values) -> bool:
     return hasattr(values, "__len__") and not isinstance(values, str | bytes | Mapping)
 
 
-def _combine_rows(rows: list[tuple]) -> tuple:
-    """Combine rows `(x, y, sample_weight)` into a batch."""
+def _combine_rows(rows: list[tuple], keeps_none: bool = False) -> tuple:
+    """Combine rows `(x, y, sample_weight)` into a batch.
+
+    Args:
+        rows: List of rows.
+        keeps_none: Boolean. Whether None is a label, even if all rows have this label.
+
+    Raises:
+        ValueError: If only some rows have weights.
+    """
     x, y, weight = zip(*rows, strict=True)
-    for name, part in (("label", y), ("weight", weight)):
-        if part[0] is None and any(value is not None for value in part):
-            raise ValueError(
-                f"Only some rows of the stream have a {name}. Expected a {name} for all rows, or "
-                "for none."
-            )
+    if len({value is None for value in weight}) > 1:
+        raise ValueError(
+            "Only some rows of the stream have a weight. Expected a weight for all rows, or for "
+            "none."
+        )
     if isinstance(x[0], Mapping):
         x = {name: [row[name] for row in x] for name in x[0]}
     else:
         x = tuple(map(list, zip(*x, strict=True))) if isinstance(x[0], tuple) else list(x)
-    return x, *(None if part[0] is None else list(part) for part in (y, weight))
+    y = list(y) if keeps_none or any(label is not None for label in y) else None
+    return x, y, None if weight[0] is None else list(weight)
 
 
 def count_rows(x) -> int:

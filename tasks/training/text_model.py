@@ -46,7 +46,6 @@ from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import list_table_columns, log_columns
-from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
 from encoder_zoo.tasks.preprocessing.preprocessor import log_truncation_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
@@ -143,13 +142,12 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         compiles = backend == "jax" or (bool(jit_compile) and backend == "tensorflow")
         fills = compiles and self.compiled and not self.distribution.strategy
         values = self.record.preprocessor_class.label_values
-        none_is_answer = getattr(values, "none_is_answer", False)
         return BatchMaker(
             task=type(self).__name__,
             preprocessor=self.preprocessor,
             encode=self.preprocess,
             separate=getattr(self.preprocessor, "separate", return_unchanged),
-            check_not_missing=functools.partial(check_not_missing, none_is_answer=none_is_answer),
+            none_is_answer=getattr(values, "none_is_answer", False),
             check=functools.partial(sources.check_all_inputs, self),
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
@@ -171,8 +169,19 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def _set_form(self, form: str | None) -> None:
         """Set the format of the training data, and compile again if the format has changed."""
         if form != self.form:
-            self.form = form
-            self._compile_again()
+            with self._restore_on_error("form"):
+                self.form = form
+                self._compile_again()
+
+    @contextlib.contextmanager
+    def _restore_on_error(self, setting: str) -> Iterator[None]:
+        """Context manager that restores a setting of the task if an error is raised."""
+        previous = getattr(self, setting)
+        try:
+            yield
+        except BaseException:
+            setattr(self, setting, previous)
+            raise
 
     def _compile_again(self) -> None:
         """Repeat the last call of `compile`, if there was one, because its defaults changed."""
@@ -521,13 +530,14 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             FloatingPointError: If the loss is not finite and `keras.callbacks.TerminateOnNaN` is
                 not among the callbacks.
         """
-        held_out = sources.read_validation_data(self, validation_data, y)
+        held_out = sources.make_validation_data(self, validation_data, y)
         given = self._begin_fit(x, y)
         size = batch_size or BATCH_SIZE
         epoch_numbers = range(initial_epoch, epochs)
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch)
         held_out_size = validation_batch_size or size
         if held_out is not None:
+            held_out = sources.make_input_data(self, *held_out[:2]), held_out[2]
             validation_split = 0.0  # as in Keras
 
         def read() -> tuple[Source, Source | None]:

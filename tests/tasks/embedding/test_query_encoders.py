@@ -57,6 +57,15 @@ def as_json(folder, name=TABLE, **extra):
     )
 
 
+def test_an_error_in_compile_keeps_the_settings(folder):
+    encoder = ez.SparseEncoder.from_preset(folder)
+    encoder.query_encoder.trainable = True
+    encoder.compile(chunk_size=2, query_learning_rate=1e-3)
+    with pytest.raises(ValueError, match="nonsense"):
+        encoder.compile(loss="nonsense", chunk_size=4, query_learning_rate=0.1)
+    assert (encoder.chunk_size, encoder.query_learning_rate) == (2, 1e-3)
+
+
 class TestFolders:
     @pytest.mark.slow
     def test_each_role_has_its_route(self, shared, kind):

@@ -67,6 +67,16 @@ def roberta():
     return ez.SpanQA.from_preset(CHECKPOINTS / "Roberta_ForQuestionAnswering")
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_rows_of_a_stream_without_an_answer(model, size):
+    (question, context), answer = (QUESTIONS[0], CONTEXTS[0]), ANSWERS[0]
+    answers = [answer, None, None, answer]
+    rows = [((question, context), answer) for answer in answers]
+    expected = model.evaluate(([question] * 4, [context] * 4), answers, size, verbose=0)
+    found = model.evaluate(iter(rows), batch_size=size, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def labelled(model, example) -> list[str]:
     """For every window the tokens that its labels mark."""
     inputs, y = model.preprocessor([example])

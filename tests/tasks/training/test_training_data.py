@@ -1,5 +1,7 @@
 """Lists, datasets, prepared inputs and other sources are one thing to `fit` and `evaluate`."""
 
+import types
+
 import keras
 import numpy as np
 import pandas as pd
@@ -121,6 +123,31 @@ def test_rows_of_a_stream_that_only_sometimes_have_weights(task, first_has):
     rows = [("the cat", 0, 0.5), ("it sat", 1)][:: 1 if first_has else -1]
     with pytest.raises(ValueError, match="weight"):
         task.fit(iter(rows * 2), batch_size=2, steps_per_epoch=2, verbose=0)
+
+
+@pytest.mark.parametrize(("row", "message"), [(0, "missing"), (1, "Row 1 has no label")])
+def test_rows_of_a_stream_that_only_sometimes_have_labels(task, row, message):
+    rows = [("the cat", 0), ("it sat", 1)]
+    rows[row] = rows[row][0], None
+    with pytest.raises(ValueError, match=message):
+        task.fit(iter(rows), batch_size=2, steps_per_epoch=1, verbose=0)
+
+
+class ClassColumn(list):
+    """A column of a Hugging Face dataset."""
+
+    def __init__(self, values, names):
+        super().__init__(values)
+        self.features = types.SimpleNamespace(names=names)
+
+
+def test_other_class_names_in_the_validation_data_are_matched_by_index():
+    model = ez.SequenceClassifier.from_preset("bert_nano_en_uncased")
+    held_out = TEXTS[:2], ClassColumn([1, 0], ["negative", "positive"])
+    model.fit(
+        TEXTS, ClassColumn(LABELS, ["neg", "pos"]), validation_data=held_out, epochs=0, verbose=0
+    )
+    assert model.labels == ["neg", "pos"]
 
 
 def test_validation_data_overrides_the_validation_split(task):
