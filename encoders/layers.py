@@ -186,8 +186,15 @@ class DirectCallMixin:
         return _dtype_name(inputs.dtype) == policy.compute_dtype
 
 
+class QuantizableMixin:
+    """Mixin for subclasses of Keras layers that are quantized like these layers."""
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Dense(LowRankMixin, DirectCallMixin, keras.layers.Dense):
+class Dense(LowRankMixin, QuantizableMixin, DirectCallMixin, keras.layers.Dense):
     """Keras dense layer. On PyTorch, a single operation computes the product and adds the bias."""
 
     def call(self, inputs, training=None):
@@ -200,28 +207,19 @@ class Dense(LowRankMixin, DirectCallMixin, keras.layers.Dense):
         kernel, bias = kernel.to(inputs.dtype), self.bias.value.to(inputs.dtype)
         return self.activation(torch.addmm(bias, inputs, kernel))  # (B L, U)
 
-    def quantize(self, mode=None, type_check=True, config=None):
-        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
-
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Embedding(LowRankMixin, keras.layers.Embedding):
+class Embedding(LowRankMixin, QuantizableMixin, keras.layers.Embedding):
     """Keras embedding with support for low-rank updates."""
 
     update_names = EMBEDDING_UPDATES
 
-    def quantize(self, mode=None, type_check=True, config=None):
-        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
-
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class ReversibleEmbedding(LowRankMixin, keras.layers.ReversibleEmbedding):
+class ReversibleEmbedding(LowRankMixin, QuantizableMixin, keras.layers.ReversibleEmbedding):
     """Keras reversible embedding, which is also the output layer for masked LM."""
 
     update_names = EMBEDDING_UPDATES
-
-    def quantize(self, mode=None, type_check=True, config=None):
-        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -22,6 +22,7 @@ from encoder_zoo.encoders.layers import (
     NO_VALUE,
     Activation,
     Dropout,
+    QuantizableMixin,
     ReversibleEmbedding,
     make_initializer,
 )
@@ -53,11 +54,8 @@ def compute_distance_encodings(length: int, hidden_dim: int) -> keras.KerasTenso
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class EinsumDense(LowRankMixin, keras.layers.EinsumDense):
+class EinsumDense(LowRankMixin, QuantizableMixin, keras.layers.EinsumDense):
     """Keras `EinsumDense` with low-rank updates. Its class name is a path in `.keras` files."""
-
-    def quantize(self, mode=None, type_check=True, config=None):
-        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
