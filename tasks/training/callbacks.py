@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import logging
 import math
@@ -17,7 +18,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.configuration import make_plain_settings
+from encoder_zoo.common.configuration import get_argument_names, make_plain_settings
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import GRADIENT_CHECKPOINTING
 from encoder_zoo.common.validation import FilePath, PositiveInt, Rule, validate_arguments
@@ -240,6 +241,8 @@ class Backup:
             {name: _remove_module_name(name, value) for name, value in settings.items()}
             for settings in (self.run, run)
         )
+        if not any(name.startswith("settings.") for name in stored):  # missing in release 0.4
+            run = {n: value for n, value in run.items() if not n.startswith("settings.")}
         differing = [
             f"{name} is {quote(stored.get(name))} in the backup, but {quote(run.get(name))} now"
             for name in dict.fromkeys([*stored, *run])
@@ -738,4 +741,30 @@ def _describe_task(task: keras.Model) -> dict:
         "backbone": {k: v for k, v in backbone.items() if k != GRADIENT_CHECKPOINTING},
         "optimizer": keras.saving.serialize_keras_object(task.optimizer),
         "loss": make_plain_settings(task.loss),
+        "settings": _describe_settings(task, {id(weight) for weight in task.variables}),
     }
+
+
+def _describe_settings(model: keras.Model, stored: set[int]) -> dict:
+    """Return the arguments of a model, and the checksum of a teacher, which is not in the backup.
+
+    Args:
+        model: The task to train, or a model in its arguments.
+        stored: Set of integers. The `id` of all variables in the backup.
+    """
+    names = [n for n in get_argument_names(type(model)) if n not in ("backbone", "preprocessor")]
+    settings = {name: getattr(model, name) for name in names}
+    for name, value in settings.items():
+        if isinstance(value, keras.Model):
+            others = [weight for weight in value.weights if id(weight) not in stored]
+            inner = _describe_settings(value, stored)
+            inner = {"sha256": _hash_weights(others)} if others else inner
+            settings[name] = {"class": type(value).__name__, **inner}
+    return settings
+
+
+def _hash_weights(weights: list) -> str:
+    digest = hashlib.sha256()
+    for weight in weights:
+        digest.update(gather_array(weight).tobytes())
+    return digest.hexdigest()

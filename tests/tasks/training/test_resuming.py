@@ -425,6 +425,45 @@ def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     assert min(after) == (1, 4)
 
 
+def distillation(seed=3, dropout=0.1, **arguments):
+    """A student of the teacher with this seed."""
+    teacher = classifier()
+    rng = np.random.default_rng(seed)
+    for weight in teacher.weights:
+        weight.assign(weight + rng.normal(size=weight.shape))
+    student = ez.Classifier(
+        classifier().backbone, classifier().preprocessor, num_classes=2, dropout=dropout
+    )
+    task = ez.Distillation(teacher, student, **arguments)
+    task.compile(learning_rate=1e-2, run_eagerly=True)
+    return task
+
+
+def test_another_teacher_temperature_or_dropout_is_another_run(tmp_path):
+    """Release 0.4.0 continued with them, and its backups do not tell them apart."""
+    folder = tmp_path / "b"
+    train(distillation(), folder, fails_at=(0, 3))
+    others = [
+        (distillation(seed=4), r"settings.teacher.sha256"),
+        (distillation(temperature=4.0), r"settings.temperature is 2.0 in the backup.* 4.0 now"),
+        (distillation(label_weight=0.0), r"settings.label_weight is 0.5 in the backup.* 0.0 now"),
+        (distillation(dropout=0.5), r"settings.student.dropout is 0.1 in the backup.* 0.5 now"),
+    ]
+    for other, message in others:
+        with pytest.raises(ValueError, match=f"another run: {message}"):
+            train(other, folder)
+    after, _ = train(distillation(), folder, fails_at=(0, 3))
+    assert min(after) == (0, 2)
+    for path in folder.iterdir():
+        training = json.loads((path / "encoder_zoo.json").read_text())["training"]
+        run = training["run"]
+        training["run"] = {n: v for n, v in run.items() if not n.startswith("settings.")}
+        assert training["run"] != run
+        signed(path, training)
+    after, _ = train(distillation(temperature=4.0), folder)
+    assert min(after) == (0, 2)
+
+
 def test_examples_of_another_shape_or_type_are_others():
     ids = np.arange(12, dtype="int32")
     examples = [ids.reshape(2, 6), ids.reshape(2, 3, 2), ids.view("float32").reshape(2, 6)]
