@@ -6,6 +6,7 @@ T types.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Sequence
 
@@ -29,10 +30,12 @@ from encoder_zoo.tasks.tagging.tags import (
     BEGIN,
     END,
     INSIDE,
+    OUTSIDE,
     SINGLE,
     find_outside_index,
     map_subword_tags,
     map_word_tags,
+    mark_span_starts,
     parse_tags,
 )
 
@@ -91,11 +94,9 @@ def compute_word_tags(
             are allowed.
 
     Returns:
-        List of tags per text. A word without tokens has the tag O.
+        List of tags per text. Words without tokens are inside an entity if it goes on after them.
+        Otherwise, they have the tag O.
     """
-    index = find_outside_index(names)
-    outside = "O" if index is None else names[index]
-    tags = [[outside] * count for count in word_counts]
     begins, row = mark_word_starts(tokens).numpy(), tokens.ids.value_rowids().numpy()
     units = np.ones_like(begins) if by_all_tokens else begins
     best = np.zeros(len(units), "int32")
@@ -106,10 +107,19 @@ def compute_word_tags(
     if by_all_tokens:
         # The first token of all tokens begins a word, so the last token ends a word.
         found = map_word_tags(names)[found, best[np.roll(begins, -1)]]
-    examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
-    for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
-        tags[row][word] = names[tag]
-    return tags
+    first_words = np.cumsum([0, *word_counts])  # of the texts, among the words of all texts
+    word, row = (first_words[row] + tokens.words.flat_values.numpy())[begins], row[begins]
+    index = find_outside_index(names)
+    tags = np.full(first_words[-1], "O" if index is None else names[index], object)
+    tags[word] = np.array(names, object)[found]
+    if index is not None:
+        parsed, middle = parse_tags(names), map_subword_tags(names)[:, MIDDLE]
+        prefix, kind = parsed.prefixes[found], parsed.types[found]
+        starts = mark_span_starts(prefix[1:], kind[1:], prefix[:-1], kind[:-1])
+        goes_on = (prefix[1:] != OUTSIDE) & ~starts & (row[1:] == row[:-1])
+        for i in np.flatnonzero(goes_on & (np.diff(word) > 1)):
+            tags[word[i] + 1 : word[i + 1]] = names[middle[found[i + 1]]]
+    return [tags[i:j].tolist() for i, j in itertools.pairwise(first_words)]
 
 
 def convert_spans(

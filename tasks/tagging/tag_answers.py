@@ -199,7 +199,8 @@ class TagAnswers(Answers):
                 "error".
 
         Returns:
-            List of tags for each list of words, with a tag per word. For words without tokens, the
+            List of tags for each list of words, with a tag per word. Words without tokens, such as
+            invisible characters, are inside an entity if it goes on after them. Otherwise, their
             tag is O.
 
         Raises:

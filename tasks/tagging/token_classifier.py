@@ -463,7 +463,8 @@ class TokenClassifier(LabelledTask):
 
         This method can be used to evaluate `predict_tags` and `extract_entities` on whole texts of
         any length. The metric in `evaluate` is based on the same tag sequences, but is computed for
-        each window separately, without thresholds.
+        each window separately, without thresholds. It ignores words without tokens, so an entity
+        that begins or ends with such a word can only be found there.
 
         Args:
             x: Lists of words, or texts.

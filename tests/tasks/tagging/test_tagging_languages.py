@@ -326,3 +326,21 @@ def test_spans_that_no_answer_can_equal_are_marked():
     metric.reset_state()
     metric.update_state(labels, labels, weights)  # the marks were those of one batch
     assert float(metric.result()["f1"]) == 1
+
+
+@pytest.mark.parametrize("label_all_tokens", [False, True])
+@pytest.mark.parametrize("scheme", ["IOB2", "IOBES", "types"])
+def test_words_without_tokens_do_not_split_entities(scheme, label_all_tokens):
+    """The scores of whole words are those of the tokens, if words without tokens are inside."""
+    words = [["Anna", "\u200b", "\ufe0f", "Huber", "\u200b", "wohnt", "in", "Bonn"], ["\u200b"]]
+    tags = {
+        "IOB2": ["B-PER", "I-PER", "I-PER", "I-PER", "O", "O", "O", "B-LOC"],
+        "IOBES": ["B-PER", "I-PER", "I-PER", "E-PER", "O", "O", "O", "S-LOC"],
+        "types": ["PER", "PER", "PER", "PER", "O", "O", "O", "LOC"],
+    }
+    tags = [tags[scheme], ["O"]]
+    model = classifier("bert", labels=SCHEMES[scheme], label_all_tokens=label_all_tokens)
+    learn(model, words, tags)
+    assert model.predict_tags(words) == tags
+    assert scores(model, words, tags) == (1.0, 1.0)
+    assert found_by(model, words)[0] == {("PER", 0, 14), ("LOC", 26, 30)}
