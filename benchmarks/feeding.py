@@ -23,8 +23,8 @@ from sources import DATA, MINILM, need_data
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import InputData, make_source
-from encoder_zoo.tasks.training.streams import wrap_if_stream
+from encoder_zoo.tasks.training.sources import StreamData
+from encoder_zoo.tasks.training.streams import Stream
 
 BATCH, LENGTHS, WORDS = 32, (128, 512), 0.75
 
@@ -52,9 +52,7 @@ def long_texts(paragraphs: list[str], words: int, count: int) -> list[str]:
 
 def batches(task, source) -> Iterator:
     maker = task.batch_maker
-    data = make_source(
-        InputData.create(wrap_if_stream(source, maker)), plan=Plan(BATCH), maker=maker
-    )
+    data = StreamData(Stream(source, maker)).make_source(Plan(BATCH), maker)
     return data._iterate_batches(0, seed=0)
 
 

@@ -92,7 +92,7 @@ def check_gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
     import tensorflow as tf
 
     task, data = tiny.task(family, cls), cls.tiny_data()
-    given = task._begin_fit(data.x, data.y)
+    given = task._read_data(data.x, data.y)
     batch = task.preprocessor(given.x, given.y)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     with tf.GradientTape() as tape:

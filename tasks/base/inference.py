@@ -24,7 +24,7 @@ from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import distribution, sources
 from encoder_zoo.tasks.training.callbacks import Callbacks
 from encoder_zoo.tasks.training.data import BatchMaker, raise_original_errors
-from encoder_zoo.tasks.training.streams import suppress_end_warning, wrap_if_stream
+from encoder_zoo.tasks.training.streams import suppress_end_warning
 
 
 class KerasRunner:
@@ -58,20 +58,20 @@ class KerasRunner:
             given = self.read(x)
             if given.is_read_in_batches:
                 return self._predict_source(given, size)
-            if given.kind == "arrays":
+            if given.is_prepared:
                 return self._predict_arrays(check_arrays(self.task, given.x), size)
             return self._predict_texts(given.x, size)
 
     def read(self, x: Any) -> sources.InputData:
         """Convert the inputs of `predict` to an `InputData`."""
-        return sources.InputData.create(wrap_if_stream(x, self._batch_maker))
+        return sources.separate_labels(x, None, self._batch_maker)
 
     def read_batches(self, given: sources.InputData, batch_size: int | None = None) -> Iterator:
         """Yield the raw inputs of a dataset or stream, batch by batch."""
-        sources.check_has_elements(given.x)
         size = batch_size or BATCH_SIZE
-        if given.kind == "stream":
+        if isinstance(given, sources.StreamData):
             return map(get_inputs, given.x.batch(size))
+        sources.check_has_elements(given.x)
         sources.check_is_finite(given.x, self._options["steps"])
         return map(get_inputs, self.task.preprocessor.batch_examples(given.x, size))
 
@@ -96,7 +96,7 @@ class KerasRunner:
     def _predict_source(self, given: sources.InputData, batch_size: int):
         """Compute the outputs for a dataset or stream. Each batch is padded to fill all devices."""
         plan = Plan(batch_size, steps_per_epoch=self._options["steps"])
-        source = sources.make_source(given, plan=plan, maker=self._batch_maker)
+        source = given.make_source(plan, self._batch_maker)
         with raise_original_errors(source):
             return self._predict_batches(source.read_in_order())
 

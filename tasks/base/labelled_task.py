@@ -10,7 +10,6 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.configuration import get_argument_names
-from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import serialize_value
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -19,7 +18,6 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint, list_named_weight
 from encoder_zoo.tasks.base import classes, confidence
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.given_labels import log_suspicious_labels
 from encoder_zoo.tasks.training import sources
 
@@ -140,12 +138,7 @@ class LabelledTask(Task):
             log_suspicious_labels(given.y)
         if self.num_classes is not None:
             return
-        sources.check_no_stream(given)
-        if given.kind != "dataset":
-            sources.check_not_empty(given.x)
-            check_no_iterator(given.y, "y")
-        elif int(given.x.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
+        given.check_can_learn_labels()
         self._set_classes(*classes.get_count_and_names(labels_in(given)))
         for name, weight, transposed in list_named_weights(self, self.head_record.tensors):
             if name in self.kept_weights:
@@ -265,12 +258,10 @@ class LabelledTask(Task):
                 f"`{method}` requires classes, but this {type(self).__name__} predicts numbers. "
                 "Use a task that predicts classes."
             )
-        if sources.InputData.create(x).kind == "dataset":
+        if hasattr(x, "element_spec"):
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
-        sources.check_inputs(self, x, y)
-        x, y = self.batch_maker.separate(x, y)
-        sources.check_labels(self, sources.InputData.create(x, y))
-        return x, y
+        given = sources.read_data(self, x, y)
+        return given.x, given.y
 
     def _compute_held_out_logits(
         self, x, y, batch_size: int | None

@@ -56,7 +56,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_same_length
 from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.metrics import ClassAccuracy, ClassScore
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import ArrayData, InputData, TextData
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -346,16 +346,16 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
             self._warn_if_thresholds_unused("evaluate_classes")
 
     def _find_labels(self, given: InputData) -> list[str] | int:
-        if given.kind == "dataset":
+        if given.is_read_in_batches:
             return class_labels.learn_classes(
                 class_labels.collect_labels(given.x, self.preprocessor), self._is_multi_label()
             )
         learned = class_labels.learn_classes(given.y, self._is_multi_label())
         # Errors must be raised before the head is built for these labels.
         check_same_length(given.x, given.y)
-        if given.kind == "texts" and self.preprocessor is not None:
+        if isinstance(given, TextData) and self.preprocessor is not None:
             self.preprocessor.read_texts(given.x)
-        if given.kind == "arrays" and not isinstance(learned, int):
+        if isinstance(given, ArrayData) and not isinstance(learned, int):
             raise ValueError(
                 f"The classes in `y` are {quote(learned)}. Preprocessed inputs require consecutive "
                 "indices that start at 0. Convert `y`, or pass labels=[...] or `num_classes`."

@@ -35,6 +35,7 @@ from encoder_zoo.tasks.distillation.distillation_preprocessor import (
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.objective import Objective
+from encoder_zoo.tasks.training.sources import ArrayData
 from encoder_zoo.tasks.training.text_model import TextModel
 
 
@@ -300,7 +301,7 @@ class Distillation(TextModel):
             )
 
     def _prepare_training(self, given, data) -> bool:
-        learns = given.element[1] is not None and given.kind != "arrays"
+        learns = given.element[1] is not None and not isinstance(given, ArrayData)
         learns = learns and isinstance(self.student, Task)
         return learns and self.student._prepare_training(given, data)
 

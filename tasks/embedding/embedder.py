@@ -40,7 +40,7 @@ from encoder_zoo.tasks.retrieval.terms import Postings, normalize_rows
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor
+from encoder_zoo.tasks.training.sources import ArrayData, check_preprocessor
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -215,7 +215,7 @@ class Embedder(Task, Searchable[IndexKind]):
 
     def _adapt_to_data(self, given, training=True) -> None:
         """Choose the default loss that fits the format of the training data."""
-        if given.kind == "arrays" or (self.compiled and not training):
+        if isinstance(given, ArrayData) or (self.compiled and not training):
             return
         x, y, _ = given.element
         of_pairs = PAIRS if y is None else SCORES

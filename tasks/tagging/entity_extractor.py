@@ -264,12 +264,12 @@ class EntityExtractor(Task):
     # -- training ------------------------------------------------------------------------------
 
     def _adapt_to_data(self, given, training=True) -> None:
-        if not training or given.kind == "arrays" or self.labels is not None:
+        if not training or self.labels is not None or isinstance(given, sources.ArrayData):
             return
-        sources.check_no_stream(given)
+        given.check_can_learn_labels()
         x, y = given.x, given.y
-        spans = token_labels.collect_labels(x) if given.kind == "dataset" else y
-        if given.kind != "dataset" or not isinstance(given.element[1], dict):
+        spans = token_labels.collect_labels(x) if given.is_read_in_batches else y
+        if not (given.is_read_in_batches and isinstance(given.element[1], dict)):
             spans = token_labels.convert_spans_to_dicts(spans)
         names = {get_class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:
@@ -278,7 +278,7 @@ class EntityExtractor(Task):
             raise ValueError(
                 "The data contains no spans, so the labels cannot be learned. Pass labels=[...]."
             )
-        if given.kind == "texts":  # errors must be raised before the labels are set
+        if isinstance(given, sources.TextData):  # errors must be raised before the labels are set
             self.preprocessor.read_texts(x)
         self.labels = validate_labels(sorted(names))
         self.preprocessor.attach(self)
@@ -407,11 +407,9 @@ class EntityExtractor(Task):
 
     def _collect_true_entities(self, x, y, labels) -> tuple:
         """Return the texts, their entities (label, start, end), and the labels to look for."""
-        sources.check_inputs(self, x, y)
-        x, y = self.batch_maker.separate(x, y)
-        texts = convert_column(convert_to_plain(x))
-        sources.check_labels(self, sources.InputData.create(x, y))
-        rows = token_labels.convert_spans_to_dicts(check_not_missing(y, x))
+        given = sources.read_data(self, x, y)
+        x, texts = given.x, convert_column(convert_to_plain(given.x))
+        rows = token_labels.convert_spans_to_dicts(check_not_missing(given.y, x))
         rows = [[{**span, "label": get_class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})
         *bounds, _ = token_labels.locate_spans(rows, texts, names)

@@ -54,7 +54,7 @@ from encoder_zoo.tasks.tagging.tags import (
 )
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import ArrayData, InputData
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -299,7 +299,7 @@ class TokenClassifier(LabelledTask):
 
     def _prepare_training(self, given, data) -> bool:
         super()._prepare_training(given, data)
-        if self.preprocessor is None or given.kind == "arrays":
+        if self.preprocessor is None or isinstance(given, ArrayData):
             return False
         labelled_all = self.preprocessor.label_all_tokens
         of_spans = has_spans(given)
@@ -545,7 +545,7 @@ def find_labels(given: InputData) -> list[str] | int:
     if given.y is None:
         return token_labels.learn_labels(token_labels.collect_labels(given.x))
     learned = token_labels.learn_labels(given.y)
-    if given.kind != "arrays":
+    if not isinstance(given, ArrayData):
         # Raise errors for invalid tags before the head is built.
         count, names = get_count_and_names(learned)
         token_labels.check_labels(given.x, given.y, names, count)

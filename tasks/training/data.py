@@ -1,8 +1,8 @@
 """Base classes for the data of `fit` and `evaluate`, which do not depend on the task.
 
-A `Source` yields batches from texts in memory, datasets, streams or corpora. The function
-`sources.make_source` selects its subclass. A `BatchMaker` contains the functions and settings that
-a task uses to create batches. It has a `GraphCache` with the traced graphs.
+A `Source` yields batches from texts in memory, datasets, streams or corpora. It is created by
+`InputData.make_source` (`sources.py`). A `BatchMaker` contains the functions and settings that a
+task uses to create batches. It has a `GraphCache` with the traced graphs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
+from encoder_zoo.tasks.preprocessing.prepared import SupportsInputs
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.distribution import count_data_parallel_devices
 
@@ -111,13 +112,11 @@ class BatchMaker:
     """Functions and settings that a task uses to create batches.
 
     Attributes:
-        task: String. Class name of the task.
+        model: Task that the batches are for. Preprocessed inputs are checked with its ranges.
         preprocessor: Preprocessor, or None if the task only accepts preprocessed inputs.
         encode: Function of `(x, y, sample_weight)` that encodes examples in memory.
         separate: Function of `(x, y)` that separates the inputs from the labels.
         none_is_answer: Boolean. Whether None is a valid label. See `Labels`.
-        check: Function of an `InputData` that checks the inputs and returns them. See
-            `sources.check_all_inputs`.
         graphs: `GraphCache` of the task, with the lengths of previous batches.
         labels_tokens: Boolean. Whether every word in a text has a label.
         compiles: Boolean. Whether a program is compiled for every batch shape.
@@ -127,12 +126,11 @@ class BatchMaker:
         dtype: String. Name of the task's dtype policy.
     """
 
-    task: str
+    model: SupportsInputs
     preprocessor: Preprocessor | None
     encode: Callable
     separate: Callable
     none_is_answer: bool
-    check: Callable
     graphs: GraphCache
     labels_tokens: bool
     compiles: bool
@@ -363,15 +361,12 @@ class Source:
         """Return a dict of plain values that identify this data in a backup."""
         raise NotImplementedError
 
-    def split(
-        self, share: float, batch_size: int, steps: int | None = None
-    ) -> tuple[Source, Source]:
+    def split(self, share: float, plan: Plan) -> tuple[Source, Source]:
         """Split the data into training examples and, at the end, validation examples.
 
         Args:
             share: Float between 0 and 1. Fraction of the examples for validation.
-            batch_size: Integer. Number of examples per validation batch.
-            steps: Optional integer. Number of batches for validation. Defaults to all batches.
+            plan: `Plan` with the size and number of validation batches.
 
         Raises:
             ValueError: If the data is not in memory, or if `share` is invalid.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
@@ -18,6 +18,10 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.training import find_low_rank_updates
 from encoder_zoo.tasks.training import optimizers
+from encoder_zoo.tasks.training.metrics import ExactMetric
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.training.data import Source
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -531,6 +535,7 @@ class CompiledMetrics:
 
     Attributes:
         given: List of all metrics that were passed, as objects or names.
+        exact: List of the metrics that store examples.
     """
 
     def __init__(self, metrics=None, weighted_metrics=None, of_keras: Sequence = ()):
@@ -539,8 +544,34 @@ class CompiledMetrics:
             for given in (metrics, weighted_metrics)
         )
         self.given, self._unweighted = [*unweighted, *weighted], len(unweighted)
+        self.exact = [metric for metric in self.given if isinstance(metric, ExactMetric)]
         named = {metric.name: metric for metric in reversed(of_keras)}
         self._loss, self._all = named.get("loss"), named.get("compile_metrics")
+
+    def reserve_examples(self, data: Source) -> bool:
+        """Reserve memory for all examples in the metrics that store examples.
+
+        Returns:
+            Boolean. Whether variables were replaced, so that graphs with these metrics are invalid.
+        """
+        if not self.exact:
+            return False
+        count = (data.plan.steps_per_epoch or 0) * data.plan.batch_size
+        count = max(count, data.count_examples())
+        replaced = [metric.reserve(count) for metric in self.exact]
+        return any(replaced)
+
+    def store_transitions(self, task: keras.Model) -> None:
+        """Update metrics that depend on the weights or settings of the task, such as `EntityF1`."""
+        for metric in self.given:
+            if hasattr(metric, "store_transitions"):
+                metric.store_transitions(task)
+
+    def store_marks(self, x: Mapping) -> None:
+        """Pass the inputs of a batch to metrics that need them, such as `EntityF1`."""
+        for metric in self.given:
+            if hasattr(metric, "store_marks"):
+                metric.store_marks(x)
 
     def weigh_next_loss(self, size) -> None:
         """Set the weight of the next batch in the mean loss of the epoch.

@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -34,6 +34,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     group_batches,
     shuffle_by_length,
 )
+from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import (
     describe_columns,
     list_table_columns,
@@ -55,57 +56,167 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 from encoder_zoo.tasks.preprocessing.token_files import TokenFiles
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_no_separate_labels
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
-from encoder_zoo.tasks.training.streams import Stream, count_rows, describe_settings, wrap_if_stream
+from encoder_zoo.tasks.training.streams import Stream, count_rows, describe_settings, is_stream
 
 
 @dataclass(frozen=True)
 class InputData:
-    """Inputs and labels for `fit`, `evaluate` or `predict`, and the kind of these inputs.
+    """Inputs and labels for `fit`, `evaluate` or `predict`. Every kind of inputs is a subclass.
 
     Attributes:
         x: Inputs.
         y: Labels, or None if there are no labels or if `x` contains them.
-        kind: String. "texts" for raw inputs in memory, "arrays" for preprocessed inputs in memory,
-            "dataset" for a `tf.data.Dataset`, "stream" for a `Stream`, or "corpus" for an object
-            with a method `make_training_data`.
 
     Example:
-        >>> InputData.create(["A text."], [1]).kind, InputData.create({"token_ids": [[2, 3]]}).kind
-        ('texts', 'arrays')
+        >>> type(InputData.create(["A text."], [1])).__name__
+        'TextData'
+        >>> type(InputData.create({"token_ids": [[2, 3]]})).__name__
+        'ArrayData'
     """
 
     x: Any
-    y: Any
-    kind: Literal["texts", "arrays", "dataset", "stream", "corpus"]
+    y: Any = None
+    # Whether the inputs are a dataset or a stream, which contain the labels.
+    is_read_in_batches: ClassVar[bool] = False
 
-    @classmethod
-    def create(cls, x, y=None) -> InputData:
-        """Create an `InputData` from inputs and labels, and detect the kind of the inputs."""
+    @staticmethod
+    def create(x, y=None) -> InputData:
+        """Create the `InputData` for the kind of `x`, which is not a stream."""
         # A table can have a column with the name of this method.
         if callable(getattr(x, "make_training_data", None)):
-            return cls(x, y, "corpus")
-        if isinstance(x, Stream):
-            return cls(x, y, "stream")
+            return CorpusData(x, y)
         if hasattr(x, "element_spec"):
-            return cls(x, y, "dataset")
-        return cls(x, y, "arrays" if is_prepared(x) else "texts")
-
-    @property
-    def is_read_in_batches(self) -> bool:
-        """Return whether the inputs are a dataset or a stream, which contain the labels."""
-        return self.kind in ("dataset", "stream")
+            return DatasetData(x, y)
+        return ArrayData(x, y) if is_prepared(x) else TextData(x, y)
 
     @property
     def element(self) -> tuple:
         """Return `(x, y, sample_weight)`. For a dataset or stream, return its `element_spec`."""
-        if self.is_read_in_batches:
-            return keras.utils.unpack_x_y_sample_weight(self.x.element_spec)
         return self.x, self.y, None
 
     @property
     def is_prepared(self) -> bool:
         """Return whether the inputs are preprocessed. For a dataset, check its elements."""
         return is_prepared(self.element[0])
+
+    def check_can_learn_labels(self) -> None:
+        """Raise a ValueError if the set of labels cannot be read from the data."""
+        check_not_empty(self.x)
+        check_no_iterator(self.y, "y")
+
+    def make_source(self, plan: Plan, maker: BatchMaker, sample_weight=None) -> Source:
+        """Check the inputs, and create the `Source` of their batches.
+
+        Args:
+            plan: `Plan` with the batch size, epochs and steps.
+            maker: The task's `BatchMaker`.
+            sample_weight: Optional weights of the examples.
+        """
+        raise NotImplementedError
+
+
+class TextData(InputData):
+    """Raw inputs in memory."""
+
+    def make_source(self, plan, maker, sample_weight=None):
+        check_not_empty(self.x)
+        with log_truncation_once():
+            return ExampleBatches(plan, maker, maker.encode(self.x, self.y, sample_weight))
+
+
+class ArrayData(InputData):
+    """Preprocessed inputs in memory."""
+
+    def make_source(self, plan, maker, sample_weight=None):
+        x = check_arrays(maker.model, self.x)
+        return ExampleBatches(plan, maker, make_prepared_examples(x, self.y, sample_weight))
+
+
+class CorpusData(InputData):
+    """Object with a method `make_training_data`, such as a `PretrainingCorpus`."""
+
+    def make_source(self, plan, maker, sample_weight=None):
+        check_no_separate_labels(self.y, sample_weight)
+        return self.x.make_training_data(plan, maker)
+
+
+class DatasetData(InputData):
+    """A `tf.data.Dataset` of single raw inputs, raw batches or preprocessed batches."""
+
+    is_read_in_batches = True
+
+    @property
+    def element(self) -> tuple:
+        return keras.utils.unpack_x_y_sample_weight(self.x.element_spec)
+
+    def check_can_learn_labels(self) -> None:
+        if int(self.x.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
+
+    def make_source(self, plan, maker, sample_weight=None):
+        prepared, x = self.is_prepared, self.x
+        if prepared:
+            x = check_dataset(maker.model, x)
+        else:
+            check_preprocessor(maker.model, x)
+        check_no_separate_labels(self.y, sample_weight)
+        check_has_elements(x)
+        return DatasetBatches(plan, maker, x, prepared)
+
+
+class StreamData(DatasetData):
+    """A `Stream`, which has an `element_spec` like a dataset."""
+
+    def check_can_learn_labels(self) -> None:
+        raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
+
+    def make_source(self, plan, maker, sample_weight=None):
+        if not self.is_prepared:  # every preprocessed batch is checked when it is read
+            check_preprocessor(maker.model, self.x)
+        check_no_separate_labels(self.y, sample_weight)
+        return StreamBatches(plan, maker, self.x, self.is_prepared)
+
+
+def read_data(task, x, y) -> InputData:
+    """Check the inputs and labels of `fit` or `evaluate`, and convert them to an `InputData`.
+
+    Raises:
+        ValueError: If the inputs or labels are missing or have the wrong type.
+    """
+    maker = task.batch_maker
+    x, y = materialize(x), materialize(y)
+    if isinstance(x, str | bytes | os.PathLike):
+        raise ValueError(
+            f"`x` is {str(x)!r:.60}. Expected several texts, not a single text or a file name. "
+            f"{task.record.file_advice.format(str(x))}"
+        )
+    if isinstance(x, Mapping) and any(list_table_columns(v) is not None for v in x.values()):
+        splits = ", ".join(map(repr, x))
+        raise ValueError(
+            f"`x` contains the splits {splits}. Pass a single split: fit(x[{next(iter(x))!r}])."
+        )
+    if isinstance(y, str | bytes):
+        raise ValueError(
+            f"`y` is {y!r:.60}. Expected labels, not a column name.{describe_columns(x)}"
+        )
+    check_not_missing(y, x, maker.none_is_answer)
+    given = separate_labels(x, y, maker)
+    values = task.record.preprocessor_class.label_values
+    if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
+        return given
+    if given.y is None and given.element[1] is None:
+        raise ValueError(
+            f"The {values.name}s are missing. Expected y: {values.expected}."
+            f"{describe_columns(given.x)}"
+        )
+    return given
+
+
+def separate_labels(x, y, maker: BatchMaker) -> InputData:
+    """Separate inputs and labels, and detect the kind of the inputs."""
+    if is_stream(x):  # the labels of each batch are separated when it is read
+        return StreamData(Stream(x, maker), y)
+    return InputData.create(*maker.separate(x, y))
 
 
 class ExampleBatches(Source):
@@ -168,12 +279,12 @@ class ExampleBatches(Source):
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
         return {**compute_examples_checksum(self.examples), **order}
 
-    def split(
-        self, share: float, batch_size: int, steps: int | None = None
-    ) -> tuple[ExampleBatches, ExampleBatches]:
+    def split(self, share: float, plan: Plan) -> tuple[ExampleBatches, ExampleBatches]:
         first, held_out = split_examples(self.examples, share)
-        held_out = ExampleBatches(Plan(batch_size, steps_per_epoch=steps), self.maker, held_out)
-        return ExampleBatches(self.plan, self.maker, first), held_out
+        return (
+            ExampleBatches(self.plan, self.maker, first),
+            ExampleBatches(plan, self.maker, held_out),
+        )
 
 
 class DatasetBatches(Source):
@@ -435,8 +546,7 @@ class StreamBatches(Source):
         """Encode the examples in a chunk. Preprocessed batches are only checked."""
         if self._is_prepared:
             x, *labels = chunk
-            checked = self.maker.check(InputData.create(x))
-            return keras.utils.pack_x_y_sample_weight(checked, *labels)
+            return keras.utils.pack_x_y_sample_weight(check_arrays(self.maker.model, x), *labels)
         with use_numpy(), log_truncation_once(self._logged):
             x, y, weight = self._stream.separate_labels(chunk)
             check_not_missing(y, x, self.maker.none_is_answer)
@@ -547,74 +657,6 @@ class StreamReader:
         return batch
 
 
-def make_source(given: InputData, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
-    """Check the inputs of `fit` or `evaluate`, and convert them to a `Source`.
-
-    Args:
-        given: `InputData` with inputs and labels.
-        sample_weight: Optional weights of the examples.
-        plan: `Plan` with the batch size, epochs and steps.
-        maker: The task's `BatchMaker`.
-    """
-    y = given.y
-    if given.kind == "corpus":
-        check_no_separate_labels(y, sample_weight)
-        return given.x.make_training_data(plan, maker)
-    x = maker.check(given)
-    if given.kind == "arrays":
-        return ExampleBatches(plan, maker, make_prepared_examples(x, y, sample_weight))
-    if given.kind == "texts":
-        check_not_empty(x)
-        with log_truncation_once():
-            return ExampleBatches(plan, maker, maker.encode(x, y, sample_weight))
-    check_no_separate_labels(y, sample_weight)
-    if given.kind == "stream":
-        return StreamBatches(plan, maker, x, given.is_prepared)
-    check_has_elements(x)
-    return DatasetBatches(plan, maker, x, given.is_prepared)
-
-
-def check_all_inputs(task, given: InputData):
-    """Check the inputs if they are preprocessed, and return them.
-
-    Raises:
-        ValueError: If preprocessed inputs are invalid, or if raw inputs are passed to a task
-            without a preprocessor.
-    """
-    if given.kind == "arrays":
-        return check_arrays(task, given.x)
-    if not given.is_prepared:
-        check_preprocessor(task, given.x)
-    elif given.kind == "dataset":
-        return check_dataset(task, given.x)
-    return given.x
-
-
-def make_input_data(task, x, y) -> InputData:
-    """Check the inputs and labels of `fit` or `evaluate`, and convert them to an `InputData`."""
-    maker = task.batch_maker
-    x, y = wrap_if_stream(materialize(x), maker), materialize(y)
-    check_inputs(task, x, y)
-    check_not_missing(y, x, maker.none_is_answer)
-    if not isinstance(x, Stream):  # streams separate the labels of each batch
-        x, y = maker.separate(x, y)
-    given = InputData.create(x, y)
-    check_labels(task, given)
-    return given
-
-
-def check_labels(task, given: InputData) -> None:
-    """Raise a ValueError if labels are missing and the task's preprocessor requires labels."""
-    values = task.record.preprocessor_class.label_values
-    if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
-        return
-    if given.y is None and given.element[1] is None:
-        raise ValueError(
-            f"The {values.name}s are missing. Expected y: {values.expected}."
-            f"{describe_columns(given.x)}"
-        )
-
-
 def make_validation_data(task, data, y) -> tuple | None:
     """Convert the `validation_data` of `fit` to a tuple `(x, y, sample_weight)`, or None.
 
@@ -650,30 +692,6 @@ def check_preprocessor(task, x) -> None:
             f"x is {quote(x)}, but this {type(task).__name__} has no preprocessor. Expected "
             "preprocessed inputs, {'token_ids': ..., 'padding_mask': ...}."
         )
-
-
-def check_inputs(task, x, y) -> None:
-    """Raise a ValueError if `x` is a string, path or dict of splits, or if `y` is a string."""
-    if isinstance(x, str | bytes | os.PathLike):
-        raise ValueError(
-            f"`x` is {str(x)!r:.60}. Expected several texts, not a single text or a file name. "
-            f"{task.record.file_advice.format(str(x))}"
-        )
-    if isinstance(x, Mapping) and any(list_table_columns(v) is not None for v in x.values()):
-        splits = ", ".join(map(repr, x))
-        raise ValueError(
-            f"`x` contains the splits {splits}. Pass a single split: fit(x[{next(iter(x))!r}])."
-        )
-    if isinstance(y, str | bytes):
-        raise ValueError(
-            f"`y` is {y!r:.60}. Expected labels, not a column name.{describe_columns(x)}"
-        )
-
-
-def check_no_stream(given: InputData) -> None:
-    """Raise a ValueError if the inputs are a stream, whose set of labels is unknown."""
-    if given.kind == "stream":
-        raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
 
 
 def check_has_elements(dataset) -> None:

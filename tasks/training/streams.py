@@ -254,11 +254,6 @@ def is_stream(x: object) -> bool:
     return hasattr(x, "__iter__") and any(name.startswith(LIBRARIES) for name in modules)
 
 
-def wrap_if_stream(x, maker: BatchMaker):
-    """Convert a source to a `Stream`. Any other object is returned unchanged."""
-    return Stream(x, maker) if is_stream(x) else x
-
-
 def _iterate_batches(source: keras.utils.PyDataset) -> Iterator:
     """Yield the batches in order. If the dataset has several workers, use threads."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
@@ -425,8 +420,9 @@ def describe_settings(maker: BatchMaker, first: str) -> dict:
     """
     read = maker.preprocessor
     learner = getattr(read, "student", read)  # a Distillation has two preprocessors
+    labels = [getattr(learner, name, None) for name in LABEL_SETTINGS]
     return {
-        "task": [maker.task, *(getattr(learner, name, None) for name in LABEL_SETTINGS)],
+        "task": [type(maker.model).__name__, *labels],
         "preprocessors": [
             [
                 make_plain_settings(

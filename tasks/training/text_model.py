@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import types
 import zlib
@@ -60,7 +59,6 @@ from encoder_zoo.tasks.training.data import (
     raise_original_errors,
 )
 from encoder_zoo.tasks.training.distribution import Distribution, get_strategy, get_worker
-from encoder_zoo.tasks.training.metrics import ExactMetric
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.optimizers import WARMUP, check_trainable, restart_optimizer
 from encoder_zoo.tasks.training.recipe import (
@@ -143,12 +141,11 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         fills = compiles and self.compiled and not self.distribution.strategy
         values = self.record.preprocessor_class.label_values
         return BatchMaker(
-            task=type(self).__name__,
+            model=self,
             preprocessor=self.preprocessor,
             encode=self.preprocess,
             separate=getattr(self.preprocessor, "separate", return_unchanged),
             none_is_answer=getattr(values, "none_is_answer", False),
-            check=functools.partial(sources.check_all_inputs, self),
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
             compiles=compiles,
@@ -531,59 +528,62 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                 not among the callbacks.
         """
         held_out = sources.make_validation_data(self, validation_data, y)
-        given = self._begin_fit(x, y)
+        given = self._read_data(x, y)
         size = batch_size or BATCH_SIZE
-        epoch_numbers = range(initial_epoch, epochs)
-        plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch)
-        held_out_size = validation_batch_size or size
+        plan = Plan(size, range(initial_epoch, epochs), shuffle, steps_per_epoch)
+        held_out_plan = Plan(validation_batch_size or size, steps_per_epoch=validation_steps)
         if held_out is not None:
-            held_out = sources.make_input_data(self, *held_out[:2]), held_out[2]
+            held_out = sources.read_data(self, *held_out[:2]), held_out[2]
             validation_split = 0.0  # as in Keras
 
-        def read() -> tuple[Source, Source | None]:
+        def make_sources() -> tuple[Source, Source | None]:
             with log_truncation_once():
-                others = held_out and self._make_evaluation_source(
-                    *held_out, held_out_size, validation_steps
-                )
-                data = sources.make_source(given, sample_weight, plan=plan, maker=self.batch_maker)
-            self._reserve_examples(data)
+                others = held_out and self._make_source(held_out[0], held_out_plan, held_out[1])
+                data = self._make_source(given, plan, sample_weight)
             if validation_split:
-                return data.split(validation_split, held_out_size, validation_steps)
+                return data.split(validation_split, held_out_plan)
             return data, others
 
-        data, held_out_data = read()
+        data, held_out_data = make_sources()
         if self._prepare_training(given, data):
-            data, held_out_data = read()
+            data, held_out_data = make_sources()
         if validation_split:
             self.objective.report_split(data.examples, held_out_data.examples)
-        self._prepare_metrics()
+        self.task_metrics.store_transitions(self)
         if class_weight is not None:
             data = self.objective.add_class_weights(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
         options = {  # Keras ignores some of these arguments, but logging tools need them
             "batch_size": batch_size if given.is_read_in_batches else size,
             "validation_split": validation_split,
-            "validation_batch_size": held_out_size,
+            "validation_batch_size": held_out_plan.batch_size,
             "validation_steps": validation_steps,
             "validation_freq": validation_freq,
         }
         return self._fit(data, held_out_data, callbacks, verbose, options)
 
-    def _begin_fit(self, x, y) -> sources.InputData:
+    def _read_data(self, x, y, training: bool = True) -> sources.InputData:
         """Check inputs and labels, adapt the task to them, and compile it if necessary."""
-        given = sources.make_input_data(self, x, y)
-        if not (given.kind == "arrays" or (y is None and given.y is not None)):
-            self._log_columns(x, y)
-        self._adapt_to_data(given)
-        self._compile_by_default()
-        return given
-
-    def _log_columns(self, x, y) -> None:
-        """Log which columns of a table are used as inputs and labels."""
+        given = sources.read_data(self, x, y)
         columns = list(x) if isinstance(x, Mapping) else list_table_columns(x)
-        if columns is not None and self.preprocessor is not None:
+        are_used = y is not None or given.y is None  # the labels are not taken from `x`
+        are_used = are_used and not isinstance(given, sources.ArrayData)
+        if training and columns is not None and are_used and self.preprocessor is not None:
             names = self.preprocessor.text_columns
             log_columns(self.preprocessor.inputs.match_names(columns, names), y)
+        self._adapt_to_data(given, training)
+        self.distribution.check_devices(self)
+        if not self.compiled:
+            self.compile()
+        return given
+
+    def _make_source(self, given: sources.InputData, plan: Plan, sample_weight=None) -> Source:
+        """Create the batches, and reserve memory in the metrics that store examples."""
+        data = given.make_source(plan, self.batch_maker, sample_weight)
+        if self.task_metrics.reserve_examples(data):
+            # The graphs use variables that have been replaced.
+            self.train_function = self.test_function = None
+        return data
 
     def _fit(self, data: Source, held_out: Source | None, callbacks, verbose, options: dict):
         """Call `keras.Model.fit`. With a strategy, batches are divided over replicas."""
@@ -597,7 +597,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             none.on_train_end()
             return self.history
         self.distribution.report_processes(self)
-        self.distribution.check_equal_batches(self, self._list_exact_metrics(), data, held_out)
+        self.distribution.check_equal_batches(self, self.task_metrics.exact, data, held_out)
         with self.distribution.running():
             arguments, done = resume(self, data, callbacks, verbose)
             validation = held_out and held_out.read_in_order()
@@ -623,46 +623,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         )
         return history
 
-    # -- answers ---------------------------------------------------------------------------------
-
-    def _compile_by_default(self) -> None:
-        """Compile the task with the default recipe if it is not compiled."""
-        self.distribution.check_devices(self)
-        if not self.compiled:
-            self.compile()
-
-    def _make_evaluation_source(
-        self, given: sources.InputData, sample_weight, batch_size: int, steps: int | None
-    ) -> Source:
-        """Create the data source for `evaluate`.
-
-        Also reserve memory in metrics that store examples.
-        """
-        plan = Plan(batch_size, steps_per_epoch=steps)
-        data = sources.make_source(given, sample_weight, plan=plan, maker=self.batch_maker)
-        self._reserve_examples(data)
-        return data
-
-    def _prepare_metrics(self) -> None:
-        """Update metrics that depend on the weights or settings of the task, such as `EntityF1`."""
-        for metric in self.task_metrics.given:
-            if hasattr(metric, "store_transitions"):
-                metric.store_transitions(self)
-
-    def _list_exact_metrics(self) -> list[ExactMetric]:
-        return [m for m in self.task_metrics.given if isinstance(m, ExactMetric)]
-
-    def _reserve_examples(self, data: Source) -> None:
-        """Reserve memory for all examples in the metrics that store examples."""
-        kept = self._list_exact_metrics()
-        if not kept:
-            return
-        count = (data.plan.steps_per_epoch or 0) * data.plan.batch_size
-        count = max(count, data.count_examples())
-        dropped = [metric.reserve(count) for metric in kept]
-        if any(dropped):
-            # The graphs use variables that have been replaced.
-            self.train_function = self.test_function = None
+    # -- evaluate --------------------------------------------------------------------------------
 
     @overload
     def evaluate(
@@ -724,7 +685,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             **of_keras,
         }
         if x is not None and x is self._held_out:  # in `fit`, Keras passes preprocessed data
-            self._prepare_metrics()
+            self.task_metrics.store_transitions(self)
             with self.distribution.running(), self._count_batches(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
         if of_keras:
@@ -732,12 +693,11 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             called = f"{type(self).__name__}.evaluate"
             raise TypeError(describe_unknown_argument(called, next(iter(of_keras)), names))
         self._check_can_predict()
-        given = sources.make_input_data(self, x, y)
-        self._adapt_to_data(given, training=False)
-        self._compile_by_default()
-        self._prepare_metrics()
-        data = self._make_evaluation_source(given, sample_weight, batch_size or BATCH_SIZE, steps)
-        self.distribution.check_equal_batches(self, self._list_exact_metrics(), data)
+        given = self._read_data(x, y, training=False)
+        self.task_metrics.store_transitions(self)
+        plan = Plan(batch_size or BATCH_SIZE, steps_per_epoch=steps)
+        data = self._make_source(given, plan, sample_weight)
+        self.distribution.check_equal_batches(self, self.task_metrics.exact, data)
         batches = data.read_in_order()
         build_metrics(self, batches)
         with suppress_end_warning(x), raise_original_errors(data):
@@ -840,9 +800,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Update the metrics. Rows that only pad the batch are ignored."""
-        for metric in self.task_metrics.given:
-            if hasattr(metric, "store_marks"):  # such as `EntityF1`
-                metric.store_marks(x)
+        self.task_metrics.store_marks(x)
         y_pred = keras.tree.map_structure(_cast_to_float32, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
         real = _get_real_rows(x)

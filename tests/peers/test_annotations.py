@@ -61,7 +61,7 @@ def test_names_of_tags_are_read_from_features(make):
     dataset = make()
     for given in ((dataset, None), (dataset["tokens"], dataset["ner_tags"])):
         task = tagger()
-        task._begin_fit(*given)
+        task._read_data(*given)
         assert task.labels == ["O", "B-LOC", "B-PER"]
     task = tagger(labels=TAGS)
     x, y = task.preprocessor.separate(dataset, None)
@@ -111,7 +111,7 @@ def test_names_of_classes_are_read_from_features(caplog):
     assert "text 'text', labels 'label'" in caplog.text
     preprocessor = ez.SequenceClassifierPreprocessor(tokenizer())
     classifier = ez.SequenceClassifier(ez.BertBackbone(11, 1, 1, 4, 8), preprocessor)
-    classifier._begin_fit(of_texts(), None)
+    classifier._read_data(of_texts(), None)
     assert classifier.labels == ["bad", "good"]
     with pytest.raises(ValueError, match="Row 1 "):
         classifier.fit(of_texts(labels=(1, -1, 0)))  # -1 is a label that is hidden
@@ -159,7 +159,7 @@ def test_documents_and_their_files(docs, tmp_path):
     for source in (docs, examples, tmp_path / "train.spacy", str(tmp_path / "train.spacy")):
         assert ez.read_annotations(source) == (TEXTS, DICTS)
     task = tagger()
-    task._begin_fit(docs, None)
+    task._read_data(docs, None)
     assert task.labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 

@@ -646,7 +646,7 @@ class TestTables:
             reranker.fit(one_query.assign(label=scores))
 
     def test_roles_are_logged_once(self, make, caplog):
-        given = make("TextEmbedder")._begin_fit(self.table(), None)
+        given = make("TextEmbedder")._read_data(self.table(), None)
         assert len(given.x) == 2
         assert caplog.text.count("anchors 'q', positives 'd'") == 1
 

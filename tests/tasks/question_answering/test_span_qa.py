@@ -520,7 +520,7 @@ class TestRefusals:
 
     def test_columns_beside_questions_and_contexts(self, model, caplog):
         x = {"id": ["a1"], "question": ["Who?"], "context": ["Anna."]}
-        given = model._begin_fit(x, [{"text": "Anna", "answer_start": 0}])
+        given = model._read_data(x, [{"text": "Anna", "answer_start": 0}])
         assert "'question'" in caplog.text and "'context'" in caplog.text
         assert split_inputs(given.x, given.y)[2] is given.y
 

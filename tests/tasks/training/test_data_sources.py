@@ -17,8 +17,8 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_suspicious_labels
 from encoder_zoo.tasks.training import distribution
-from encoder_zoo.tasks.training.sources import InputData, make_source
-from encoder_zoo.tasks.training.streams import wrap_if_stream
+from encoder_zoo.tasks.training.sources import InputData, StreamData, separate_labels
+from encoder_zoo.tasks.training.streams import Stream
 from encoder_zoo.testing import tiny
 
 pytestmark = pytest.mark.eager
@@ -141,9 +141,7 @@ def test_batches_of_datasets_are_counted_on_every_backend(task, steps, expected)
     """Operations of NumPy, as on JAX and PyTorch, are not for graphs of `tf.data`."""
     with use_numpy():
         plan = Plan(4, steps_per_epoch=steps)
-        source = make_source(
-            InputData.create(dataset(4).batch(3)), plan=plan, maker=task.batch_maker
-        )
+        source = InputData.create(dataset(4).batch(3)).make_source(plan, task.batch_maker)
         assert source.count_examples() == expected
 
 
@@ -210,17 +208,17 @@ def test_balanced_weights_count_all_labels(task, source, steps):
         return
     x, *y = SORTED_SOURCES[source]()
     maker = task.batch_maker
-    given = InputData.create(wrap_if_stream(x, maker), *y)
-    data = make_source(given, plan=Plan(2, range(3), False, steps), maker=maker)
+    given = separate_labels(x, y[0] if y else None, maker)
+    data = given.make_source(Plan(2, range(3), False, steps), maker)
     weights = task.objective.add_class_weights(data, "balanced", None).class_weights
     # As in scikit-learn. The third class of the task has no example.
     np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
 
 
 def test_balanced_weights_count_labels_that_are_not_used_in_training(task):
-    stream = wrap_if_stream(SORTED_SOURCES["PyDataset"]()[0], task.batch_maker)
+    stream = Stream(SORTED_SOURCES["PyDataset"]()[0], task.batch_maker)
     plan = Plan(2, range(1), False, 1)
-    data = make_source(InputData.create(stream), plan=plan, maker=task.batch_maker)
+    data = StreamData(stream).make_source(plan, task.batch_maker)
     weights = task.objective.add_class_weights(data, "balanced", None).class_weights
     np.testing.assert_allclose(weights, [6 / (2 * 4), 6 / (2 * 2), 1])
 
@@ -234,16 +232,16 @@ def test_balanced_weights_read_a_stream_of_known_length_once(task):
             return super().__getitem__(number)
 
     x, y = SORTED
-    stream = wrap_if_stream(Recorded((x[:2], y[:2]), (x[2:], y[2:])), task.batch_maker)
+    stream = Stream(Recorded((x[:2], y[:2]), (x[2:], y[2:])), task.batch_maker)
     plan = Plan(2, range(50), steps_per_epoch=2)
-    data = make_source(InputData.create(stream), plan=plan, maker=task.batch_maker)
+    data = StreamData(stream).make_source(plan, task.batch_maker)
     data = task.objective.add_class_weights(data, "balanced", None)
     np.testing.assert_allclose(data.class_weights, [6 / (2 * 4), 6 / (2 * 2), 1])
     assert len(read) < 50  # 50 epochs have 100 batches, and TensorFlow reads a few ahead
 
 
 def test_weights_of_given_classes_are_not_counted(task, monkeypatch):
-    data = make_source(InputData.create(*SORTED), plan=Plan(2), maker=task.batch_maker)
+    data = InputData.create(*SORTED).make_source(Plan(2), task.batch_maker)
     monkeypatch.setattr(data, "read_one_pass", None)
     weights = task.objective.add_class_weights(data, {1: 3.0}, None).class_weights
     assert weights == [1, 3, 1]

@@ -11,7 +11,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.data import Source
-from encoder_zoo.tasks.training.sources import InputData, make_source
+from encoder_zoo.tasks.training.sources import InputData
 
 TEXTS = ["the cat", "a dog ran", "it sat", "the mat", "a cat sat on it"]
 LABELS = [0, 1, 1, 0, 1]
@@ -19,7 +19,7 @@ PLAN = Plan(batch_size=2, epochs=range(1, 3))
 
 
 def source_of(task, *data, plan=PLAN):
-    return make_source(InputData.create(*data), plan=plan, maker=task.batch_maker)
+    return InputData.create(*data).make_source(plan, task.batch_maker)
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +80,10 @@ def test_weights_are_those_of_a_function(task, name):
 
 
 def test_only_data_in_memory_are_split(task):
-    first, held_out = source_of(task, TEXTS, LABELS).split(0.4, 32)
+    first, held_out = source_of(task, TEXTS, LABELS).split(0.4, Plan(32))
     assert first.steps == 2 and [len(y) for _, y in held_out.read_in_order()] == [2]
     with pytest.raises(ValueError, match="validation_split.*dataset"):
-        source_of(task, *sources(task)["dataset"]).split(0.4, 32)
+        source_of(task, *sources(task)["dataset"]).split(0.4, Plan(32))
 
 
 @pytest.mark.slow(except_for=r"^Series$")
@@ -92,7 +92,7 @@ def test_weights_of_classes_are_of_the_training_share(task, kind):
     prepared = task.preprocessor(["a"] * 6)
     plan = Plan(batch_size=3, shuffle=False)
     data = source_of(task, prepared, kind([0, 0, 1, 1, 1, 1]), plan=plan)
-    first, held_out = data.split(0.5, 32)
+    first, held_out = data.split(0.5, Plan(32))
     [(x, y)] = held_out.read_in_order()
     assert first.steps == 1 and list(y) == [1, 1, 1]
     assert len(x["token_ids"]) == len(x["padding_mask"]) == 3
@@ -170,7 +170,7 @@ def test_a_source_brings_its_own_data(task):
 
         def _make_epoch_batches(self, seed, start):
             dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2])).batch(1)
-            data = make_source(InputData.create(dataset), plan=self.plan, maker=self.maker)
+            data = InputData.create(dataset).make_source(self.plan, self.maker)
             return data.make_batches(seed, start)
 
         def read_in_order(self):
