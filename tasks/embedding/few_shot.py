@@ -513,7 +513,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         else:
             right = logits.argmax(axis=1) == hot.argmax(axis=1)
             results = {"accuracy": float(np.mean(right))}
-        self._store_evaluation(results)
+        self.last_evaluation = results
         return results if return_dict else list(results.values())
 
     # -- answers -------------------------------------------------------------------------------

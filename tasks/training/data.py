@@ -88,6 +88,7 @@ class GraphCache:
         packings: Dict mapping batch sizes to lists of tuples. A tuple contains the length of the
             packed sequences, and the possible numbers of sequences per batch.
         reported: Set of strings. Messages that have already been logged.
+        layers_version: Integer. The `layers_version` of the backbone in the graphs.
     """
 
     def __init__(self):
@@ -95,6 +96,7 @@ class GraphCache:
         self.lengths: tuple[int, ...] | None = None
         self.packings: dict[int, list[tuple]] = {}
         self.reported: set[str] = set()
+        self.layers_version = 0
 
     def get(self, key, make: Callable):
         """Return the graph for a hashable key. If the graph is missing, create it with `make`."""
@@ -102,9 +104,10 @@ class GraphCache:
             self._graphs[key] = make()
         return self._graphs[key]
 
-    def delete_graphs(self) -> None:
-        """Delete all graphs, for example after the backbone layers have changed."""
+    def delete_graphs(self, layers_version: int) -> None:
+        """Delete all graphs after the backbone layers have changed."""
         self._graphs.clear()
+        self.layers_version = layers_version
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,7 +123,6 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         """Set the training state to its initial values, as in a task that is not compiled."""
         self.distribution = Distribution(get_strategy())
         self.graphs = GraphCache()
-        self._layers_version = 0
         enable_compilation_cache()
         self.recipe = Recipe()
         self._frozen_layers = FrozenLayers()
@@ -144,7 +143,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             model=self,
             preprocessor=self.preprocessor,
             encode=self.preprocess,
-            separate=getattr(self.preprocessor, "separate", return_unchanged),
+            separate=getattr(self.preprocessor, "separate", lambda x, y: (x, y)),
             none_is_answer=getattr(values, "none_is_answer", False),
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
@@ -316,7 +315,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             if frozen_layers is not None:
                 self._frozen_layers.freeze(self.backbone, frozen_layers)
             self.learning_rate = learning_rate or self.learning_rate
-            if recipe.makes_optimizer and recipe == self.recipe and self._is_trace_valid():
+            is_valid = self._traced_with == self._get_traced_state()
+            if recipe.makes_optimizer and recipe == self.recipe and is_valid:
                 if learning_rate is not None:  # only the learning rate has changed
                     recipe.set_rate(self.optimizer, learning_rate)  # needs no new graph
                 return
@@ -359,27 +359,25 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         loss, batch_loss, metrics, jit_compile = resolved
         optimizer = optimizer or recipe.arguments["optimizer"]
         if recipe.makes_optimizer:
-            optimizer = recipe.make_optimizer(self.backbone, self._get_optimizer_settings())
+            family, warmup = self.backbone.family, self.record.warmup
+            decay = family.weight_decay, family.layer_decay
+            settings = TaskSettings(
+                self.learning_rate,
+                # When pretraining, the defaults of the family are not used, because they are for
+                # fine-tuning.
+                *((WEIGHT_DECAY, 1.0) if self.record.pretrains else decay),
+                WARMUP if warmup is None else warmup,
+                self.objective.learning_rate_shares,
+                list_undecayed(self),
+                self.dtype_policy.name == "mixed_float16",
+            )
+            optimizer = recipe.make_optimizer(self.backbone, settings)
         options = {name: v for name, v in recipe.options.items() if name != "loss_weights"}
         super().compile(optimizer=optimizer, **metrics, jit_compile=jit_compile, **options)
         self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
         self.task_metrics = CompiledMetrics(**metrics, of_keras=self.metrics)
         self._traced_with = self._get_traced_state()
         self.distribution.adapt_optimizer(self)
-
-    def _get_optimizer_settings(self) -> TaskSettings:
-        family = self.backbone.family
-        decay = family.weight_decay, family.layer_decay
-        if self.record.pretrains:  # the defaults of the family are for fine-tuning
-            decay = WEIGHT_DECAY, 1.0
-        return TaskSettings(
-            self.learning_rate,
-            *decay,
-            WARMUP if self.record.warmup is None else self.record.warmup,
-            self.objective.learning_rate_shares,
-            list_undecayed(self),
-            self.dtype_policy.name == "mixed_float16",
-        )
 
     def _get_traced_state(self) -> tuple:
         """Return the state, other than `compile` arguments, that training graphs depend on."""
@@ -391,20 +389,21 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def _get_compile_settings(self) -> dict:
         return {name: getattr(self, name) for name in self.record.compile_settings}
 
-    def _is_trace_valid(self) -> bool:
-        return self.compiled and self._traced_with == self._get_traced_state()
-
     def _compile_if_changed(self) -> None:
         """Compile again if the graphs are no longer valid, for example if `trainable` has changed.
 
         Keras would train the weights that were trainable when the graphs were traced.
         """
-        if not self._is_trace_valid():
+        if self._traced_with != self._get_traced_state():
             own = None if self.recipe.makes_optimizer else self.optimizer
             self._compile(self.recipe, self._resolve(self.recipe), own)
 
-    def _restart_schedule(self, total_batches: int) -> None:
-        """Restart the learning rate schedule of the "auto" optimizer for a call to `fit`."""
+    def _restart_schedule(self, total_batches: int, callbacks: Sequence = ()) -> None:
+        """Restart the learning rate schedule of the "auto" optimizer for a call to `fit`.
+
+        Raises:
+            ValueError: If `fit` would not change any weight.
+        """
         is_recipes = self.recipe.makes_optimizer
         if total_batches:
             train_new_pooler(self.backbone)
@@ -421,17 +420,13 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             # TensorFlow would have to trace again if variables were created in the first trace.
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
-
-    def _check_trains(self, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if `fit` would not change any weight."""
-        if not total_batches:
-            return
-        if not self.trainable_variables:
+        if total_batches and not self.trainable_variables:
             raise ValueError(
                 f"All weights of this {type(self).__name__} are frozen. Set `trainable = True` for "
                 "the model or for the layers to train."
             )
-        self.recipe.check_weights_change(self.optimizer, total_batches, callbacks)
+        if total_batches:
+            self.recipe.check_weights_change(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
         """Return the `compile` arguments, and the state of `frozen_layers`."""
@@ -589,8 +584,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         """Call `keras.Model.fit`. With a strategy, batches are divided over replicas."""
         data.check()
         drop_unused_kernels(self)
-        self._restart_schedule(data.total_steps)
-        self._check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
+        self._restart_schedule(data.total_steps, keras.tree.flatten(callbacks or []))
         if not data.plan.epochs:  # with 0 epochs, the Keras trainers for JAX and PyTorch fail
             none = keras.callbacks.CallbackList(callbacks, add_history=True, model=self)
             none.on_train_begin()
@@ -701,12 +695,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         batches = data.read_in_order()
         build_metrics(self, batches)
         with suppress_end_warning(x), raise_original_errors(data):
-            return self._run(self._evaluate, batches, **options)
-
-    def _evaluate(self, *args, **kwargs):
-        """Call `keras.Model.evaluate`, and store the results in `last_evaluation`."""
-        results = super().evaluate(*args, **kwargs)
-        self._store_evaluation(dict(_iterate_numbers(self.get_metrics_result())))
+            results = self._run(super().evaluate, batches, **options)
+        self.last_evaluation = dict(_iterate_numbers(self.get_metrics_result()))
         return results
 
     @property
@@ -722,7 +712,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         results, checksum = self._evaluation
         return results if checksum == _compute_checksum(self.weights) else MappingProxyType({})
 
-    def _store_evaluation(self, results: Mapping[str, float]) -> None:
+    @last_evaluation.setter
+    def last_evaluation(self, results: Mapping[str, float]) -> None:
         # Keras would track a dict.
         self._evaluation = MappingProxyType(dict(results)), _compute_checksum(self.weights)
 
@@ -881,10 +872,9 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
     def forget_stale_functions(self) -> None:
         """Delete functions that were traced before low-rank updates were added or replaced."""
         version = self.backbone.layers_version
-        if version != self._layers_version:
-            self._layers_version = version
+        if version != self.graphs.layers_version:
             self.train_function = self.test_function = self.predict_function = None
-            self.graphs.delete_graphs()
+            self.graphs.delete_graphs(version)
 
     def make_predict_function(self, force: bool = False) -> None:
         """Create the function for `predict`. On TensorFlow, all batch sizes use one graph.
@@ -936,11 +926,6 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         self.distribution.check_devices(self)
         with self.distribution.running():
             return super().test_on_batch(check_arrays(self, x), *args, **kwargs)
-
-
-def return_unchanged(x, y) -> tuple:
-    """Return inputs and labels unchanged."""
-    return x, y
 
 
 def _get_real_rows(x):
