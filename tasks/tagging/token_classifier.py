@@ -54,7 +54,7 @@ from encoder_zoo.tasks.tagging.tags import (
 )
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import ArrayData, InputData
+from encoder_zoo.tasks.training.sources import ArrayData, InputData, StreamData
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -342,13 +342,16 @@ class TokenClassifier(LabelledTask):
     def _measure_cut_spans(self, given: InputData) -> float:
         """Return the fraction of spans that begin or end inside a word.
 
-        For datasets, only the first batches are checked.
+        For datasets and streams, only the first batches are checked.
         """
         if not given.is_read_in_batches:
             return self.preprocessor.measure_cut_spans(given.x, given.y)
-        seen = self.preprocessor.batch_examples(given.x, BATCH_SIZE).take(FIRST_BATCHES)
-        parts = (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in seen)
-        shares = [self.preprocessor.measure_cut_spans(*part) for part in parts]
+        if isinstance(given, StreamData):
+            parts = given.x.peek(BATCH_SIZE, FIRST_BATCHES)
+        else:
+            seen = self.preprocessor.batch_examples(given.x, BATCH_SIZE).take(FIRST_BATCHES)
+            parts = map(keras.utils.unpack_x_y_sample_weight, seen)
+        shares = [self.preprocessor.measure_cut_spans(x, y) for x, y, _ in parts]
         return float(np.mean(shares)) if shares else 0.0
 
     def _has_valid_tags(self, x, y) -> bool | None:

@@ -16,7 +16,7 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import keras
@@ -196,9 +196,23 @@ class Stream:
         if isinstance(self.source, keras.utils.PyDataset):
             self.source.on_epoch_end()
 
+    def peek(self, rows: int, count: int) -> list[tuple]:
+        """Return the first `count` batches as `(x, y, sample_weight)`, without skipping them.
+
+        Single rows are combined into batches of `rows` rows.
+        """
+        needed = count * rows if self.is_single else count
+        read = list(itertools.islice(self.read_one_pass(), needed))
+        if self.is_read_once:
+            self._elements = itertools.chain(read, self._elements)
+        return list(map(self.separate_labels, self._combine_elements(read, rows)))
+
     def chunks(self, rows: int) -> Iterator[tuple]:
         """Yield the batches in one pass. Single rows are combined into batches of `rows` rows."""
-        elements = self.read_one_pass()
+        return self._combine_elements(self.read_one_pass(), rows)
+
+    def _combine_elements(self, elements: Iterable[tuple], rows: int) -> Iterator[tuple]:
+        elements = iter(elements)
         if not self.is_single:
             yield from elements
             return

@@ -579,6 +579,24 @@ def test_an_estimated_length_is_not_the_length_of_a_stream(tiny):
     assert not Stream(Estimated(), maker).has_length
 
 
+@pytest.mark.parametrize("kind", ["batches", "rows"])
+def test_spans_of_a_stream_train_as_those_in_memory(tiny, kind):
+    """The first batches show whether spans cut words, and are trained on as well."""
+    texts = ["a b", "c a", "b", "c b a", "a"]
+    spans = [[{"start": 0, "end": 1, "label": "X"}] * (i % 2) for i in range(5)]
+    rows = list(zip(texts, spans, strict=True))
+    batches = [(texts[i : i + 2], spans[i : i + 2]) for i in (0, 2, 4)]
+    losses = []
+    for data in ((texts, spans), (iter(batches if kind == "batches" else rows),)):
+        keras.utils.set_random_seed(0)
+        task = tiny.task(get_family("bert"), "TokenClassifier", dropout=0.0)
+        task.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+        options = {"batch_size": 2, "steps_per_epoch": 3, "shuffle": False, "verbose": 0}
+        losses.append(task.fit(*data, **options).history["loss"])
+        assert task.strategy == "first"
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 # -- tokens in a folder ---------------------------------------------------------------------------
 
 
