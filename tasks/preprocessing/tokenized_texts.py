@@ -95,8 +95,7 @@ def tokenize_words(tokenizer, words: xp.RaggedTensor) -> TokenizedTexts:
     texts = xp.strings.reduce_join(words, axis=1, separator=" ")
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     lengths = xp.strings.length(words.flat_values, unit="UTF8_CHAR") + 1
-    offsets = xp.cumsum(lengths, exclusive=True)  # (W,)
-    offsets -= xp.gather(offsets, xp.gather(words.row_starts(), words.value_rowids()))
+    offsets = cumsum_in_rows(words.with_values(lengths)) - lengths  # (W,)
     number = (
         xp.searchsorted(compute_sort_keys(words, offsets), compute_sort_keys(starts), side="right")
         - 1
@@ -112,8 +111,53 @@ def tokenize_words(tokenizer, words: xp.RaggedTensor) -> TokenizedTexts:
 
 def compute_sort_keys(rows: xp.RaggedTensor, offsets: xp.Tensor | None = None) -> xp.Tensor:
     """Combine row indices and offsets into int64 keys that sort by row, then by offset."""
-    offsets = rows.flat_values if offsets is None else offsets
-    return xp.cast(rows.value_rowids(), xp.int64) * ROW_STRIDE + xp.cast(offsets, xp.int64)
+    return make_sort_keys(rows.value_rowids(), rows.flat_values if offsets is None else offsets)
+
+
+def make_sort_keys(row: xp.Tensor, offset: xp.Tensor) -> xp.Tensor:
+    """Combine row indices (S,) and offsets (S,) into keys, like `compute_sort_keys`."""
+    return xp.cast(row, xp.int64) * ROW_STRIDE + xp.cast(offset, xp.int64)
+
+
+def find_overlapping(
+    starts: xp.RaggedTensor, ends: xp.RaggedTensor, row: xp.Tensor, start: xp.Tensor, end: xp.Tensor
+) -> tuple[xp.Tensor, xp.Tensor]:
+    """Find the first and the last token that share a character with each span.
+
+    Args:
+        starts, ends: Ragged tensors of shape (N, None). Offsets of tokens, or of words.
+        row: Int64 tensor of shape (S,). Index of the text of each span.
+        start, end: Integer tensors of shape (S,). Offsets of the spans.
+
+    Returns:
+        Two int32 tensors of shape (S,). Indices of tokens in the text. If a span has no token, the
+        last index is less than the first.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> starts = tf.ragged.constant([[0], [0, 3, 5]])
+        >>> ends = tf.ragged.constant([[4], [2, 5, 9]])
+        >>> spans = tf.constant([[1, 1, 1], [0, 4, 2], [4, 6, 3]])  # texts, starts and ends
+        >>> [index.numpy().tolist() for index in find_overlapping(starts, ends, *spans)]
+        [[0, 1, 1], [1, 2, 0]]
+    """
+    first = xp.searchsorted(compute_sort_keys(ends), make_sort_keys(row, start), side="right")
+    last = xp.searchsorted(compute_sort_keys(starts), make_sort_keys(row, end), side="left") - 1
+    before = xp.cast(xp.gather(starts.row_starts(), row), xp.int32)
+    return first - before, last - before
+
+
+def cumsum_in_rows(rows: xp.RaggedTensor) -> xp.Tensor:
+    """Return the cumulative sums (P,) of the values in each row.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> cumsum_in_rows(tf.ragged.constant([[2, 1], [], [3, 4]])).numpy().tolist()
+        [2, 3, 3, 7]
+    """
+    total = xp.cumsum(rows.flat_values)
+    before = total - rows.flat_values
+    return total - xp.gather(before, xp.gather(rows.row_starts(), rows.value_rowids()))
 
 
 def number_groups(rows: xp.RaggedTensor, begins: xp.Tensor) -> xp.RaggedTensor:
@@ -129,10 +173,20 @@ def number_groups(rows: xp.RaggedTensor, begins: xp.Tensor) -> xp.RaggedTensor:
         >>> number_groups(rows, tf.constant([False, True, False, False, False])).to_list()
         [[0, 1, 1], [0, 0]]
     """
-    begins = xp.cast(begins | mark_row_starts(rows), xp.int32)
-    total = xp.cumsum(begins)
-    first = xp.gather(total, xp.gather(rows.row_starts(), rows.value_rowids()))
-    return rows.with_flat_values(total - first)
+    begins = rows.with_flat_values(xp.cast(begins | mark_row_starts(rows), xp.int32))
+    return rows.with_flat_values(cumsum_in_rows(begins) - 1)
+
+
+def get_row_values(values: xp.RaggedTensor, row: xp.Tensor, number: xp.Tensor) -> xp.Tensor:
+    """Gather values of tokens, words or labels by text and index in the text.
+
+    Args:
+        values: Ragged tensor of shape (N, None).
+        row: Integer tensor of shape (S,). Index of the text of each value.
+        number: Integer tensor of shape (S,). Index of each value in its text.
+    """
+    begin = xp.cast(xp.gather(values.row_starts(), row), xp.int64)
+    return xp.gather(values.values, begin + xp.cast(number, xp.int64))
 
 
 def shift_right(values: xp.Tensor, first) -> xp.Tensor:

@@ -18,7 +18,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     convert_weights,
     report_truncated,
 )
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, compute_sort_keys
+from encoder_zoo.tasks.preprocessing.tokenized_texts import find_overlapping
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
 from encoder_zoo.tasks.question_answering import answers
 
@@ -268,13 +268,8 @@ def _find_answer_tokens(contexts: QuestionContexts, start, end) -> tuple[xp.Tens
     Whitespace at the start and end is ignored, as it can be a separate token.
     """
     first_character, stop = answers.strip_white_space(contexts.texts, start, end)
-    row = xp.range(xp.size(start), dtype=xp.int64) * ROW_STRIDE
-    begins = xp.cast(contexts.ids.row_starts(), xp.int32)
-    start_keys, end_keys = (row + xp.cast(first_character, xp.int64), row + xp.cast(stop, xp.int64))
-    # The first token that ends after the answer's start, and the last token that starts before the
-    # answer's end.
-    first = xp.searchsorted(compute_sort_keys(contexts.ends), start_keys, side="right") - begins
-    last = xp.searchsorted(compute_sort_keys(contexts.starts), end_keys, side="left") - 1 - begins
+    row = xp.range(xp.size(start), dtype=xp.int64)
+    first, last = find_overlapping(contexts.starts, contexts.ends, row, first_character, stop)
     empty = (start >= 0) & ((first_character == stop) | (first > last))
     answer = xp.strings.substr(
         contexts.texts, xp.maximum(start, 0), xp.maximum(end - start, 0), unit="UTF8_CHAR"

@@ -26,6 +26,7 @@ from encoder_zoo.tasks.preprocessing.batching import map_graph_batches
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, is_doc
 from encoder_zoo.tasks.preprocessing.inputs import convert_column
 from encoder_zoo.tasks.preprocessing.preprocessor import replace_invalid_text
+from encoder_zoo.tasks.preprocessing.tokenized_texts import get_row_values
 from encoder_zoo.tasks.tagging import span_decoding
 from encoder_zoo.tasks.tagging.entities import Entity, ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
@@ -268,7 +269,7 @@ class EntityAnswers(Answers):
 
 def _drop_low_scores(found: ScoredSpans, least: xp.RaggedTensor) -> ScoredSpans:
     """Return all candidates with a score above the threshold for the label."""
-    return found.select(found.score > span_decoding.get_text_values(least, found.row, found.label))
+    return found.select(found.score > get_row_values(least, found.row, found.label))
 
 
 def make_label_sets(

@@ -29,6 +29,9 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, convert_weights
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     compute_sort_keys,
+    cumsum_in_rows,
+    find_overlapping,
+    get_row_values,
     mark_row_starts,
     shift_left,
     shift_right,
@@ -39,24 +42,43 @@ from encoder_zoo.tasks.tagging.alignment import log_spans
 
 logger = logging.getLogger("encoder_zoo")
 
-# Example of one text, in windows of 3 tokens that share 1 token (`max_words=3`, `doc_stride=1`):
+# Example of two texts, in windows of 3 tokens that share 1 token (`max_words=3`, `doc_stride=1`).
+# The test `test_arrays_of_the_example_in_the_comments` computes these values.
 #
-#   text              A n n a   s i n g s   w h o   s i n g s       label: who, at 0-4 and 11-14
-#   words             Anna      sings       who     sings
-#     starts, ends    0-4       5-10        11-14   15-20
-#     ids             an ##na   sings       who     sings           one row of tokens for a text
-#     numbers         0  0      1           2       3               the word of each token
-#   prompts           [MASK] who [SEP]                              the label's marker is at 1
+#   texts             "Anna sings who sings" and "Anna", with the label "who"
 #
-#   window 0          [CLS] [MASK] who [SEP]  an ##na sings [SEP]
-#     word_index          0      0   0     0   1    0     2     0   counted from 1, 0 is no word
-#     first_word        0, which is Anna                            word_count 2
-#   window 1          [CLS] [MASK] who [SEP]  sings who sings [SEP]
-#     word_index          0      0   0     0      1   2     3     0
-#     first_word        1, which is sings                           word_count 3
+# `tokenize_words` finds 4 words and 1 word, with 5 and 2 tokens:
 #
-#   span of Anna      words 0 to 0, in window 0: start 0 - 0 = 0, width 0, label 0
-#   span of who       words 2 to 2, in window 1: start 2 - 1 = 1, width 0, label 0
+#   starts            [[0, 5, 11, 15], [0]]             characters
+#   ends              [[4, 10, 14, 20], [4]]
+#   counts            [[2, 1, 1, 1], [2]]               tokens of each word
+#   ids               [[an ##na sings who sings], [an ##na]]
+#   numbers           [[0, 0, 1, 2, 3], [0, 0]]         the word of each token
+#
+# `make_prompts` writes the same prompt before both texts:
+#
+#   ids               [[[MASK] who [SEP]], ...]
+#   positions         [[1], [1]]                        [MASK], after [CLS]
+#
+# `split_into_windows` makes two windows of the first text, and one window of the second:
+#
+#   windows.example   [0, 0, 1]
+#   windows.begin     [0, 2, 0]                         tokens of the text
+#   windows.length    [3, 3, 2]
+#   first_word        [0, 1, 0]                         Anna, sings, Anna
+#   word_count        [2, 3, 1]
+#   word_index        [[1, 0, 2], [1, 2, 3], [1, 0]]    counted from 1, 0 for ##na
+#
+# `make_examples` adds the prompts and special tokens. The second example:
+#
+#   token_ids         [CLS] [MASK] who [SEP] sings who sings [SEP]
+#   word_index            0      0   0     0     1   2     3     0
+#
+# The spans "Anna" 0-4 and "who sings" 11-20 of the first text become targets:
+#
+#   first, last       [[0, 2], []] and [[0, 3], []]     words that share a character with the span
+#   span_start        [[0], [1], []]                    2 - first_word = 1 in the second window
+#   span_width        [[0], [1], []]                    last - first
 #
 # All rows are ragged. `compute_sort_keys` combines each value with the index of its row, so that
 # one search over the values of all texts finds the positions in all rows.
@@ -105,13 +127,19 @@ class SpanWindows(NamedTuple):
 
     Attributes:
         windows: Windows with offsets in tokens.
+        word_index: Ragged int32 tensor of shape (M, None). Word of each token, counted from 1 in
+            each window. 0 for tokens without a word embedding.
         first_word: Int32 tensor of shape (M,). Index of the first word of each window in its text.
         word_count: Int64 tensor of shape (M,). Number of words per window.
+        absent: Int64 tensor of shape (M,). Number of words without tokens, which are counted at the
+            end of a window and have no embedding, as in gliner.
     """
 
     windows: Windows
+    word_index: xp.RaggedTensor
     first_word: xp.Tensor
     word_count: xp.Tensor
+    absent: xp.Tensor
 
 
 @serializable
@@ -211,20 +239,21 @@ class EntityExtractorPreprocessor(Preprocessor):
             labels: Ragged string tensor of shape (N, None). Labels to look for, per text.
         """
         found = xp.unique(labels.flat_values)
-        ids = self.tokenizer.tokenize(found.y)
         marker = xp.fill([xp.size(found.y), 1], self._marker_id)
-        ids = xp.concat([marker, ids], axis=1)
+        ids = xp.concat([marker, self.tokenizer.tokenize(found.y)], axis=1)
         ids = labels.with_values(xp.gather(ids, found.idx))  # ragged (N, None, None)
         lengths = xp.cast(ids.values.row_lengths(), xp.int32)
-        begins = xp.cumsum(lengths, exclusive=True)  # among all labels' tokens
-        ids = ids.merge_dims(1, 2)
-        begins -= xp.cast(xp.gather(ids.row_starts(), labels.value_rowids()), xp.int32)
+        begins = cumsum_in_rows(labels.with_values(lengths)) - lengths
         shift = self.tokenizer.first_column + (not self.embed_label_marker)
+        ids = ids.merge_dims(1, 2)
         ends = xp.ones([ids.nrows(), 1], xp.int32) * self._separator_ids
         return Prompts(xp.concat([ids, ends], axis=1), labels.with_values(begins + shift))
 
-    def make_examples(self, words: TokenizedWords, prompts: Prompts) -> tuple[dict, SpanWindows]:
-        """Split texts into windows, and create an example for each window."""
+    def split_into_windows(self, words: TokenizedWords, prompts: Prompts) -> SpanWindows:
+        """Split texts into windows with space for the prompts, and count the words of each window.
+
+        If a text fits into one window, this window also counts its words without tokens.
+        """
         lengths = words.ids.row_lengths()
         longest = self.max_sequence_length - self.count_specials()
         room = longest - prompts.ids.row_lengths()  # (N,)
@@ -243,36 +272,35 @@ class EntityExtractorPreprocessor(Preprocessor):
         stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         windows = make_windows(lengths, capacity, xp.minimum(stride, capacity - 1))
 
-        # Mark the tokens that represent words, and count them from the start of each window: a
-        # cumulative sum over all windows, minus its value at the start of the window.
         numbers = take(words.numbers, windows)
         stands = numbers.with_values(take(self._mark_words(words), windows).values)
-        index = xp.cumsum(xp.cast(stands.values, xp.int32))
-        before = xp.concat([xp.zeros([1], xp.int32), index], axis=0)
-        index -= xp.gather(before, xp.gather(stands.row_starts(), stands.value_rowids()))
+        index = cumsum_in_rows(stands.with_values(xp.cast(stands.values, xp.int32)))
         if self.subtoken_pooling in ("first", "last"):
-            index = xp.where(stands.values, index, xp.zeros_like(index))
-        inside = xp.ragged.boolean_mask(numbers, stands)
-        word_count = inside.row_lengths()
-        padded = xp.concat([inside.values, xp.zeros([1], xp.int32)], axis=0)
-        first_word = xp.gather(padded, inside.row_starts())
+            index = xp.where(stands.values, index, 0)
+        word = xp.ragged.boolean_mask(numbers, stands)  # the words of each window
+        return SpanWindows(
+            windows,
+            stands.with_values(index),
+            word[:, :1].to_tensor(shape=(None, 1))[:, 0],
+            word.row_lengths(),
+            xp.gather(xp.where(fits, words.absent, 0), windows.example),
+        )
 
-        # Concatenate the prompt and the tokens of each window.
-        prompt = xp.gather(prompts.ids, windows.example)
-        tokens = xp.concat([prompt, take(words.ids, windows)], axis=1)
+    def make_examples(self, words: TokenizedWords, prompts: Prompts) -> tuple[dict, SpanWindows]:
+        """Split texts into windows, and create an example for each window."""
+        found = self.split_into_windows(words, prompts)
+        prompt = xp.gather(prompts.ids, found.windows.example)
+        tokens = xp.concat([prompt, take(words.ids, found.windows)], axis=1)
         zeros = prompt.with_values(xp.zeros_like(prompt.values))
-        index = xp.concat([zeros, stands.with_values(index)], axis=1)
-        # If a text has one window, words without tokens are counted at its end, and have no
-        # embedding, as in gliner.
-        unseen = xp.where(fits, words.absent, xp.zeros_like(words.absent))
+        index = xp.concat([zeros, found.word_index], axis=1)
         examples = {
             **self.pack([tokens]),
             "word_index": self.pad_for_special_tokens(index),
-            "word_count": word_count + xp.gather(unseen, windows.example),
-            "label_positions": xp.gather(prompts.positions, windows.example),
-            "text_index": windows.example,
+            "word_count": found.word_count + found.absent,
+            "label_positions": xp.gather(prompts.positions, found.windows.example),
+            "text_index": found.windows.example,
         }
-        return examples, SpanWindows(windows, first_word, word_count)
+        return examples, found
 
     def _mark_words(self, words: TokenizedWords) -> xp.RaggedTensor:
         """Return a ragged boolean mask (N, None) that selects one token of each word."""
@@ -302,18 +330,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         names = self._check_known_labels(labels)
         self.check_prompts(names)
         if own:
-            sets = own[0].with_values(find_label_indices(own[0].values, names))
-            right = sets.values >= 0
-            given = own[0].values
-            message = ": unknown label ", given, f". Expected one of {names}."
-            row = sets.value_rowids()
-            sets = check_each(sets, right, *message, unit="Text", index=row)
-            order = xp.argsort(compute_sort_keys(sets))
-            found, given = (xp.gather(compute_sort_keys(sets), order), xp.gather(given, order))
-            message = ": the labels contain ", given[1:], " twice. Expected unique labels."
-            index = xp.gather(row, order)[1:]
-            once = found[1:] != found[:-1]
-            sets = check_each(sets, once, *message, unit="Text", index=index)
+            sets = _find_label_sets(own[0], names)
         elif y is not None and len(names) > MAX_LABELS:
             sets = sample_labels(token_labels.convert_spans_to_dicts(y), names)
         else:
@@ -323,8 +340,8 @@ class EntityExtractorPreprocessor(Preprocessor):
         if y is not None:
             sets = shuffle_rows(sets)
         words = self.tokenize_words(texts)
-        texts_of_labels = xp.constant(names, xp.string)
-        prompts = self.make_prompts(sets.with_values(xp.gather(texts_of_labels, sets.values)))
+        given = sets.with_values(xp.gather(xp.constant(names, xp.string), sets.values))
+        prompts = self.make_prompts(given)
         examples, found = self.make_examples(words, prompts)
         if y is not None:
             examples |= self._make_targets(texts, words, found, sets, y, names)
@@ -359,61 +376,43 @@ class EntityExtractorPreprocessor(Preprocessor):
             y = token_labels.convert_labels(y)
         start, end, label = token_labels.locate_spans(y, texts, names)
         row = start.value_rowids()
-        # The words that share a character with each span, as indices over all texts.
-        begin = xp.searchsorted(
-            compute_sort_keys(words.ends), compute_sort_keys(start), side="right"
-        )
-        last = (
-            xp.searchsorted(compute_sort_keys(words.starts), compute_sort_keys(end), side="left")
-            - 1
-        )
-        first_of_text = xp.cast(xp.gather(words.starts.row_starts(), row), xp.int32)
+        check = functools.partial(check_each, unit="Example", index=row)
+        first, last = find_overlapping(words.starts, words.ends, row, start.values, end.values)
         expected = ", which does not contain a word. Expected letters, digits or symbols."
         message = ": the span from ", start.values, " to ", end.values, expected
-        begin = check_each(begin, begin <= last, *message, unit="Example", index=row)
-        column, is_known = find_columns_in_rows(label, sets)
+        first = check(first, first <= last, *message)
+        # The column of each label among the labels of its text, which are unique.
+        same = xp.gather(sets.to_tensor(-1), row) == label.values[:, None]  # (S, C)
+        column = xp.reduce_sum(xp.cast(same, xp.int32) * xp.range(xp.shape(same)[1]), axis=1)
         given = xp.gather(xp.constant(names, xp.string), label.values)
         message = ": a span has the label ", given, ", which is not one of the labels of its text."
-        begin = check_each(begin, is_known, *message, unit="Example", index=row)
-        self._log_cut_spans(words, start, end, begin, last)
-        width = last - begin
-        fits = width < self.max_width
-        self._log_wide_spans(fits)
-        # Assign the spans of each text to all of its windows, and keep those inside each window.
-        rows = [
-            xp.gather(
-                xp.ragged.boolean_mask(start.with_values(v), start.with_values(fits)),
-                found.windows.example,
-            )
-            for v in (begin - first_of_text, width, column)
-        ]
-        begin, width, column = rows  # ragged (M, None)
-        window = begin.value_rowids()
-        position = begin.values - xp.gather(found.first_word, window)
-        count = xp.cast(xp.gather(found.word_count, window), xp.int32)
-        inside = begin.with_values((position >= 0) & (position + width.values < count))
-        kept = (begin.with_values(position), width, column)
-        kept = [xp.ragged.boolean_mask(rows, inside) for rows in kept]
-        return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
+        first = check(first, xp.reduce_any(same, axis=1), *message)
+        if not xp.is_symbolic_tensor(texts):
+            self._log_spans_without_answers(words, start, end, first, last)
 
-    def _log_cut_spans(self, words: TokenizedWords, start, end, begin, last) -> None:
-        """Log the number of spans that begin or end inside a word, which cannot be predicted."""
-        if xp.is_symbolic_tensor(begin):
-            return
-        begin, last = (np.asarray(index, "int64") for index in (begin, last))
-        cut = np.asarray(words.starts.values)[begin] < np.asarray(start.values)
-        cut = np.flatnonzero(cut | (np.asarray(words.ends.values)[last] > np.asarray(end.values)))
+        # Take the spans of its text for each window, and keep the spans inside of the window.
+        rows = (start.with_values(values) for values in (first, last - first, column))
+        first, width, column = (xp.gather(values, found.windows.example) for values in rows)
+        window = first.value_rowids()  # ragged (M, None)
+        position = first.values - xp.gather(found.first_word, window)
+        inside = (position >= 0) & (width.values < self.max_width)
+        count = xp.cast(xp.gather(found.word_count, window), xp.int32)
+        inside = first.with_values(inside & (position + width.values < count))
+        kept = {"span_start": first.with_values(position), "span_width": width}
+        kept["span_label"] = column
+        return {name: xp.ragged.boolean_mask(rows, inside) for name, rows in kept.items()}
+
+    def _log_spans_without_answers(self, words: TokenizedWords, start, end, first, last) -> None:
+        """Log the spans that cut a word, and the spans that are too wide, in memory."""
+        row = start.value_rowids()
+        cut = get_row_values(words.starts, row, first) < start.values
+        cut |= get_row_values(words.ends, row, last) > end.values
         message = (
             "%d of the spans begin or end inside a word. The model predicts whole words, so "
             "evaluate_entities will count these spans as errors."
         )
-        log_spans(message, start, end, cut)
-
-    def _log_wide_spans(self, fits: xp.Tensor) -> None:
-        """Log the number of spans that training ignores because they have too many words."""
-        if xp.is_symbolic_tensor(fits):
-            return
-        if wide := int(np.sum(~np.asarray(fits))):
+        log_spans(message, start, end, np.flatnonzero(np.asarray(cut)))
+        if wide := np.count_nonzero(np.asarray(last - first) >= self.max_width):
             logger.warning(
                 "%d of the spans have more than %d words and are ignored in training. Use "
                 "from_preset(..., max_width=...) to support longer spans.",
@@ -515,41 +514,26 @@ def split_words(
     return tuple(make(values, row, count) for values in rows)
 
 
-def find_columns_in_rows(
-    values: xp.RaggedTensor, sets: xp.RaggedTensor
-) -> tuple[xp.Tensor, xp.Tensor]:
-    """Look up each value in the set of the same row.
-
-    Return the index of each value in the set, shape (S,), and a mask of the values that were found.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> sets = tf.ragged.constant([[7, 5], [5]])
-        >>> columns, found = find_columns_in_rows(tf.ragged.constant([[5], [7]]), sets)
-        >>> columns.numpy().tolist()[0], found.numpy().tolist()
-        (1, [True, False])
-    """
-    wanted, there = compute_sort_keys(values), compute_sort_keys(sets)
-    order = xp.argsort(there)
-    ordered = xp.gather(there, order)
-    index = xp.searchsorted(ordered, wanted)
-    index = xp.minimum(index, xp.size(there) - 1)
-    found = xp.gather(ordered, index) == wanted
-    column = xp.cast(xp.gather(order, index), xp.int64)
-    column -= xp.gather(sets.row_starts(), values.value_rowids())
-    return xp.cast(column, xp.int32), found
+def _find_label_sets(given: xp.RaggedTensor, names: Sequence[str]) -> xp.RaggedTensor:
+    """Check the labels that are given with each text, and return their indices in `names`."""
+    sets, row = given.with_values(find_label_indices(given.values, names)), given.value_rowids()
+    message = ": unknown label ", given.values, f". Expected one of {names}."
+    sets = check_each(sets, sets.values >= 0, *message, unit="Text", index=row)
+    keys = compute_sort_keys(sets)
+    order = xp.argsort(keys)
+    keys, values, row = (xp.gather(v, order) for v in (keys, given.values, row))
+    message = ": the labels contain ", values[1:], " twice. Expected unique labels."
+    return check_each(sets, keys[1:] != keys[:-1], *message, unit="Text", index=row[1:])
 
 
 def shuffle_rows(sets: xp.RaggedTensor) -> xp.RaggedTensor:
-    """Shuffle the values in each row. Equal rows get the same order.
+    """Shuffle the values in each row, in the same order in every call.
 
     Otherwise, the model could learn a label's meaning from its position.
     """
-    row = xp.cast(sets.value_rowids(), xp.float32)
-    shape = [xp.size(sets.values)]
-    drawn = xp.random.stateless_uniform(shape, [0, 1]) * 0.999
+    drawn = xp.random.stateless_uniform([xp.size(sets.values)], [0, 1])
     order = xp.argsort(drawn, stable=True)
-    by_row = xp.argsort(xp.gather(row, order), stable=True)
+    by_row = xp.argsort(xp.gather(sets.value_rowids(), order), stable=True)
     return sets.with_values(xp.gather(sets.values, xp.gather(order, by_row)))
 
 

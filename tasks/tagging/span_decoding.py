@@ -9,7 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from encoder_zoo.common.lazy import xp
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW_STRIDE, slice_texts
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    cumsum_in_rows,
+    get_row_values,
+    make_sort_keys,
+    slice_texts,
+)
 from encoder_zoo.tasks.tagging.entities import ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, TokenizedWords
 
@@ -28,22 +33,16 @@ def merge_windows(found: ScoredSpans, words: TokenizedWords, read: SpanWindows) 
     found = found.select(found.end < count)  # words without tokens come after the other words
     window = found.row
     text = xp.gather(read.windows.example, window)
-    first = xp.gather(read.first_word, window)
-    start, end = found.start + first, found.end + first
-    # the index of the first token of each word among all tokens of its text
-    counts = xp.cast(words.counts.values, xp.int64)
-    behind = xp.cumsum(counts)  # of all texts
-    base = xp.gather(xp.cast(words.ids.row_starts(), xp.int64), text)
-    index = xp.gather(xp.cast(words.starts.row_starts(), xp.int64), text)
-    begin = index + xp.cast(start, xp.int64)
-    last = index + xp.cast(end, xp.int64)
-    begin = xp.gather(behind - counts, begin)
-    middle = (begin + xp.gather(behind, last) - 1) // 2 - base
-    middle -= xp.gather(read.windows.begin, window)
-    owned_from, owned_to = (
-        xp.gather(bound, window) for bound in (read.windows.owned_from, read.windows.owned_to)
-    )
-    owned = (middle >= owned_from) & (middle < owned_to)
+    first_word = xp.gather(read.first_word, window)
+    start, end = found.start + first_word, found.end + first_word
+    # The token in the middle of each span, counted from the start of the text.
+    behind = cumsum_in_rows(words.counts)
+    first_tokens = words.counts.with_values(behind - words.counts.values)
+    last_tokens = words.counts.with_values(behind - 1)
+    middle = get_row_values(first_tokens, text, start) + get_row_values(last_tokens, text, end)
+    middle = middle // 2 - xp.gather(read.windows.begin, window)
+    owned = middle >= xp.gather(read.windows.owned_from, window)
+    owned &= middle < xp.gather(read.windows.owned_to, window)
     return ScoredSpans(text, start, end, found.label, found.score).select(owned)
 
 
@@ -161,9 +160,7 @@ def choose_spans_in_graph(found: ScoredSpans, nested: bool, multi_label: bool) -
     if not multi_label:
         kept &= position == xp.gather(best, span)
     found = found.select(kept)
-    key = xp.cast(found.row, xp.int64) * ROW_STRIDE
-    key += xp.cast(found.start, xp.int64)
-    return found.reorder(xp.argsort(key, stable=True))
+    return found.reorder(xp.argsort(make_sort_keys(found.row, found.start), stable=True))
 
 
 def _divide_into_steps(
@@ -209,26 +206,14 @@ def make_entity_columns(
     """
     row = xp.cast(found.row, xp.int64)
     start, end = (
-        get_text_values(words.starts, row, found.start),
-        get_text_values(words.ends, row, found.end),
+        get_row_values(words.starts, row, found.start),
+        get_row_values(words.ends, row, found.end),
     )
     text = slice_texts(texts, row, start, end)
-    fields = {"label": get_text_values(names, row, found.label), "text": text}
+    fields = {"label": get_row_values(names, row, found.label), "text": text}
     fields |= {"start": start, "end": end, "score": found.score}
     count = xp.size(texts, xp.int64)
     return {
         name: xp.RaggedTensor.from_value_rowids(values, row, count)
         for name, values in fields.items()
     }
-
-
-def get_text_values(values: xp.RaggedTensor, row: xp.Tensor, number: xp.Tensor) -> xp.Tensor:
-    """Gather values of words or labels, such as offsets, by text and index.
-
-    Args:
-        values: Ragged tensor of shape (N, None).
-        row: Integer tensor of shape (P,). Index of the text of each value.
-        number: Integer tensor of shape (P,). Index of each value in its text.
-    """
-    begin = xp.cast(xp.gather(values.row_starts(), row), xp.int64)
-    return xp.gather(values.values, begin + xp.cast(number, xp.int64))

@@ -14,7 +14,9 @@ from replayed_hub import write_old_gliner
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
+from encoder_zoo.common.lazy import use_numpy, use_tensorflow, xp
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
+    EntityExtractorPreprocessor,
     compute_character_classes,
     split_words,
 )
@@ -588,3 +590,40 @@ def test_spans_inside_of_words_are_said_before_the_training(caplog):
     every = {"threshold": 0.0, "nested": True, "multi_label": True}
     judged = model.evaluate_entities([" Rome !"], [[(0, 6, "LOC")]], **every)
     assert judged["per_type"]["LOC"]["recall"] == 1.0  # without the blanks at the edges
+
+
+@pytest.mark.parametrize("engine", [use_tensorflow, use_numpy])
+def test_arrays_of_the_example_in_the_comments(engine):
+    """The values that the comments in `entity_extractor_preprocessor.py` show."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = ez.BertTokenizer([*special, "who", "an", "##na", "sings"])
+    preprocessor = EntityExtractorPreprocessor(tokenizer, max_words=3, doc_stride=1)
+    preprocessor.labels = ["who"]
+    with engine():
+        texts = ["Anna sings who sings", "Anna"]
+        words = preprocessor.tokenize_words(xp.constant(texts, xp.string))
+        labels = xp.RaggedTensor.from_tensor(xp.constant([["who"]] * 2, xp.string))
+        prompts = preprocessor.make_prompts(labels)
+        examples, found = preprocessor.make_examples(words, prompts)
+        spans = [[(0, 4, "who"), (11, 20, "who")], []]
+        targets = preprocessor.encode(texts, spans)
+
+    def lists(rows):
+        return rows.to_list() if hasattr(rows, "to_list") else rows.numpy().tolist()
+
+    tokens = [[tokenizer.id_to_token(i) for i in row] for row in lists(examples["token_ids"])]
+    assert lists(words.starts) == [[0, 5, 11, 15], [0]]
+    assert lists(words.ends) == [[4, 10, 14, 20], [4]]
+    assert lists(words.counts) == [[2, 1, 1, 1], [2]]
+    assert lists(words.numbers) == [[0, 0, 1, 2, 3], [0, 0]]
+    assert lists(prompts.positions) == [[1], [1]]
+    assert lists(found.windows.example) == [0, 0, 1]
+    assert lists(found.windows.begin) == [0, 2, 0]
+    assert lists(found.windows.length) == [3, 3, 2]
+    assert lists(found.first_word) == [0, 1, 0]
+    assert lists(found.word_count) == [2, 3, 1]
+    assert lists(found.word_index) == [[1, 0, 2], [1, 2, 3], [1, 0]]
+    assert " ".join(tokens[1]) == "[CLS] [MASK] who [SEP] sings who sings [SEP]"
+    assert lists(examples["word_index"])[1] == [0, 0, 0, 0, 1, 2, 3, 0]
+    assert lists(targets["span_start"]) == [[0], [1], []]
+    assert lists(targets["span_width"]) == [[0], [1], []]
