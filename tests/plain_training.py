@@ -662,7 +662,7 @@ FAULTS = {
         ("SequenceClassifier", "one step"),
     ),
     "all layers learn alike": (
-        lambda: mock.patch.object(recipe, "make_layerwise_multipliers", lambda *_: None),
+        lambda: mock.patch.object(recipe, "make_layerwise_multipliers", lambda *_: {}),
         ("SequenceClassifier", "layer decay"),
     ),
     "sample weights do not count": (

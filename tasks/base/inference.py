@@ -70,7 +70,7 @@ class KerasRunner:
         """Yield the raw inputs of a dataset or stream, batch by batch."""
         size = batch_size or BATCH_SIZE
         if isinstance(given, sources.StreamData):
-            return map(get_inputs, given.x.batch(size))
+            return (x for x, _, _ in given.x.chunks(size))
         sources.check_has_elements(given.x)
         sources.check_is_finite(given.x, self._options["steps"])
         return map(get_inputs, self.task.preprocessor.batch_examples(given.x, size))

@@ -340,14 +340,6 @@ class Distribution:
         parts = functools.partial(split_batches, dataset.repeat())
         return self.strategy.distribute_datasets_from_function(parts), steps
 
-    def divide_arguments(self, arguments: dict) -> dict:
-        """Divide the batches of the datasets in the arguments of `keras.Model.fit`."""
-        pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
-        for data, steps in pairs:
-            divided = self.divide_dataset(arguments.get(data), arguments.get(steps))
-            arguments = {**arguments, **dict(zip((data, steps), divided, strict=True))}
-        return arguments
-
     def predict_on_batch(self, predict: Callable, x):
         """Call `predict(x)` for a batch of any size, divided over all replicas or devices."""
         if self.strategy:

@@ -312,11 +312,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
             right, found, true = right[-1], found[-1], true[-1]
         if self.average == "micro":
             right, found, true = ops.sum(right), ops.sum(found), ops.sum(true)
-        scores = {
-            "f1": lambda: divide_or_zero(2 * right, found + true),
-            "precision": lambda: divide_or_zero(right, found),
-            "recall": lambda: divide_or_zero(right, true),
-        }[self.score]()
+        scores = compute_f1_scores(right, found, true)[self.score]
         if self.average in ("binary", "micro"):
             return scores
         weight = ops.ones_like(true)
@@ -459,9 +455,11 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         capacity: Positive integer. Maximum number of examples to store.
     """
 
+    default_name: str | None = None
+
     @validate_arguments
     def __init__(self, capacity: PositiveInt = CAPACITY, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(**{"name": self.default_name, **kwargs})
         self.capacity = capacity
         self._forget()
 
@@ -656,8 +654,7 @@ class AUC(ClassRanking):
         0.75
     """
 
-    def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
-        super().__init__(activation, capacity, **{"name": "auc", **kwargs})
+    default_name = "auc"
 
     def is_defined(self, positive, negative):
         return (positive > 0) & (negative > 0)
@@ -683,10 +680,8 @@ class AveragePrecision(ClassRanking):
         0.833
     """
 
+    default_name = "average_precision"
     undefined = 0.0
-
-    def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
-        super().__init__(activation, capacity, **{"name": "average_precision", **kwargs})
 
     def is_defined(self, positive, negative):
         return positive > 0
@@ -718,8 +713,7 @@ class Pearson(ExactMetric):
         0.5
     """
 
-    def __init__(self, capacity: PositiveInt = CAPACITY, **kwargs):
-        super().__init__(capacity, **{"name": "pearson", **kwargs})
+    default_name = "pearson"
 
     def score(self, y_true, y_pred, weight):
         return ops.mean(compute_correlation(y_true, y_pred, weight[:, None]))
@@ -746,8 +740,7 @@ class Spearman(ExactMetric):
         0.5
     """
 
-    def __init__(self, capacity: PositiveInt = CAPACITY, **kwargs):
-        super().__init__(capacity, **{"name": "spearman", **kwargs})
+    default_name = "spearman"
 
     def score(self, y_true, y_pred, weight):
         columns = ops.transpose(ops.concatenate([y_true, y_pred], axis=1))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -39,28 +39,6 @@ COMPILE_DEFAULTS = {
     "weighted_metrics": "auto",
     "jit_compile": "auto",
 }
-
-
-class TaskSettings(NamedTuple):
-    """Properties of a task that configure the optimizer, in addition to the `compile` arguments.
-
-    Attributes:
-        learning_rate: Float. Peak learning rate.
-        weight_decay: Float. Default weight decay.
-        layer_decay: Float. Default layer-wise learning rate decay.
-        warmup: Float. Default fraction of all steps to use for the warmup.
-        learning_rate_shares: Mapping from weight ids to multipliers of the learning rate.
-        undecayed_weights: List of weights that are excluded from weight decay.
-        scales_loss: Boolean. Whether to scale the loss, because gradients are computed in float16.
-    """
-
-    learning_rate: float
-    weight_decay: float
-    layer_decay: float
-    warmup: float
-    learning_rate_shares: Mapping[int, float]
-    undecayed_weights: Sequence[keras.Variable]
-    scales_loss: bool
 
 
 @dataclass(frozen=True)
@@ -144,37 +122,41 @@ class Recipe:
         return given
 
     def make_optimizer(
-        self, backbone: Backbone, settings: TaskSettings
+        self,
+        backbone: Backbone,
+        learning_rate: float,
+        defaults: Mapping[str, float],
+        learning_rate_shares: Mapping[int, float],
+        undecayed_weights: Sequence[keras.Variable],
+        scales_loss: bool,
     ) -> keras.optimizers.Optimizer:
         """Create the "auto" optimizer, which uses the peak learning rate until `fit` is called.
 
         Args:
             backbone: Backbone. `layer_decay` applies to its layers.
-            settings: The task's `TaskSettings`.
+            learning_rate: Float. Peak learning rate.
+            defaults: Mapping from the names in `RECIPE` to values for arguments that are None.
+            learning_rate_shares: Mapping from weight ids to multipliers of the learning rate.
+            undecayed_weights: List of weights that are excluded from weight decay.
+            scales_loss: Boolean. Whether gradients are computed in float16.
         """
-        weight_decay, layer_decay, warmup, steps = (
-            getattr(settings, name, None) if self.arguments[name] is None else self.arguments[name]
-            for name in ("weight_decay", "layer_decay", "warmup", "gradient_accumulation_steps")
-        )
-        multiplier = make_layerwise_multipliers(backbone, layer_decay)
-        if shares := settings.learning_rate_shares:
-            of_others = multiplier
-
-            def multiplier(weight):
-                other = 1.0 if of_others is None else of_others(weight)
-                return shares.get(id(weight), other)
-
+        given = {name: self.arguments[name] for name in RECIPE if self.arguments[name] is not None}
+        settings = {**defaults, **given}
+        shares = make_layerwise_multipliers(backbone, settings.pop("layer_decay"))
+        shares |= learning_rate_shares
+        if settings.get("gradient_accumulation_steps") == 1:
+            del settings["gradient_accumulation_steps"]
         optimizer = optimizers.make_fine_tuning_optimizer(
             1,
-            settings.learning_rate,
-            weight_decay,
-            None if steps == 1 else steps,
-            multiplier,
-            warmup,
-            settings.undecayed_weights,
+            learning_rate,
+            learning_rate_multiplier=(lambda weight: shares.get(id(weight), 1.0))
+            if shares
+            else None,
+            undecayed_weights=undecayed_weights,
+            **settings,
         )
         optimizer.schedule.hold_peak()
-        scales = settings.scales_loss and self.options.get("auto_scale_loss", True)
+        scales = scales_loss and self.options.get("auto_scale_loss", True)
         accumulates = scales and optimizer.gradient_accumulation_steps
         return optimizers.AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
@@ -315,9 +297,7 @@ class Recipe:
         return {**config, **own, "frozen_layers": given["frozen_layers"]}
 
 
-def make_layerwise_multipliers(
-    backbone: Backbone, decay: float
-) -> Callable[[keras.Variable], float] | None:
+def make_layerwise_multipliers(backbone: Backbone, decay: float) -> dict[int, float]:
     """Create the learning rate multipliers for layer-wise decay.
 
     The multiplier of the head is 1. It is multiplied by `decay` for the last block of the backbone,
@@ -328,8 +308,8 @@ def make_layerwise_multipliers(
         decay: Float. Learning rate of a layer, divided by the learning rate of the layer above it.
 
     Returns:
-        Function from a weight to its multiplier, for `make_fine_tuning_optimizer`. None if all
-        multipliers are 1.
+        Dict mapping the ids of the weights in the backbone layers to multipliers. The dict is empty
+        if all multipliers are 1.
 
     Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2, and Clark et
     al. 2020, ELECTRA, appendix B.
@@ -338,19 +318,19 @@ def make_layerwise_multipliers(
         >>> from encoder_zoo import ElectraBackbone
         >>> backbone = ElectraBackbone(30, num_layers=2, num_heads=1, hidden_dim=4,
         ...                            intermediate_dim=4)
-        >>> share = make_layerwise_multipliers(backbone, 0.8)
-        >>> [round(share(layer.weights[0]), 3) for layer in (*backbone.blocks, backbone.embeddings)]
+        >>> shares = make_layerwise_multipliers(backbone, 0.8)
+        >>> layers = [*backbone.blocks, backbone.embeddings]
+        >>> [round(shares[id(layer.weights[0])], 3) for layer in layers]
         [0.64, 0.8, 0.512]
     """
     if decay == 1:
-        return None
+        return {}
     layers = [backbone.embeddings, *backbone.blocks]
-    shares = {
+    return {
         id(weight): decay ** (len(layers) - i)
         for i, layer in enumerate(layers)
         for weight in layer.weights
     }
-    return lambda weight: shares.get(id(weight), 1.0)
 
 
 class FrozenLayers:

@@ -247,13 +247,6 @@ class Stream:
             raise ValueError("The stream is infinite. Pass steps_per_epoch=...")
         return -(-elements // batch_size) if self.is_single else elements
 
-    def batch(self, batch_size: int) -> Iterator:
-        """Yield the batches in one pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
-        return itertools.starmap(keras.utils.pack_x_y_sample_weight, self.chunks(batch_size))
-
-    def __iter__(self) -> Iterator:
-        return self.batch(1)
-
 
 def is_stream(x: object) -> bool:
     """Return whether an input is a stream.

@@ -65,7 +65,6 @@ from encoder_zoo.tasks.training.recipe import (
     CompiledMetrics,
     FrozenLayers,
     Recipe,
-    TaskSettings,
     build_metrics,
     check_weights,
     train_new_pooler,
@@ -360,18 +359,21 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         optimizer = optimizer or recipe.arguments["optimizer"]
         if recipe.makes_optimizer:
             family, warmup = self.backbone.family, self.record.warmup
-            decay = family.weight_decay, family.layer_decay
-            settings = TaskSettings(
+            defaults = {
+                "weight_decay": family.weight_decay,
+                "layer_decay": family.layer_decay,
+                "warmup": WARMUP if warmup is None else warmup,
+            }
+            if self.record.pretrains:  # the defaults of the family are for fine-tuning
+                defaults |= {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
+            optimizer = recipe.make_optimizer(
+                self.backbone,
                 self.learning_rate,
-                # When pretraining, the defaults of the family are not used, because they are for
-                # fine-tuning.
-                *((WEIGHT_DECAY, 1.0) if self.record.pretrains else decay),
-                WARMUP if warmup is None else warmup,
+                defaults,
                 self.objective.learning_rate_shares,
                 list_undecayed(self),
-                self.dtype_policy.name == "mixed_float16",
+                scales_loss=self.dtype_policy.name == "mixed_float16",
             )
-            optimizer = recipe.make_optimizer(self.backbone, settings)
         options = {name: v for name, v in recipe.options.items() if name != "loss_weights"}
         super().compile(optimizer=optimizer, **metrics, jit_compile=jit_compile, **options)
         self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
@@ -597,7 +599,9 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             validation = held_out and held_out.read_in_order()
             arguments |= {**options, "validation_data": validation}
             build_metrics(self, arguments["x"])
-            arguments = self.distribution.divide_arguments(arguments)
+            for name, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
+                divided = self.distribution.divide_dataset(arguments[name], arguments[steps])
+                arguments[name], arguments[steps] = divided
             if done and isinstance(arguments["x"], ArrayBatches):
                 arguments["x"] = arguments["x"].repeat_forever()
             elif self.steps_per_execution > 1:
