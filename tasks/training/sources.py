@@ -200,7 +200,7 @@ def read_data(task, x, y) -> InputData:
             f"`y` is {y!r:.60}. Expected labels, not a column name.{describe_columns(x)}"
         )
     check_not_missing(y, x, maker.none_is_answer)
-    given = separate_labels(x, y, maker)
+    given = make_input_data(x, y, maker)
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
         return given
@@ -212,7 +212,7 @@ def read_data(task, x, y) -> InputData:
     return given
 
 
-def separate_labels(x, y, maker: BatchMaker) -> InputData:
+def make_input_data(x, y, maker: BatchMaker) -> InputData:
     """Separate inputs and labels, and detect the kind of the inputs."""
     if is_stream(x):  # the labels of each batch are separated when it is read
         return StreamData(Stream(x, maker), y)

@@ -17,7 +17,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_suspicious_labels
 from encoder_zoo.tasks.training import distribution
-from encoder_zoo.tasks.training.sources import InputData, StreamData, separate_labels
+from encoder_zoo.tasks.training.sources import InputData, StreamData, make_input_data
 from encoder_zoo.tasks.training.streams import Stream
 from encoder_zoo.testing import tiny
 
@@ -208,7 +208,7 @@ def test_balanced_weights_count_all_labels(task, source, steps):
         return
     x, *y = SORTED_SOURCES[source]()
     maker = task.batch_maker
-    given = separate_labels(x, y[0] if y else None, maker)
+    given = make_input_data(x, y[0] if y else None, maker)
     data = given.make_source(Plan(2, range(3), False, steps), maker)
     weights = task.objective.add_class_weights(data, "balanced", None).class_weights
     # As in scikit-learn. The third class of the task has no example.
