@@ -302,7 +302,7 @@ class Source:
         self.window_sizes: list = []
         self.class_weights: list | None = None
         self.error: Exception | None = None
-        self._changes: list[Callable] = []
+        self._weigh: Callable | None = None
 
     steps: int
 
@@ -340,9 +340,7 @@ class Source:
                 them. Defaults to 0.
         """
         batches = self._make_epoch_batches(seed, start)
-        for change in self._changes:
-            batches = batches.map(change)
-        return batches
+        return batches if self._weigh is None else batches.map(self._weigh)
 
     def _make_epoch_batches(self, seed: int, start: int) -> tf.data.Dataset:
         raise NotImplementedError
@@ -385,7 +383,7 @@ class Source:
             weights: Array with one weight per class.
         """
         source = copy.copy(self)
-        source._changes = [*self._changes, functools.partial(weigh, weights=weights)]
+        source._weigh = functools.partial(weigh, weights=weights)
         source.class_weights = weights.tolist()
         return source
 

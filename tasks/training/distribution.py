@@ -17,7 +17,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -29,9 +28,6 @@ from encoder_zoo.common.keras_private import (
 )
 from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.common.tensorflow_private import set_unique_group_keys
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.metrics import ExactMetric
 
 logger = logging.getLogger(__name__)
 
@@ -274,13 +270,12 @@ class Distribution:
                 "keras.distribution.set_distribution(None)."
             )
 
-    def check_equal_batches(self, model: keras.Model, metrics: list[ExactMetric], *sources) -> None:
+    def check_equal_batches(self, model: keras.Model, *sources) -> None:
         """Raise a ValueError if `torch.distributed` processes have different numbers of batches.
 
         Args:
-            model: Model to train or evaluate.
-            metrics: List of metrics that store examples. All processes reserve the same amount of
-                memory.
+            model: Model to train or evaluate. In metrics that store examples, all processes
+                reserve the same amount of memory.
             *sources: `Source` objects for training, validation or evaluation, or None.
 
         Raises:
@@ -289,6 +284,7 @@ class Distribution:
         """
         if not has_ddp_model(model):
             return
+        metrics = model.task_metrics.exact
         mine = [f"{len(s.plan.epochs)} x {s.steps_per_epoch}" for s in sources if s is not None]
         found = gather_from_processes((mine, [metric.capacity for metric in metrics]))
         if any(batches != mine for batches, _ in found):

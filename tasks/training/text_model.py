@@ -400,8 +400,8 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             own = None if self.recipe.makes_optimizer else self.optimizer
             self._compile(self.recipe, self._resolve(self.recipe), own)
 
-    def _restart_schedule(self, total_batches: int, callbacks: Sequence = ()) -> None:
-        """Restart the learning rate schedule of the "auto" optimizer for a call to `fit`.
+    def _prepare_optimizer(self, total_batches: int, callbacks: Sequence = ()) -> None:
+        """Prepare the optimizer for a call to `fit`. The schedule of "auto" is restarted.
 
         Raises:
             ValueError: If `fit` would not change any weight.
@@ -586,14 +586,14 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         """Call `keras.Model.fit`. With a strategy, batches are divided over replicas."""
         data.check()
         drop_unused_kernels(self)
-        self._restart_schedule(data.total_steps, keras.tree.flatten(callbacks or []))
+        self._prepare_optimizer(data.total_steps, keras.tree.flatten(callbacks or []))
         if not data.plan.epochs:  # with 0 epochs, the Keras trainers for JAX and PyTorch fail
             none = keras.callbacks.CallbackList(callbacks, add_history=True, model=self)
             none.on_train_begin()
             none.on_train_end()
             return self.history
         self.distribution.report_processes(self)
-        self.distribution.check_equal_batches(self, self.task_metrics.exact, data, held_out)
+        self.distribution.check_equal_batches(self, data, held_out)
         with self.distribution.running():
             arguments, done = resume(self, data, callbacks, verbose)
             validation = held_out and held_out.read_in_order()
@@ -695,7 +695,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         self.task_metrics.store_transitions(self)
         plan = Plan(batch_size or BATCH_SIZE, steps_per_epoch=steps)
         data = self._make_source(given, plan, sample_weight)
-        self.distribution.check_equal_batches(self, self.task_metrics.exact, data)
+        self.distribution.check_equal_batches(self, data)
         batches = data.read_in_order()
         build_metrics(self, batches)
         with suppress_end_warning(x), raise_original_errors(data):

@@ -742,7 +742,7 @@ class TestOptionsOfTheRecipe:
         model, rates = classifier(num_classes=2), []
         options = {"weight_decay": 0.3, "warmup": 0.0, "layer_decay": 0.5}
         model.compile(learning_rate=1.0, **options)
-        model._restart_schedule(4)
+        model._prepare_optimizer(4)
         optimizer = model.optimizer
         assert optimizer.weight_decay == 0.3
         for step in range(4):

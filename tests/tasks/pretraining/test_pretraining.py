@@ -132,7 +132,7 @@ def test_the_papers_recipe_is_the_default(tokenizer):
     model.compile()
     schedule = model.optimizer._learning_rate
     assert (model.learning_rate, schedule.warmup) == (1e-4, 0.01)
-    model._restart_schedule(1000)
+    model._prepare_optimizer(1000)
     rates = [float(schedule(step)) for step in (0, 5, 10, 505, 1000)]
     np.testing.assert_allclose(rates, [1e-5, 6e-5, 1e-4, 5e-5, 0], atol=1e-9)
 
