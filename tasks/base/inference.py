@@ -64,7 +64,7 @@ class KerasRunner:
 
     def read(self, x: Any) -> sources.InputData:
         """Convert the inputs of `predict` to an `InputData`."""
-        return sources.make_input_data(x, None, self._batch_maker)
+        return sources.make_input_data(self._batch_maker, x)
 
     def read_batches(self, given: sources.InputData, batch_size: int | None = None) -> Iterator:
         """Yield the raw inputs of a dataset or stream, batch by batch."""

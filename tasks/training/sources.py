@@ -66,28 +66,12 @@ class InputData:
     Attributes:
         x: Inputs.
         y: Labels, or None if there are no labels or if `x` contains them.
-
-    Example:
-        >>> type(InputData.create(["A text."], [1])).__name__
-        'TextData'
-        >>> type(InputData.create({"token_ids": [[2, 3]]})).__name__
-        'ArrayData'
     """
 
     x: Any
     y: Any = None
     # Whether the inputs are a dataset or a stream, which contain the labels.
     is_read_in_batches: ClassVar[bool] = False
-
-    @staticmethod
-    def create(x, y=None) -> InputData:
-        """Create the `InputData` for the kind of `x`, which is not a stream."""
-        # A table can have a column with the name of this method.
-        if callable(getattr(x, "make_training_data", None)):
-            return CorpusData(x, y)
-        if hasattr(x, "element_spec"):
-            return DatasetData(x, y)
-        return ArrayData(x, y) if is_prepared(x) else TextData(x, y)
 
     @property
     def element(self) -> tuple:
@@ -200,7 +184,7 @@ def read_data(task, x, y) -> InputData:
             f"`y` is {y!r:.60}. Expected labels, not a column name.{describe_columns(x)}"
         )
     check_not_missing(y, x, maker.none_is_answer)
-    given = make_input_data(x, y, maker)
+    given = make_input_data(maker, x, y)
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
         return given
@@ -212,11 +196,17 @@ def read_data(task, x, y) -> InputData:
     return given
 
 
-def make_input_data(x, y, maker: BatchMaker) -> InputData:
-    """Separate inputs and labels, and detect the kind of the inputs."""
+def make_input_data(maker: BatchMaker, x, y=None) -> InputData:
+    """Separate inputs and labels, and select the class for this kind of inputs."""
     if is_stream(x):  # the labels of each batch are separated when it is read
         return StreamData(Stream(x, maker), y)
-    return InputData.create(*maker.separate(x, y))
+    x, y = maker.separate(x, y)
+    # A table can have a column with the name of this method.
+    if callable(getattr(x, "make_training_data", None)):
+        return CorpusData(x, y)
+    if hasattr(x, "element_spec"):
+        return DatasetData(x, y)
+    return ArrayData(x, y) if is_prepared(x) else TextData(x, y)
 
 
 class ExampleBatches(Source):

@@ -12,7 +12,7 @@ import encoder_zoo as ez
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
-from encoder_zoo.tasks.training.sources import ExampleBatches, InputData
+from encoder_zoo.tasks.training.sources import DatasetData, ExampleBatches, TextData
 
 WORDS = "good fine nice bad poor awful the a film was it very anna lives in rome who where".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -51,7 +51,7 @@ def shared(problem_type="single_label_classification"):
 def learned(y, **arguments):
     """A classifier that knows the labels of y, without the wait for a training."""
     model = classifier(**arguments)
-    model._adapt_to_data(InputData.create(TEXTS[: len(y)], y))
+    model._adapt_to_data(TextData(TEXTS[: len(y)], y))
     return model
 
 
@@ -123,7 +123,7 @@ class TestLabelsLearnedFromY:
     def test_from_a_dataset(self):
         model = classifier()
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ["b", "a", "c"] * 2))
-        model._adapt_to_data(InputData.create(dataset))
+        model._adapt_to_data(DatasetData(dataset))
         assert model.labels == ["a", "b", "c"]
         with pytest.raises(ValueError, match="infinite"):
             classifier().fit(dataset.repeat())

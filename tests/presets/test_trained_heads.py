@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import TextData
 
 NO_CLASS = {"architectures": None}
 NO_NAMES = {"id2label": None, "label2id": None}
@@ -178,7 +178,7 @@ def test_hidden_layers_of_a_pretrained_head_are_kept(edited, caplog):
     assert "head.dense.weight, head.norm.weight" in caplog.text
     np.testing.assert_array_equal(given.head.hidden.dense.kernel, stored)
     learned = ez.SequenceClassifier.from_preset(checkpoint.folder)
-    learned._adapt_to_data(InputData.create(["the cat", "the dog"], ["a", "b"]))
+    learned._adapt_to_data(TextData(["the cat", "the dog"], ["a", "b"]))
     np.testing.assert_array_equal(learned.head.hidden.dense.kernel, stored)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.columns import name_classes
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import TextData
 
 TEXT = "Ann is in Rome."
 SPANS = [
@@ -505,7 +505,7 @@ class TestFit:
             build().fit([["ann", "is"]], [["1", "0"]])
 
     def test_labels_of_spans_that_look_like_tags(self, build, caplog):
-        build()._adapt_to_data(InputData.create([TEXT], [[(0, 3, "B-PER")]]))
+        build()._adapt_to_data(TextData([TEXT], [[(0, 3, "B-PER")]]))
         assert "'B-PER'" in caplog.text
 
     @pytest.mark.slow(only="^(labels1-y0|labels1-y1$|labels1-y11)")
@@ -536,7 +536,7 @@ class TestFit:
         tagger = build()
         tags = [["B-PER", "M-PER", "E-PER", "O", "S-PER"]]
         for _ in range(2):
-            given = InputData.create([["ann", "is", "in", "rome", "."]], tags)
+            given = TextData([["ann", "is", "in", "rome", "."]], tags)
             tagger._adapt_to_data(given)
             tagger._prepare_training(given, None)
         assert caplog.text.count("BMES") == 1
@@ -549,7 +549,7 @@ class TestFit:
         classifier = build("Sequence")
         rows = [{"text": TEXT, "label": ["pos"]}, {"text": TEXT, "label": ["neg"]}]
         assert classifier.preprocessor.separate(rows, None) == ([TEXT] * 2, ["pos", "neg"])
-        classifier._adapt_to_data(InputData.create(*classifier.preprocessor.separate(rows, None)))
+        classifier._adapt_to_data(TextData(*classifier.preprocessor.separate(rows, None)))
         assert classifier.labels == ["neg", "pos"]
         several = build("Sequence", problem_type="multi_label_classification")
         assert several.preprocessor.separate(rows, None)[1] == [["pos"], ["neg"]]

@@ -14,7 +14,7 @@ from paths import GOLDEN
 import encoder_zoo as ez
 from encoder_zoo.tasks.embedding.pooling import POOLINGS, Projection, pool
 from encoder_zoo.tasks.retrieval.similarity import compute_similarity_matrix
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import TextData
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -579,14 +579,14 @@ def test_chunks_are_kept_until_they_are_switched_off(build):
     embedder.compile(chunk_size=4)
     embedder.compile(learning_rate=1e-3)
     embedder._adapt_to_data(
-        InputData.create((TEXTS, OTHERS), np.ones(6))
+        TextData((TEXTS, OTHERS), np.ones(6))
     )  # compiles again, for another loss
     assert embedder.chunk_size == 4
     assert embedder.get_compile_config()["chunk_size"] == 4
     embedder.compile(chunk_size=0)
     assert embedder.chunk_size is None
     assert embedder.get_compile_config()["chunk_size"] is None
-    embedder._adapt_to_data(InputData.create((TEXTS, OTHERS)))
+    embedder._adapt_to_data(TextData((TEXTS, OTHERS)))
     assert embedder.chunk_size is None
 
 

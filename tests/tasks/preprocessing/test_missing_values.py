@@ -23,7 +23,7 @@ from encoder_zoo.tasks.embedding.pair_columns import convert_scores
 from encoder_zoo.tasks.preprocessing.given_labels import check_not_missing, log_suspicious_labels
 from encoder_zoo.tasks.ranking.reranker_preprocessor import convert_pair_scores, list_scores
 from encoder_zoo.tasks.tagging.token_labels import check_tags
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import TextData
 
 NAN = float("nan")
 TEXTS = ["good film", "bad film", "very good", "very bad"]
@@ -466,7 +466,7 @@ class TestOddLabels:
     def test_fit_logs_them(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             build("SequenceClassifier")._adapt_to_data(
-                InputData.create(TEXTS, ["good ", "good", "bad", "bad"])
+                TextData(TEXTS, ["good ", "good", "bad", "bad"])
             )
         assert sum("start or end with spaces" in r.getMessage() for r in caplog.records) == 1
 

@@ -11,7 +11,7 @@ from keras import ops
 import encoder_zoo as ez
 from encoder_zoo.extras.corpora.reading import Reader
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import CorpusData
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -198,7 +198,7 @@ def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task, capl
     history = model.fit(corpus, batch_size=8, steps_per_epoch=2, validation_data=None, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     with caplog.at_level("INFO", "encoder_zoo"):
-        InputData.create(corpus).make_source(
+        CorpusData(corpus).make_source(
             Plan(8, range(100), steps_per_epoch=2), model.batch_maker
         ).check()
     times = 100 * 2 * 8 * 32 / corpus.num_tokens
@@ -215,7 +215,7 @@ def test_packed_rows_of_documents_hold_what_rows_of_their_own_hold(tokenizer, co
             tokenizer, 64, mask_rate=0.01, across_documents=False, pack_texts=packed
         )
         model = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL, pooler=False), preprocessor)
-        data = InputData.create(corpus).make_source(Plan(4, steps_per_epoch=2), model.batch_maker)
+        data = CorpusData(corpus).make_source(Plan(4, steps_per_epoch=2), model.batch_maker)
         x, y, _ = next(iter(data.make_batches(7)))
         found = x["token_ids"].numpy()
         np.put_along_axis(found, x["mask_positions"].numpy()[:, :1], y.numpy()[:, :1], 1)

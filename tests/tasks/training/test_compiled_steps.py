@@ -11,7 +11,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import get_task, list_tasks
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import TextData
 from encoder_zoo.testing import tiny
 
 WORDS = "a b c d ab cd".split()
@@ -188,7 +188,7 @@ def test_filled_rows_count_in_no_metric_and_no_gradient(compiled):
 def test_batches_have_few_shapes_and_say_which_rows_count():
     task = classifier(True)
     texts, labels = sentences(37, 9)
-    data = InputData.create(texts, labels).make_source(Plan(8), task.batch_maker)
+    data = TextData(texts, labels).make_source(Plan(8), task.batch_maker)
     batches = list(data.make_batches(seed=0))
     assert {batch[0]["token_ids"].shape[0] for batch in batches} == {8}
     assert len({batch[0]["token_ids"].shape for batch in batches}) <= 3

@@ -17,7 +17,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.given_labels import log_suspicious_labels
 from encoder_zoo.tasks.training import distribution
-from encoder_zoo.tasks.training.sources import InputData, StreamData, make_input_data
+from encoder_zoo.tasks.training.sources import DatasetData, StreamData, TextData, make_input_data
 from encoder_zoo.tasks.training.streams import Stream
 from encoder_zoo.testing import tiny
 
@@ -141,7 +141,7 @@ def test_batches_of_datasets_are_counted_on_every_backend(task, steps, expected)
     """Operations of NumPy, as on JAX and PyTorch, are not for graphs of `tf.data`."""
     with use_numpy():
         plan = Plan(4, steps_per_epoch=steps)
-        source = InputData.create(dataset(4).batch(3)).make_source(plan, task.batch_maker)
+        source = DatasetData(dataset(4).batch(3)).make_source(plan, task.batch_maker)
         assert source.count_examples() == expected
 
 
@@ -208,7 +208,7 @@ def test_balanced_weights_count_all_labels(task, source, steps):
         return
     x, *y = SORTED_SOURCES[source]()
     maker = task.batch_maker
-    given = make_input_data(x, y[0] if y else None, maker)
+    given = make_input_data(maker, x, *y)
     data = given.make_source(Plan(2, range(3), False, steps), maker)
     weights = task.objective.add_class_weights(data, "balanced", None).class_weights
     # As in scikit-learn. The third class of the task has no example.
@@ -241,7 +241,7 @@ def test_balanced_weights_read_a_stream_of_known_length_once(task):
 
 
 def test_weights_of_given_classes_are_not_counted(task, monkeypatch):
-    data = InputData.create(*SORTED).make_source(Plan(2), task.batch_maker)
+    data = TextData(*SORTED).make_source(Plan(2), task.batch_maker)
     monkeypatch.setattr(data, "read_one_pass", None)
     weights = task.objective.add_class_weights(data, {1: 3.0}, None).class_weights
     assert weights == [1, 3, 1]

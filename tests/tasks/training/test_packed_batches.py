@@ -115,7 +115,7 @@ from encoder_zoo.common.layers import list_layers
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.layers import Dropout
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import TextData
 from encoder_zoo.testing import tiny
 
 WORDS = "a b c d ab cd".split()
@@ -191,7 +191,7 @@ for seed in range(4):
 fresh = made(ez.SequenceClassifier, True)
 orders = []
 for each in (task, fresh):  # whatever a process has trained on before
-    data = InputData.create(texts, labels).make_source(Plan(8), each.batch_maker)
+    data = TextData(texts, labels).make_source(Plan(8), each.batch_maker)
     x, y = next(iter(data.make_batches(seed=5).take(1)))
     orders.append(np.asarray(x["token_ids"]).tolist())
 result("order", *orders)

@@ -21,7 +21,7 @@ from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.training import callbacks
 from encoder_zoo.tasks.training.callbacks import STATE
-from encoder_zoo.tasks.training.sources import InputData, compute_examples_checksum
+from encoder_zoo.tasks.training.sources import DatasetData, compute_examples_checksum
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -240,7 +240,7 @@ def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
     preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
     task = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL), preprocessor)
-    stream = InputData.create(dataset).make_source(Plan(4, range(3)), task.batch_maker)
+    stream = DatasetData(dataset).make_source(Plan(4, range(3)), task.batch_maker)
     ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.make_batches(7, 0)]
     assert len(ids) == 6
     assert ids[0] != ids[2] != ids[4]

@@ -11,7 +11,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.data import Source
-from encoder_zoo.tasks.training.sources import InputData
+from encoder_zoo.tasks.training.sources import DatasetData, make_input_data
 
 TEXTS = ["the cat", "a dog ran", "it sat", "the mat", "a cat sat on it"]
 LABELS = [0, 1, 1, 0, 1]
@@ -19,7 +19,7 @@ PLAN = Plan(batch_size=2, epochs=range(1, 3))
 
 
 def source_of(task, *data, plan=PLAN):
-    return InputData.create(*data).make_source(plan, task.batch_maker)
+    return make_input_data(task.batch_maker, *data).make_source(plan, task.batch_maker)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_a_source_brings_its_own_data(task):
 
         def _make_epoch_batches(self, seed, start):
             dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2])).batch(1)
-            data = InputData.create(dataset).make_source(self.plan, self.maker)
+            data = DatasetData(dataset).make_source(self.plan, self.maker)
             return data.make_batches(seed, start)
 
         def read_in_order(self):
