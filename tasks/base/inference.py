@@ -52,10 +52,14 @@ class KerasRunner:
             x: Inputs. See `Task.predict`.
             batch_size: Optional integer. Number of examples per batch. If None, 32 is used.
         """
+        with use_backend():
+            return self.predict_data(self.read(x), batch_size)
+
+    def predict_data(self, given: sources.InputData, batch_size: int | None = None) -> Any:
+        """Compute the outputs for the inputs from `read`, in the input order."""
         self.task._warn_if_head_new()
         size = batch_size or BATCH_SIZE
         with use_backend():
-            given = self.read(x)
             if given.is_read_in_batches:
                 return self._predict_source(given, size)
             if given.is_prepared:

@@ -260,8 +260,7 @@ class LabelledTask(Task):
             )
         if hasattr(x, "element_spec"):
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
-        given = sources.read_data(self, x, y)
-        return given.x, given.y
+        return sources.read_examples(self, x, y)
 
     def _compute_held_out_logits(
         self, x, y, batch_size: int | None

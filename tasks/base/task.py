@@ -337,7 +337,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         with suppress_end_warning(x):
             given = runner.read(x)
             if given.is_prepared:
-                return runner.predict(given.x, batch_size)
+                return runner.predict_data(given, batch_size)
             answers = dataclasses.replace(self._get_answers(x), runner=runner)
             if not given.is_read_in_batches:
                 outputs = answers.predict_texts(given.x, batch_size)
@@ -346,7 +346,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
                     return outputs[:count]
                 return keras.tree.map_structure(lambda output: output[:count], outputs)
             if not answers.returns_lists:
-                return runner.predict(given.x, batch_size)
+                return runner.predict_data(given, batch_size)
             batches = itertools.islice(runner.read_batches(given, batch_size), steps)
             return [row for batch in batches for row in answers.predict_texts(batch, batch_size)]
 

@@ -407,9 +407,9 @@ class EntityExtractor(Task):
 
     def _collect_true_entities(self, x, y, labels) -> tuple:
         """Return the texts, their entities (label, start, end), and the labels to look for."""
-        given = sources.read_data(self, x, y)
-        x, texts = given.x, convert_column(convert_to_plain(given.x))
-        rows = token_labels.convert_spans_to_dicts(check_not_missing(given.y, x))
+        x, y = sources.read_examples(self, x, y)
+        texts = convert_column(convert_to_plain(x))
+        rows = token_labels.convert_spans_to_dicts(check_not_missing(y, x))
         rows = [[{**span, "label": get_class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})
         *bounds, _ = token_labels.locate_spans(rows, texts, names)

@@ -169,6 +169,27 @@ def read_data(task, x, y) -> InputData:
     """
     maker = task.batch_maker
     x, y = materialize(x), materialize(y)
+    _check_arguments(task, x, y)
+    check_not_missing(y, x, maker.none_is_answer)
+    given = make_input_data(maker, x, y)
+    _check_labels(task, given)
+    return given
+
+
+def read_examples(task, x, y) -> tuple:
+    """Check labelled examples in memory, and separate inputs and labels.
+
+    Raises:
+        ValueError: If the inputs or labels are missing or have the wrong type.
+    """
+    _check_arguments(task, x, y)
+    x, y = task.batch_maker.separate(x, y)
+    _check_labels(task, TextData(x, y))
+    return x, y
+
+
+def _check_arguments(task, x, y) -> None:
+    """Raise a ValueError if `x` is a string, path or dict of splits, or if `y` is a string."""
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
             f"`x` is {str(x)!r:.60}. Expected several texts, not a single text or a file name. "
@@ -183,17 +204,18 @@ def read_data(task, x, y) -> InputData:
         raise ValueError(
             f"`y` is {y!r:.60}. Expected labels, not a column name.{describe_columns(x)}"
         )
-    check_not_missing(y, x, maker.none_is_answer)
-    given = make_input_data(maker, x, y)
+
+
+def _check_labels(task, given: InputData) -> None:
+    """Raise a ValueError if labels are missing and the task's preprocessor requires labels."""
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(given.x)):
-        return given
+        return
     if given.y is None and given.element[1] is None:
         raise ValueError(
             f"The {values.name}s are missing. Expected y: {values.expected}."
             f"{describe_columns(given.x)}"
         )
-    return given
 
 
 def make_input_data(maker: BatchMaker, x, y=None) -> InputData:

@@ -579,6 +579,21 @@ def test_an_estimated_length_is_not_the_length_of_a_stream(tiny):
     assert not Stream(Estimated(), maker).has_length
 
 
+def test_a_generator_is_predicted_and_calibrated_as_a_list(tiny):
+    texts, labels = ["a b", "c a", "b"], [0, 1, 1]
+    task = tiny.task(get_family("bert"), "SequenceClassifier")
+    expected = task.predict(texts, verbose=0)
+    assert task.predict(iter(texts), verbose=0) == pytest.approx(expected, abs=1e-5)
+    assert task.predict(iter([texts[:2], texts[2:]]), verbose=0) == pytest.approx(
+        expected, abs=1e-5
+    )
+    found = task.calibrate(texts, labels)
+    task.temperature = 1.0
+    assert task.calibrate(iter(texts), labels) == pytest.approx(found, rel=1e-3)
+    with pytest.raises(ValueError, match="labels are missing"):
+        task.calibrate(iter(texts))
+
+
 @pytest.mark.parametrize("kind", ["batches", "rows"])
 def test_spans_of_a_stream_train_as_those_in_memory(tiny, kind):
     """The first batches show whether spans cut words, and are trained on as well."""
