@@ -307,7 +307,7 @@ class Objective:
         return [self._wrap_metric(metric) for metric in keras.tree.flatten(given)]
 
     def make_metric(self, name: str):
-        """Create a metric from its name. Names of Keras metrics are returned unchanged.
+        """Create a metric from its name.
 
         Args:
             name: String. A name from `own_metrics`, from `METRIC_NAMES` or from Keras. With two
@@ -323,8 +323,10 @@ class Objective:
             >>> classes = Objective(
             ...     losses.SparseCategoricalCrossentropy, activation="softmax", num_classes=3
             ... )
-            >>> classes.make_metric("f1_macro").average, classes.make_metric("mse")
-            ('macro', 'mse')
+            >>> classes.make_metric("f1_macro").average
+            'macro'
+            >>> classes.make_metric("mse")
+            <MeanSquaredError name=mse>
         """
         if name in self.own_metrics:
             return self.own_metrics[name]()
@@ -359,22 +361,31 @@ class Objective:
             return EXACT_METRICS[name](self.activation, name=given)
         if name in METRIC_NAMES:
             return {**SINGLE_CLASS_METRICS, **CORRELATIONS}[name](name=given)
-        _check_known(name)
-        return name
+        if given.lower() in ("accuracy", "acc", "crossentropy", "ce"):
+            if self.activation == "linear":
+                raise _make_class_metric_error(given)
+            if given.lower() in ("crossentropy", "ce"):
+                return MeanOfLoss(self.default_loss(), name=given)
+            if self.activation == "softmax":
+                return metrics.SparseCategoricalAccuracy(name=given)
+            return metrics.BinaryAccuracy(name=given)
+        try:
+            metric = _make_metric(given)
+        except ValueError:
+            known = [*METRIC_NAMES, "accuracy", *filter(str.islower, dir(metrics))]
+            close = find_close_names(given.lower(), known, max_names=2)
+            raise ValueError(
+                f"Unknown metric {given!r}.{suggest_names(close)} Expected "
+                f"{', '.join(METRIC_NAMES)} or the name of a Keras metric."
+            ) from None
+        metric.name = given
+        return metric
 
     def _wrap_metric(self, metric):
-        metric = self.make_metric(metric) if isinstance(metric, str) else metric
-        name = metric if isinstance(metric, str) else None
-        if name and name.lower() in ("accuracy", "acc"):
-            if self.activation == "linear":
-                raise _make_class_metric_error(metric)
-            of_one_class = self.activation == "softmax"
-            kind = metrics.SparseCategoricalAccuracy if of_one_class else metrics.BinaryAccuracy
-            metric = kind()
+        if isinstance(metric, str):
+            metric = self.make_metric(metric)
         elif not isinstance(metric, metrics.Metric):
             metric = _make_metric(metric)
-        if name:
-            metric.name = name
         if isinstance(metric, MeanOfLoss):
             if get_keras_function(metric.loss):
                 self._check_fits(metric.loss, "a different metric")
@@ -474,21 +485,6 @@ def _make_metric(given) -> metrics.Metric:
         return given
     function = given if inspect.isfunction(given) else None
     return MEANS[function]() if function in MEANS else MeanOfLoss(given)
-
-
-def _check_known(name: str) -> None:
-    """Raise a ValueError if Keras has no metric or loss with this name."""
-    if name.lower() in ("accuracy", "acc", "crossentropy", "ce"):
-        return
-    try:
-        _make_metric(name)
-    except ValueError:
-        known = [*METRIC_NAMES, "accuracy", *filter(str.islower, dir(metrics))]
-        close = find_close_names(name.lower(), known, max_names=2)
-        raise ValueError(
-            f"Unknown metric {name!r}.{suggest_names(close)} Expected {', '.join(METRIC_NAMES)} or "
-            "the name of a Keras metric."
-        ) from None
 
 
 def _has_row_weights(metric) -> bool:

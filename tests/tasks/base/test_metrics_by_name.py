@@ -159,6 +159,20 @@ def test_one_class_has_no_correlation_whatever_the_weights(seed):
         assert float(metric.result()) == 0
 
 
+@pytest.mark.parametrize("name", ["crossentropy", "ce"])
+def test_crossentropy_is_a_metric_as_in_keras(name):
+    y_true, y_pred = classes_case("plain", "five")
+    weight = np.linspace(0, 2, 61).astype("float32")
+    loss = keras.losses.SparseCategoricalCrossentropy
+    objective = Objective(lambda: loss(from_logits=True), list, "softmax", 5)
+    [metric] = objective.resolve_metrics([name])
+    metric.update_state(y_true, y_pred, weight)
+    expected = sk.log_loss(y_true, special.softmax(y_pred, -1), sample_weight=weight)
+    assert metric.name == name and float(metric.result()) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="requires classes"):
+        objective_of("linear", 1).resolve_metrics([name])
+
+
 @pytest.mark.slow(except_for="^perplexity")
 @pytest.mark.parametrize("name", METRIC_NAMES)
 def test_metric_equals_its_standard(name):
