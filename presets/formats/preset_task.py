@@ -141,8 +141,9 @@ class TaskRecord:
         pipeline_tag: String. The task name on the Hugging Face Hub. Defaults to
             "feature-extraction".
         peft_type: Optional string. The task name in peft. If None, adapters cannot be saved.
-        text_method: Optional string. The name of the method for inference on raw text, such as
-            "classify".
+        answers_class: Optional subclass of `Answers` with the methods for inference on raw text.
+            Its settings are task attributes with the same names.
+        text_method: Optional string. The main method of `answers_class`, such as "classify".
         answer_type: Optional TypedDict. Type of the results, for tasks with lists of results that
             can be empty.
         answer_settings: Tuple of strings. Constructor arguments that only affect inference. They
@@ -193,6 +194,7 @@ class TaskRecord:
     default_head: Head | None = None
     pipeline_tag: str = "feature-extraction"
     peft_type: str | None = None
+    answers_class: type | None = None
     text_method: str | None = None
     answer_type: type | None = None
     answer_settings: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ClassVar, ParamSpec, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
@@ -108,6 +108,17 @@ class Answers:
     opened_class: ClassVar[type | None] = None
     preprocessor: Preprocessor
     runner: Runner
+
+    @classmethod
+    def from_task(cls, task: Any, runner: Runner) -> Self:
+        """Create the object with the settings of a task, which are attributes with the same names.
+
+        Args:
+            task: `Task`.
+            runner: `Runner` that computes the outputs.
+        """
+        names = {field.name for field in dataclasses.fields(cls)} - {"preprocessor", "runner"}
+        return cls(task.preprocessor, runner, **{name: getattr(task, name) for name in names})
 
     def copy_with_model(self) -> Answers:
         """Return the `Answers` to export. They must compute all outputs with the exported model."""

@@ -16,6 +16,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, list_named_weights
 from encoder_zoo.tasks.base import classes, confidence
+from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.given_labels import log_suspicious_labels
@@ -119,6 +120,11 @@ class LabelledTask(Task):
     def call(self, inputs, training=None):
         self._check_labels_known()
         return super().call(inputs, training)
+
+    @property
+    def _answers(self) -> Answers:
+        self._check_labels_known()
+        return super()._answers
 
     # -- training ------------------------------------------------------------------------------
 

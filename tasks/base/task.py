@@ -294,7 +294,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
     @property
     def _answers(self) -> Answers:
         """Create the `Answers` object with the current settings."""
-        return Answers(self.preprocessor, self._runner)
+        return (self.record.answers_class or Answers).from_task(self, self._runner)
 
     @property
     def _runner(self) -> KerasRunner:

@@ -241,6 +241,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         head="ForSequenceClassification",
         pipeline_tag="text-classification",
         peft_type="SEQ_CLS",
+        answers_class=ClassAnswers,
         text_method="classify",
         answer_type=LabelScore,
         answer_settings=("window_pooling", "temperature", "thresholds", "abstain_below"),
@@ -367,13 +368,6 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
     @property
     def _class_answers(self) -> ClassAnswers:
         return self._answers
-
-    @property
-    def _answers(self) -> ClassAnswers:
-        self._check_labels_known()
-        names = ("class_names", "problem_type", *self.record.answer_settings)
-        settings = {name: getattr(self, name) for name in names}
-        return ClassAnswers(self.preprocessor, self._runner, **settings)
 
     def _compute_scores_and_targets(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)

@@ -122,6 +122,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         "late_interaction",
         LateInteractionPreprocessor,
         pipeline_tag="sentence-similarity",
+        answers_class=TokenAnswers,
         text_method="embed",
         compile_settings=("chunk_size",),
         folder=LateInteractionFolderFormat(),
@@ -208,11 +209,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     # -- answers -------------------------------------------------------------------------------
 
     embed = delegate_to_answers(TokenAnswers.embed)
-
-    @property
-    def _answers(self) -> TokenAnswers:
-        settings = self.embedding_dim, self.similarity_function
-        return TokenAnswers(self.preprocessor, self._runner, *settings)
 
     embed_with_spans = delegate_to_answers(TokenAnswers.embed_with_spans)
 

@@ -146,6 +146,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         "text_embedder",
         TextEmbedderPreprocessor,
         pipeline_tag="sentence-similarity",
+        answers_class=VectorAnswers,
         text_method="embed",
         compile_settings=("chunk_size",),
         folder=EmbeddingFolderFormat(),
@@ -187,13 +188,12 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def _answers(self) -> VectorAnswers:
-        vectors = self.preprocessor, self._runner, self.embedding_dim
-        settings = *vectors, self.similarity_function, self.normalize, self.dim
+        answers = super()._answers
         if not self._averages_table_rows:
-            return VectorAnswers(*settings)
+            return answers
         with get_weights_lock(self).shared():
             table = self.backbone.get_table()
-        return StaticAnswers(*settings, table=table, project=self._project)
+        return StaticAnswers(**vars(answers), table=table, project=self._project)
 
     @property
     def _averages_table_rows(self) -> bool:

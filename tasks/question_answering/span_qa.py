@@ -130,6 +130,7 @@ class SpanQA(Task):
         SpanQAPreprocessor,
         head="ForQuestionAnswering",
         pipeline_tag="question-answering",
+        answers_class=QuestionAnswers,
         text_method="answer",
         folder=SpanQAFolderFormat(),
         answer_settings=("null_threshold",),
@@ -248,10 +249,6 @@ class SpanQA(Task):
         )
 
     # -- answers -----------------------------------------------------------------------------------
-
-    @property
-    def _answers(self) -> QuestionAnswers:
-        return QuestionAnswers(self.preprocessor, self._runner, self.beam, self.null_threshold)
 
     answer = delegate_to_answers(QuestionAnswers.answer)
 

@@ -102,6 +102,7 @@ class MultipleChoice(TextScoringTask):
         MultipleChoicePreprocessor,
         head="ForMultipleChoice",
         pipeline_tag="multiple-choice",
+        answers_class=ChoiceAnswers,
         text_method="choose",
         answer_settings=("window_pooling",),
     )
@@ -166,10 +167,6 @@ class MultipleChoice(TextScoringTask):
     # -- answers -----------------------------------------------------------------------------------
 
     choose = delegate_to_answers(ChoiceAnswers.choose)
-
-    @property
-    def _answers(self) -> ChoiceAnswers:
-        return ChoiceAnswers(self.preprocessor, self._runner, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export: "serving_default" and "with_context".

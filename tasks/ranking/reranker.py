@@ -192,6 +192,7 @@ class Reranker(TextScoringTask):
         head="ForSequenceClassification",
         pipeline_tag="text-ranking",
         peft_type="SEQ_CLS",
+        answers_class=RankAnswers,
         text_method="score",
         answer_settings=("activation",),
         folder=CrossEncoderFolderFormat(),
@@ -315,10 +316,6 @@ class Reranker(TextScoringTask):
         return TinyData({"activation": "linear"}, x, [0.0, 1.0, 1.0, 0.5])
 
     # -- answers -----------------------------------------------------------------------------------
-
-    @property
-    def _answers(self) -> RankAnswers:
-        return RankAnswers(self.preprocessor, self._runner, self.activation)
 
     score = delegate_to_answers(RankAnswers.score)
 

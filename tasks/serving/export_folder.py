@@ -20,10 +20,10 @@ from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.json_data import convert_to_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
+from encoder_zoo.tasks import ANSWERS, get_answers_class
 from encoder_zoo.tasks.serving import model_files
 from encoder_zoo.tasks.serving.engines import EngineRunner, onnxruntime, open_session
 from encoder_zoo.tasks.serving.opened_export import (
-    ANSWERS,
     EXPORT_KIND,
     MODEL_FILES,
     TOKENIZER_ARGUMENTS,
@@ -148,9 +148,11 @@ def describe_export(task: PresetTask, format: Engine, dtype: str) -> ExportRecor
     backbone, preprocessor = task.backbone, task.preprocessor
     answers = task._answers.copy_with_model()
     name = type(answers).__name__
-    if name not in ANSWERS:
+    if name not in ANSWERS or get_answers_class(name) is not type(answers):
         raise _make_unsupported_error(
-            task, f"the class {name}, which computes its predictions, is not supported"
+            task,
+            f"the class {name}, which computes its predictions, is not registered",
+            "Register it with ez.register_answers",
         )
     method = task.record.text_method
     if method not in answers.methods:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -39,6 +38,7 @@ from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
+from encoder_zoo.tasks import ANSWERS, get_answers_class
 from encoder_zoo.tasks.preprocessing.prepared import check_values, convert_list, is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.serving.engines import MASK_INPUTS, EngineRunner, Session, open_session
@@ -46,19 +46,6 @@ from encoder_zoo.tasks.serving.engines import MASK_INPUTS, EngineRunner, Session
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.answers import Answers
 
-# Maps the names of `Answers` classes to their modules in `tasks/`.
-ANSWERS = {
-    "ClassAnswers": "classification.class_answers",
-    "TagAnswers": "tagging.tag_answers",
-    "QuestionAnswers": "question_answering.question_answers",
-    "MaskAnswers": "pretraining.mask_answers",
-    "DetectionAnswers": "pretraining.detection_answers",
-    "VectorAnswers": "embedding.vector_answers",
-    "TermAnswers": "embedding.term_answers",
-    "TokenAnswers": "embedding.token_answers",
-    "RankAnswers": "ranking.rank_answers",
-    "ChoiceAnswers": "ranking.choice_answers",
-}
 EXPORT_KIND = "export"  # the task in the manifest
 Engine = Literal["onnx", "openvino", "litert"]
 # Maps a format to its model files. The first file is opened.
@@ -121,7 +108,7 @@ class ExportRecord:
     """
 
     task: Annotated[str, Rule(lambda v: isinstance(v, str), "a task's name")]
-    answers: Annotated[str, Rule(lambda v: v in ANSWERS, "the name of an `Answers` class")]
+    answers: Annotated[str, Rule(ANSWERS.__contains__, "the name of a registered `Answers` class")]
     format: Engine
     dtype: Literal["float32", "int8"]
     agreement: Settings | None
@@ -395,7 +382,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
         ValueError: If a setting in the manifest is invalid.
     """
     where = f"{files.path / MANIFEST}: {EXPORT_KIND}"
-    cls = load_answers_class(record.answers)
+    cls = get_answers_class(record.answers)
     settings = {name: restore_setting(value) for name, value in record.settings.items()}
     settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")
     tokenizer = _open_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
@@ -407,11 +394,6 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     with use_numpy():
         preprocessor.attach(ExportedTask(ExportedBackbone(**fields), settings))
     return cls(preprocessor=preprocessor, runner=None, **settings)
-
-
-def load_answers_class(name: str) -> type[Answers]:
-    """Import the class with this name from `ANSWERS`."""
-    return getattr(importlib.import_module(f"encoder_zoo.tasks.{ANSWERS[name]}"), name)
 
 
 class ExportedTask:

@@ -146,6 +146,7 @@ class EntityExtractor(Task):
         head="ForEntityExtraction",
         default_head=gliner.SpanHeadRecord(),
         pipeline_tag="token-classification",
+        answers_class=EntityAnswers,
         text_method="extract_entities",
         answer_type=Entity,
         answer_settings=("labels", "thresholds"),
@@ -284,11 +285,6 @@ class EntityExtractor(Task):
         self.preprocessor.attach(self)
 
     # -- answers -------------------------------------------------------------------------------
-
-    @property
-    def _answers(self) -> EntityAnswers:
-        settings = self.labels, self.thresholds, self.max_width
-        return EntityAnswers(self.preprocessor, self._runner, *settings)
 
     extract_entities = delegate_to_answers(EntityAnswers.extract_entities)
 

@@ -159,6 +159,7 @@ class TokenClassifier(LabelledTask):
         head="ForTokenClassification",
         pipeline_tag="token-classification",
         peft_type="TOKEN_CLS",
+        answers_class=TagAnswers,
         text_method="extract_entities",
         answer_type=entities.Entity,
         answer_settings=(
@@ -368,14 +369,10 @@ class TokenClassifier(LabelledTask):
     valid_tags: bool | None
 
     @property
-    def _answers(self) -> TagAnswers:
-        self._check_labels_known()
-        weights = None if self.transitions is None else self.transitions.weights
-        scores = weights and [gather_array(weight) for weight in weights]
-        names = ("strategy", "valid_tags", "split_symbols", "temperature", "thresholds")
-        settings = {name: getattr(self, name) for name in names}
-        settings |= {"tag_names": self.tag_names, "tag_scores": scores}
-        return TagAnswers(self.preprocessor, self._runner, **settings)
+    def tag_scores(self) -> list[np.ndarray] | None:
+        """The transition scores of the CRF, or None without a CRF."""
+        weights = self.transitions and self.transitions.weights
+        return weights and [gather_array(weight) for weight in weights]
 
     extract_entities = delegate_to_answers(TagAnswers.extract_entities)
 

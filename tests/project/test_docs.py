@@ -213,6 +213,7 @@ def test_every_line_of_change_the_model_runs(tmp_path, monkeypatch):
     np.testing.assert_allclose(attention.scores(query, query), expected, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")  # of Keras's export
 @pytest.mark.slow(every=True)
 def test_every_line_of_write_a_task_runs(tmp_path, monkeypatch):
     """The task of the page learns, is saved, and passes the checks of tasks."""
