@@ -7,14 +7,12 @@ dimension), P (parts of the queries), S (queries in a part).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
 from keras import ops
 
 from encoder_zoo.common import validation
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import tf, xp
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import (
     compute_negative_log_likelihood,
@@ -64,11 +62,16 @@ def compute_max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) ->
     # devices.
     parts = ops.pad(queries, [[0, number * size - batch], [0, 0], [0, 0]])
     parts = ops.swapaxes(ops.reshape(parts, (size, number, tokens, width)), 0, 1)
-    if keras.config.backend() == "tensorflow":
-        found = _score_in_loops(compute_scores, parts, flat, documents.shape[0])  # (P, S, M)
+    again = keras.remat(compute_scores)
+
+    def score(part):
+        return again(part, flat)
+
+    if keras.config.backend() == "tensorflow":  # `ops.map` would compute several parts at a time
+        form = tf.TensorSpec((parts.shape[1], documents.shape[0]), parts.dtype)
+        found = tf.map_fn(score, parts, parallel_iterations=1, fn_output_signature=form)
     else:
-        again = keras.remat(compute_scores)
-        found = ops.map(lambda part: again(part, flat), parts)
+        found = ops.map(score, parts)  # (P, S, M)
     return ops.reshape(ops.swapaxes(found, 0, 1), (size * number, count))[:batch]
 
 
@@ -125,55 +128,6 @@ def _sum_best(products, queries):
     best = ops.max(products, axis=-1)  # (B, Q, M)
     present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
     return ops.sum(best * present, axis=1)
-
-
-def _score_in_loops(scores: Callable, parts, flat, count: int | None):
-    """Compute the scores (P, S, M) of all parts of the queries, one part after another.
-
-    The gradient is written by hand, because the automatic gradient of a TensorFlow loop would store
-    the products of every iteration.
-
-    Args:
-        scores: Function of a part, (S, Q, D), and `flat`. It returns the scores of the part.
-        parts: Tensor of shape (P, S, Q, D).
-        flat: Tensor of shape (M L, D).
-        count: Optional integer. Number of documents M, if it is known.
-    """
-
-    @tf.custom_gradient
-    def score_all_parts(parts, flat):
-        found = tf.map_fn(
-            lambda part: scores(part, flat),
-            parts,
-            parallel_iterations=1,
-            fn_output_signature=tf.TensorSpec((parts.shape[1], count), parts.dtype),
-        )
-        return found, lambda upstream: _compute_gradients(scores, parts, flat, upstream)
-
-    return score_all_parts(parts, flat)
-
-
-def _compute_gradients(scores: Callable, parts, flat, upstream) -> tuple:
-    """Compute the gradients of the parts (P, S, Q, D) and the document tokens (M L, D).
-
-    Args:
-        scores, parts, flat: See `_score_in_loops`.
-        upstream: Tensor of shape (P, S, M). Gradient of the loss with respect to the scores.
-    """
-    number = xp.shape(parts)[0]
-
-    def step(i, dparts, dflat):
-        factors = (parts[i], flat)
-        with tf.GradientTape() as tape:
-            tape.watch(factors)
-            found = scores(*factors)
-        dpart, of_part = tape.gradient(found, factors, upstream[i])
-        return i + 1, dparts.write(i, dpart), dflat + of_part
-
-    dparts = xp.TensorArray(parts.dtype, number, element_shape=parts.shape[1:])
-    start = (0, dparts, xp.zeros_like(flat))
-    _, dparts, dflat = xp.while_loop(lambda i, *_: i < number, step, start, parallel_iterations=1)
-    return dparts.stack(), dflat
 
 
 class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
