@@ -213,27 +213,23 @@ class Documents:
                 f"{type(documents).__name__}. Pass a table, or remove `text_column`."
             )
         texts = check_texts(documents, "documents")
-        return cls._from_columns(texts, ids, metadata, len(texts), "documents")
+        return cls.from_columns(texts, ids, metadata, len(texts), "documents")
 
     @classmethod
-    def from_vectors(
-        cls, texts: object, ids: object, metadata: object, count: int, name: str = "vectors"
+    def from_columns(
+        cls, texts: list[str] | None, ids: object, metadata: object, count: int, name: str
     ) -> Documents:
-        """Create the documents of an index that is built from existing vectors.
+        """Create documents from columns with one value per document.
 
         Args:
-            texts, ids, metadata: See `create`. Can be None.
-            count: Integer. The number of vectors.
-            name: String. Name of the vectors for error messages.
+            texts: Optional list of N checked texts.
+            ids, metadata: See `create`. Can be None.
+            count: Integer. The number of documents, N.
+            name: String. What is counted, for error messages, such as "vectors".
 
         Raises:
-            ValueError: If vectors, texts, ids and metadata differ in length.
+            ValueError: If a column does not have N values.
         """
-        texts = None if texts is None else check_texts(texts, "texts")
-        return cls._from_columns(texts, ids, metadata, count, name)
-
-    @classmethod
-    def _from_columns(cls, texts, ids, metadata, count: int, name: str) -> Documents:
         ids, metadata = convert_to_plain(ids), convert_to_plain(metadata)
         if isinstance(metadata, Mapping):
             metadata = _convert_to_rows(metadata)
@@ -251,10 +247,11 @@ class Documents:
         return cls(texts, ids, metadata).convert_fields()
 
     def __len__(self) -> int:
-        return next((len(column) for column in self._parts if column is not None), 0)
+        return next((len(column) for column in self.columns if column is not None), 0)
 
     @property
-    def _parts(self) -> tuple[list | None, ...]:
+    def columns(self) -> tuple[list | None, ...]:
+        """Return the texts, the ids and the fields."""
         return self.texts, self.ids, self.metadata
 
     def describe_document(self, index: int) -> dict[str, Any]:
@@ -284,7 +281,7 @@ class Documents:
                     f"The documents of the index {have} {name}, but the new documents {lack}. "
                     f"Pass `{name}` for all documents or for no document."
                 )
-        pairs = zip(self._parts, others._parts, strict=True)
+        pairs = zip(self.columns, others.columns, strict=True)
         columns = (None if own is None else [*own, *(further or [])] for own, further in pairs)
         joined = Documents(*columns)
         _check_ids(joined.ids or [])
@@ -300,7 +297,7 @@ class Documents:
     def take(self, indices: Iterable[int]) -> Documents:
         """Select documents by index, in the given order."""
         indices = list(indices)
-        return Documents(*(None if c is None else [c[i] for i in indices] for c in self._parts))
+        return Documents(*(None if c is None else [c[i] for i in indices] for c in self.columns))
 
     def replace_documents(self, indices: Sequence[int], others: Documents) -> Documents:
         """Replace documents by index. The fields are kept if `others` has no metadata."""
@@ -416,16 +413,16 @@ class Documents:
 
     def _mark_matches(self, field: str, wanted: object) -> np.ndarray:
         """Return a mask (N,) of the documents that match the condition on a field."""
-        if field not in self._columns:
+        if field not in self._fields:
             cure = ""
             if str(field).startswith("$"):
                 cure = " For other logic, pass a function of a document's fields instead of a dict."
-            hint = suggest_names(find_close_names(str(field), self._columns))
+            hint = suggest_names(find_close_names(str(field), self._fields))
             raise ValueError(
                 f"`where`: the documents have no field {field!r:.{MAX_SHOWN}}.{hint} "
-                f"Their fields are {', '.join(self._columns)}.{cure}"
+                f"Their fields are {', '.join(self._fields)}.{cure}"
             )
-        column = self._columns[field]
+        column = self._fields[field]
         if callable(wanted):
             return self._mark_values(column, (bool(wanted(value)) for value in column.values))
         if not isinstance(wanted, Mapping):
@@ -455,7 +452,7 @@ class Documents:
         return found
 
     @functools.cached_property
-    def _columns(self) -> dict[str, Column]:
+    def _fields(self) -> dict[str, Column]:
         """Map the name of each field to its column."""
         columns: dict[str, tuple[list[int], list]] = {}
         for i, row in enumerate(self.metadata or ()):
@@ -481,7 +478,18 @@ class Documents:
         Raises:
             ValueError: If `field` is unknown, or if a document does not have exactly one value.
         """
-        values, without = self._read_group_values(field)
+        if field not in self._group_cache:
+            rows = self.metadata or [{}] * len(self)
+            values = [row.get(field) for row in rows]
+            if not any(value is not None for value in values):
+                known = list(dict.fromkeys(name for row in rows for name in row))
+                raise ValueError(
+                    "`group_by`: the documents have no field "
+                    f"{field!r:.{MAX_SHOWN}}.{suggest_names(find_close_names(field, known))}"
+                )
+            without = np.flatnonzero([isinstance(value, list | None) for value in values])
+            self._group_cache[field] = values, without
+        values, without = self._group_cache[field]
         lacking = without if among is None else np.intersect1d(without, among)
         for i in lacking.tolist():
             raise invalid(f"`group_by`: {field!r} of document {i}", values[i], "one value")
@@ -510,24 +518,9 @@ class Documents:
                 )
         return [firsts[value] for value in values]
 
-    def _read_group_values(self, field: str) -> tuple[list, np.ndarray]:
-        """Return a field's values, and the indices of documents without exactly one value."""
-        if field not in self._group_cache:
-            rows = self.metadata or [{}] * len(self)
-            values = [row.get(field) for row in rows]
-            if not any(value is not None for value in values):
-                known = list(dict.fromkeys(name for row in rows for name in row))
-                raise ValueError(
-                    "`group_by`: the documents have no field "
-                    f"{field!r:.{MAX_SHOWN}}.{suggest_names(find_close_names(field, known))}"
-                )
-            without = np.flatnonzero([isinstance(value, list | None) for value in values])
-            self._group_cache[field] = values, without
-        return self._group_cache[field]
-
     @functools.cached_property
     def _group_cache(self) -> dict[str, tuple[list, np.ndarray]]:
-        """Cache for the results of `_read_group_values`, by field."""
+        """Map a field to its values, and the indices of documents without exactly one value."""
         return {}
 
     def split_into_chunks(
@@ -561,7 +554,7 @@ class Documents:
             >>> chunks.metadata[1]
             {'document': 0, 'start': 2, 'end': 6}
         """
-        for field in sorted({"document", "start", "end"} & set(self._columns)):
+        for field in sorted({"document", "start", "end"} & set(self._fields)):
             raise ValueError(
                 f"`metadata` has the field {field!r}, but chunks need a field with this name. "
                 "Rename the field."

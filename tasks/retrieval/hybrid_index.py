@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import operator
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,10 +143,7 @@ class HybridIndex(Index):
             found = (getattr(index, name, None) for index in self.indexes)
             columns.append(next((column for column in found if column is not None), None))
         known = vars(self).get("_documents")
-        if known is None or any(
-            own is not column
-            for own, column in zip((known.texts, known.ids, known.metadata), columns, strict=True)
-        ):
+        if known is None or any(map(operator.is_not, known.columns, columns)):
             known = vars(self)["_documents"] = Documents(*columns)
         return known
 
@@ -265,23 +263,17 @@ class HybridIndex(Index):
         own = [index for index in self.indexes if isinstance(index, Index)]
         parts = [(index, new.match_columns(index.documents)) for index in own]
         steps += [index._prepare_update(some, batch_size, indices, chunks) for index, some in parts]
-        return self._combine_steps(steps)
+        return functools.partial(self._apply_steps, steps)
 
     def _keep_documents(self, indices: np.ndarray) -> None:
         self._check_own("remove")
-        self._combine_steps(
-            [functools.partial(index._keep_documents, indices) for index in self.indexes]
-        )()
+        self._apply_steps([functools.partial(i._keep_documents, indices) for i in self.indexes])
 
-    def _combine_steps(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        """Return a function that changes all indexes before another search can start."""
-
-        def apply_steps() -> None:
-            with self._lock:
-                for step in steps:
-                    step()
-
-        return apply_steps
+    def _apply_steps(self, steps: Sequence[Callable[[], None]]) -> None:
+        """Change all indexes before another search can start."""
+        with self._lock:
+            for step in steps:
+                step()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save all indexes to a folder. Use `load` to load them again.

@@ -539,7 +539,12 @@ class Index:
     @classmethod
     def _compute_fingerprint(cls, embedder: Any, width: int) -> np.ndarray:
         """Compute the vectors of `FINGERPRINT_TEXTS`, which identify the embedder."""
-        raise NotImplementedError
+        options = {"dim": width} if "dim" in cls.of_documents else {}
+        found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query", **options)
+        found = found.toarray() if hasattr(found, "toarray") else found
+        if np.ndim(found[0]) == 2:  # an array of token vectors for each text
+            found = np.concatenate(found)
+        return np.array(found, "float32")
 
     def _check_unchanged(self) -> None:
         """Check the embedder again if its weights may have changed since the last check."""
@@ -762,8 +767,7 @@ class Index:
             reason += repr(embedder.similarity_function)
             raise _make_embedder_error(folder, reason)
         store = cls._open(path, arrays, manifest.get("precision"), function)
-        columns = documents.texts, documents.ids, documents.metadata
-        if any(column is not None and len(column) != len(store) for column in columns):
+        if any(column is not None and len(column) != len(store) for column in documents.columns):
             raise ValueError(
                 f"{folder} contains {len(documents)} documents, but vectors for {len(store)} "
                 "documents. Build the index again."

@@ -195,7 +195,7 @@ def read_documents(files: OpenFolder) -> Documents:
     """
     texts, lines = read_texts(files), files.open_file(DOCUMENTS) if DOCUMENTS in files else None
     documents = Documents.from_lines(lines, texts, DOCUMENTS if lines is None else lines.name)
-    counts = {len(c) for c in (texts, documents.ids, documents.metadata) if c is not None}
+    counts = {len(column) for column in documents.columns if column is not None}
     if len(counts) > 1:
         raise ValueError(
             f"The files in {files.path} have different numbers of lines: "

@@ -17,7 +17,7 @@ from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import describe_unknown_argument, invalid
 from encoder_zoo.presets.files.manifest import MANIFEST_NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.tasks.retrieval import engines
+from encoder_zoo.tasks.retrieval import engines, index_files, similarity, token_vectors
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index import (
     FINGERPRINT_TEXTS,
@@ -26,26 +26,10 @@ from encoder_zoo.tasks.retrieval.index import (
     Store,
     has_numbers,
 )
-from encoder_zoo.tasks.retrieval.index_files import (
-    DOCUMENTS,
-    TEXTS_FILE,
-    check_manifest,
-    read_documents,
-)
 from encoder_zoo.tasks.retrieval.options import BuildOptions, Precision, SearchEngine, VectorOptions
-from encoder_zoo.tasks.retrieval.similarity import (
-    check_and_normalize,
-    check_embedded,
-    check_vectors,
-    scale_queries,
-)
+from encoder_zoo.tasks.retrieval.ranking import check_texts
 from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalize_rows, sparse
-from encoder_zoo.tasks.retrieval.token_vectors import (
-    TOKEN_STORES,
-    TokenVectors,
-    hierarchy,
-    prepare_tokens,
-)
+from encoder_zoo.tasks.retrieval.token_vectors import TOKEN_STORES, TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import VECTOR_STORES, Float32Vectors, check_shape
 
 if TYPE_CHECKING:
@@ -175,7 +159,8 @@ class EmbeddedIndex(Index):
         vectors = cls._check_vectors(embedder, vectors, options)
         is_list = isinstance(vectors, list)
         count, name = (len(vectors), "documents") if is_list else (vectors.shape[0], "vectors")
-        documents = Documents.from_vectors(texts, ids, metadata, count, name)
+        texts = None if texts is None else check_texts(texts, "texts")
+        documents = Documents.from_columns(texts, ids, metadata, count, name)
         return cls._from_embedded(embedder, vectors, documents, options)
 
     @classmethod
@@ -285,8 +270,8 @@ class VectorIndex(DenseIndex):
 
     @staticmethod
     def _check_vectors(embedder, vectors, options) -> np.ndarray:
-        vectors = check_vectors(vectors, embedder.embedding_dim)
-        return check_and_normalize(vectors, embedder.similarity_function, "vectors")
+        vectors = similarity.check_vectors(vectors, embedder.embedding_dim)
+        return similarity.check_and_normalize(vectors, embedder.similarity_function, "vectors")
 
     @staticmethod
     def _make_store(vectors, function, options) -> Float32Vectors:
@@ -313,8 +298,8 @@ class VectorIndex(DenseIndex):
     @staticmethod
     def _embed(embedder, texts, name, dim=None, **options) -> np.ndarray:
         found = np.asarray(embedder.embed(texts, dim=dim, **options))
-        vectors = np.array(check_embedded(texts, found, dim), "float32")
-        return check_and_normalize(vectors, embedder.similarity_function, name)
+        vectors = np.array(similarity.check_embedded(texts, found, dim), "float32")
+        return similarity.check_and_normalize(vectors, embedder.similarity_function, name)
 
     def _embed_queries(self, queries: list[str], **options: Any) -> np.ndarray:
         return super()._embed_queries(queries, dim=self.dim, **options)
@@ -331,13 +316,10 @@ class VectorIndex(DenseIndex):
                 "dimensions."
             )
         vectors = np.array(np.atleast_2d(found), "float32")
-        vectors = check_and_normalize(vectors, self.embedder.similarity_function, "queries")
+        vectors = similarity.check_and_normalize(
+            vectors, self.embedder.similarity_function, "queries"
+        )
         return QueryVectors(vectors, len(vectors), found.ndim == 1)
-
-    @staticmethod
-    def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
-        found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query", dim=width)
-        return np.array(found, "float32")
 
     @classmethod
     def _open(cls, path, arrays, precision, function) -> Float32Vectors:
@@ -443,7 +425,7 @@ class MultiVectorIndex(DenseIndex):
 
     @staticmethod
     def _check_vectors(embedder, vectors, options) -> list[np.ndarray]:
-        return prepare_tokens(vectors, embedder.embedding_dim, options["pool_factor"])
+        return token_vectors.prepare_tokens(vectors, embedder.embedding_dim, options["pool_factor"])
 
     @staticmethod
     def _make_store(vectors, function, options) -> TokenVectors:
@@ -467,13 +449,13 @@ class MultiVectorIndex(DenseIndex):
     @staticmethod
     def _embed(embedder, texts, name, pool_factor=1, **options) -> list[np.ndarray]:
         if pool_factor > 1:
-            require(hierarchy)
-        found = list(embedder.embed(texts, **options))
-        return prepare_tokens(check_embedded(texts, found), embedder.embedding_dim, pool_factor)
+            require(token_vectors.hierarchy)
+        found = similarity.check_embedded(texts, list(embedder.embed(texts, **options)))
+        return token_vectors.prepare_tokens(found, embedder.embedding_dim, pool_factor)
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Sequence[np.ndarray]:
         vectors = super()._embed_queries(queries, **options)
-        return scale_queries(vectors, self.embedder.similarity_function)
+        return similarity.scale_queries(vectors, self.embedder.similarity_function)
 
     def _get_query_vectors(self, queries: object) -> QueryVectors | None:
         if not has_numbers(queries):
@@ -481,16 +463,11 @@ class MultiVectorIndex(DenseIndex):
         single = np.ndim(queries[0]) < 2
         documents = [queries] if single else list(queries)
         try:
-            vectors = prepare_tokens(documents, self.dim)
+            vectors = token_vectors.prepare_tokens(documents, self.dim)
         except ValueError as error:
             raise ValueError(f"`queries` contains neither texts nor vectors: {error}") from None
-        vectors = scale_queries(vectors, self.embedder.similarity_function)
+        vectors = similarity.scale_queries(vectors, self.embedder.similarity_function)
         return QueryVectors(vectors, len(vectors), single)
-
-    @staticmethod
-    def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
-        found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query")
-        return np.concatenate(found).astype("float32")
 
     @classmethod
     def _open(cls, path, arrays, precision, function) -> TokenVectors:
@@ -571,7 +548,9 @@ class SparseIndex(EmbeddedIndex):
 
     @staticmethod
     def _embed(embedder, texts, name, **options) -> csr_array:
-        vectors = check_embedded(texts, embedder.embed(texts, **options), embedder.embedding_dim)
+        vectors = similarity.check_embedded(
+            texts, embedder.embed(texts, **options), embedder.embedding_dim
+        )
         return normalize_rows(vectors, embedder.similarity_function)
 
     def _get_query_vectors(self, queries: object) -> QueryVectors | None:
@@ -586,10 +565,6 @@ class SparseIndex(EmbeddedIndex):
         rows = queries.reshape(1, -1) if single else queries
         vectors = normalize_rows(rows, self.embedder.similarity_function)
         return QueryVectors(vectors, vectors.shape[0], single)
-
-    @staticmethod
-    def _compute_fingerprint(embedder: Any, width: int) -> np.ndarray:
-        return embedder.embed(list(FINGERPRINT_TEXTS), prompt="query").toarray()
 
     @classmethod
     def _open(cls, path, arrays, precision, function) -> Postings:
@@ -659,9 +634,13 @@ class BM25Index(Index):
             FileNotFoundError: If `folder` does not exist.
             ValueError: If `folder` does not contain a BM25 index, or if a file is damaged.
         """
-        with OpenFolder(folder, [MANIFEST_NAME, TEXTS_FILE, DOCUMENTS]) as files:
-            check_manifest(files, cls.kind, verify)
-            documents = read_documents(files)
+        with OpenFolder(
+            folder, [MANIFEST_NAME, index_files.TEXTS_FILE, index_files.DOCUMENTS]
+        ) as files:
+            index_files.check_manifest(files, cls.kind, verify)
+            documents = index_files.read_documents(files)
             if not documents.texts:
-                raise ValueError(f"{files.path / TEXTS_FILE} is damaged: it contains no texts.")
+                raise ValueError(
+                    f"{files.path / index_files.TEXTS_FILE} is damaged: it contains no texts."
+                )
             return cls(documents)

@@ -295,9 +295,8 @@ class WordCounts:
         scores = self._bm25.get_scores_from_ids(ids)
         if allowed is not None:
             scores = np.where(allowed, scores, 0)
-        least = max(np.partition(scores, -top_k)[-top_k], np.finfo("float32").tiny)
-        found = np.flatnonzero(scores >= least)
-        found = found[np.argsort(-scores[found], kind="stable")[:top_k]]
+        found = np.flatnonzero(scores >= np.finfo("float32").tiny)
+        found = found[find_largest_weights(scores[found], found, min(top_k, len(found)))]
         return found, scores[found]
 
 

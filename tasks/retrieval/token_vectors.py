@@ -323,14 +323,15 @@ class TokenVectors:
 
     def take(self, indices: np.ndarray) -> TokenVectors:
         """Return a store with only the documents at the given indices, in this order."""
-        lengths = self.ends[indices] - self._begins[indices]
-        return TokenVectors(self.store.take(self._find_tokens(indices)), np.cumsum(lengths))
+        tokens, ends = self._find_tokens(indices)
+        return TokenVectors(self.store.take(tokens), ends)
 
-    def _find_tokens(self, documents: np.ndarray) -> np.ndarray:
-        """Return the token indices of the given documents."""
+    def _find_tokens(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the token indices of the given documents, and the documents' ends in them."""
         lengths = self.ends[documents] - self._begins[documents]
-        starts = np.cumsum(lengths) - lengths
-        return np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
+        ends = np.cumsum(lengths)
+        tokens = np.repeat(self.ends[documents] - ends, lengths) + np.arange(lengths.sum())
+        return tokens, ends
 
     def get_document_vectors(self, index: int) -> np.ndarray:
         """Return the token vectors of a document, float32 (tokens, D)."""
@@ -414,10 +415,10 @@ class TokenVectors:
 
     def _compute_scores(self, query: np.ndarray, documents: np.ndarray, dtype: str) -> np.ndarray:
         """Compute the scores of documents (M,) from their complete vectors."""
-        lengths = self.ends[documents] - self._begins[documents]
-        starts = np.cumsum(lengths) - lengths
-        vectors = self.store.rows(self._find_tokens(documents)).astype(dtype, copy=False)
+        tokens, ends = self._find_tokens(documents)
+        vectors = self.store.rows(tokens).astype(dtype, copy=False)
         products = query.astype(dtype) @ vectors.T
+        starts = ends - np.diff(ends, prepend=0)
         return np.maximum.reduceat(products, starts, axis=1).sum(axis=0)
 
 

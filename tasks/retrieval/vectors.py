@@ -143,7 +143,7 @@ def replace_pairs(
 
 
 def find_best_pairs(
-    scores: Callable[[int, int], np.ndarray],
+    score: Callable[[slice], np.ndarray],
     queries: int,
     count: int,
     made: int,
@@ -155,32 +155,30 @@ def find_best_pairs(
     All queries are compared with all vectors, block by block.
 
     Args:
-        scores: Function that is called with the start and the end of a range of vectors, and
-            returns their scores (Q, B).
+        score: Function that computes the scores (Q, B) of a slice of the vectors.
         queries: Integer. The number of queries.
         count: Integer. The number of vectors.
-        made: Integer. Number of temporary values per vector in `scores`.
+        made: Integer. Number of temporary values per vector in `score`.
         k: Integer. Number of results per query, at most N.
         rounding: Optional array. Rounding error of the scores, as in `BestPairs`.
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
-        >>> best = find_best_pairs(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)
+        >>> best = find_best_pairs(lambda part: vectors[part].T, 1, 3, made=1, k=2)
         >>> [part.tolist() for part in best.get_pairs()]
         [[0, 0], [1, 2]]
     """
     best = BestPairs(queries, k, rounding)
     step = max(1, VECTOR_BLOCK // max(queries, made))
-    starts = range(0, count, step)
-    blocks = _prefetch_results(lambda start: scores(start, min(start + step, count)), starts)
-    for start, block in zip(starts, blocks, strict=True):
-        best.add(block, start)
+    parts = [slice(start, start + step) for start in range(0, count, step)]
+    for part, block in zip(parts, _prefetch_results(score, parts), strict=True):
+        best.add(block, part.start)
     best.get_pairs()
     return best
 
 
 def _prefetch_results(
-    function: Callable[[int], np.ndarray], items: Sequence[int]
+    function: Callable[[slice], np.ndarray], items: Sequence[slice]
 ) -> Iterator[np.ndarray]:
     """Apply a function to each item and yield the results. A thread computes the next result."""
     if len(items) == 1:
@@ -353,40 +351,40 @@ class Float32Vectors:
             Tuple of query indices (P,) and vector indices (P,), sorted by query.
         """
 
-        def make_scorer(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
-            def score(start: int, stop: int) -> np.ndarray:
-                part = slice(start, stop)
-                return self._compute_scores(some, part if among is None else among[part], dtype)
-
-            return score
-
-        rounding = self._compute_rounding(queries)
-        made = self._count_products()
-        best = self._scan(make_scorer(queries, "float32"), len(queries), made, k, among, rounding)
+        rounding, made = self._compute_rounding(queries), self._count_products()
+        score = functools.partial(self._compute_scores, queries)
+        best = self._scan(score, len(queries), made, k, among, rounding)
         rows, columns = best.get_pairs()
         if best.crowded.any() and rounding is not None:
             # Many vectors are so similar that float32 cannot tell which vectors are nearest.
             close = np.flatnonzero(best.crowded)
-            wide = make_scorer(queries[close].astype("float64"), "float64")
+            score = functools.partial(self._compute_scores, queries[close].astype("float64"))
             rounding = rounding[close] * (np.finfo("float64").eps / np.finfo("float32").eps)
-            again = self._scan(wide, len(close), self.width, k, among, rounding)
+            again = self._scan(score, len(close), self.width, k, among, rounding)
             rows, columns = replace_pairs(rows, columns, close, again.get_pairs())
         return rows, columns if among is None else among[columns]
 
     def _scan(
         self,
-        scores: Callable,
+        score: Callable[[slice | np.ndarray], np.ndarray],
         queries: int,
         made: int,
         k: int,
         among: np.ndarray | None,
         rounding: np.ndarray | None = None,
     ) -> BestPairs:
-        """Compare the queries with the selected vectors, or with all vectors."""
+        """Compare the queries with the selected vectors, or with all vectors.
+
+        Args:
+            score: Function that computes the scores (Q, B) of vectors, from a slice or indices.
+            queries, made, k, rounding: See `find_best_pairs`.
+            among: See `find_nearest`.
+        """
         if among is None:
-            return find_best_pairs(scores, queries, len(self), made, k, rounding)
+            return find_best_pairs(score, queries, len(self), made, k, rounding)
         # Selected vectors are copied for each block.
-        return find_best_pairs(scores, queries, len(among), max(made, self.width), k, rounding)
+        made = max(made, self.width)
+        return find_best_pairs(lambda p: score(among[p]), queries, len(among), made, k, rounding)
 
     def _compute_rounding(self, queries: np.ndarray) -> np.ndarray | None:
         """Return bounds (Q,) of the rounding errors of float32 scores, or None for "manhattan".
@@ -419,10 +417,8 @@ class Float32Vectors:
         """
         return self.width if self.function == "manhattan" else 1
 
-    def _compute_scores(
-        self, queries: np.ndarray, part: slice | np.ndarray, dtype: str
-    ) -> np.ndarray:
-        vectors = self.rows(part).astype(dtype, copy=False)
+    def _compute_scores(self, queries: np.ndarray, part: slice | np.ndarray) -> np.ndarray:
+        vectors = self.rows(part).astype(queries.dtype, copy=False)
         return compute_ordering_scores(queries, vectors, self.function)
 
 
@@ -492,11 +488,9 @@ class Int8Vectors(Float32Vectors):
     def _compute_rounding(self, queries: np.ndarray) -> None:
         return None  # the quantization error is larger than the rounding error
 
-    def _compute_scores(
-        self, queries: np.ndarray, part: slice | np.ndarray, dtype: str
-    ) -> np.ndarray:
+    def _compute_scores(self, queries: np.ndarray, part: slice | np.ndarray) -> np.ndarray:
         if self.function not in ("cosine", "dot"):
-            return super()._compute_scores(queries, part, dtype)
+            return super()._compute_scores(queries, part)
         # The product with the middles of the ranges is omitted, because it is constant per query.
         return (queries * compute_steps(self.ranges)) @ self.vectors[part].astype("float32").T
 
@@ -552,12 +546,11 @@ class BinaryVectors(Int8Vectors):
     def _find_nearest_signs(
         self, words: np.ndarray, k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        def compute_scores(start: int, stop: int) -> np.ndarray:
-            part = slice(start, stop)
-            signs = self.signs[:, part if among is None else among[part]]
+        def score(part: slice | np.ndarray) -> np.ndarray:
+            signs = self.signs[:, part]
             return -np.stack([count_differences(signs, query) for query in words])
 
-        rows, columns = self._scan(compute_scores, len(words), 1, k, among).get_pairs()
+        rows, columns = self._scan(score, len(words), 1, k, among).get_pairs()
         return rows, columns if among is None else among[columns]
 
 
