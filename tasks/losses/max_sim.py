@@ -14,16 +14,15 @@ from encoder_zoo.common import validation
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.info_nce import (
-    compute_negative_log_likelihood,
-    mark_own_columns,
-    mark_positives,
-)
+from encoder_zoo.tasks.losses import info_nce
 from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows, pad_to_longest
 from encoder_zoo.tasks.losses.score_distillation import compute_divergence
 from encoder_zoo.tasks.losses.vectors import are_different
 
 PRODUCTS = 2**24  # maximum number of token products in memory (64 MB)
+TEXT_IDS = (
+    "with equal integers for equal texts. `fit` creates these integers for data without scores"
+)
 
 
 def compute_max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
@@ -148,27 +147,30 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         self.query_length = query_length
         self.mean = mean
 
-    def _check_arguments(self, y_true, y_pred, least: int) -> tuple:
+    def _check_arguments(self, y_true, y_pred, least: int, unlabelled: int, labels: str) -> tuple:
         """Check the arguments, and return the queries (B, Q, D) and the documents (B, K, L, D).
 
         Args:
             y_true: Tensor. Labels.
             y_pred: Tensor. Token vectors of the texts.
             least: Integer. Minimum number of texts in a row.
+            unlabelled: Integer. Number of texts in a row without a label.
+            labels: String. Description of the labels for the error message.
 
         Raises:
             ValueError: If the shape of `y_true` or `y_pred` is not the expected shape.
         """
-        texts, labels = y_pred.shape[1], self._count_labels(y_pred)
+        texts = y_pred.shape[1]
+        count = texts and texts - unlabelled
         if len(y_pred.shape) != 4 or (texts or least) < least:
             raise ValueError(
                 f"{type(self).__name__}: y_pred has the shape {tuple(y_pred.shape)}. Expected "
                 f"(B, 1 + K, L, D), with the token vectors of at least {least} texts per row."
             )
-        if len(y_true.shape) != 2 or are_different(y_true.shape[1], labels):
+        if len(y_true.shape) != 2 or are_different(y_true.shape[1], count):
             raise ValueError(
                 f"{type(self).__name__}: y_true has the shape {tuple(y_true.shape)}. Expected "
-                f"(B, {labels}), {self._labels}."
+                f"(B, {count}), {labels}."
             )
         queries = y_pred[:, 0, : self.query_length]
         if self.mean:
@@ -217,10 +219,6 @@ class MaxSimInfoNCE(_MaxSimLoss):
         (0.313261..., 0.313261...)
     """
 
-    _labels = (
-        "with equal integers for equal texts. `fit` creates these integers for data without scores"
-    )
-
     @validation.validate_arguments
     def __init__(
         self,
@@ -232,19 +230,17 @@ class MaxSimInfoNCE(_MaxSimLoss):
         super().__init__(query_length, mean, **{"name": "max_sim_info_nce", **kwargs})
         self.scale = scale
 
-    def _count_labels(self, y_pred) -> int | None:
-        return y_pred.shape[1]
-
     @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
-        queries, documents = self._check_arguments(y_true, y_pred, 2)
+        queries, documents = self._check_arguments(y_true, y_pred, 2, 0, TEXT_IDS)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
         # The columns of documents are concatenated in the order of `mark_positives`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
         scores = self.scale * compute_max_sim(queries, columns)  # (B, M)
-        own, positives = mark_own_columns(scores, first), mark_positives(y_true, all_texts)
-        return compute_negative_log_likelihood(scores, own, positives, rows)
+        own = info_nce.mark_own_columns(scores, first)
+        positives = info_nce.mark_positives(y_true, all_texts)
+        return info_nce.compute_negative_log_likelihood(scores, own, positives, rows)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -284,8 +280,6 @@ class MaxSimDistillation(_MaxSimLoss):
         0.0
     """
 
-    _labels = "the teacher's scores"
-
     @validation.validate_arguments
     def __init__(
         self,
@@ -299,11 +293,8 @@ class MaxSimDistillation(_MaxSimLoss):
         self.temperature = temperature
         self.min_max = min_max
 
-    def _count_labels(self, y_pred) -> int | None:
-        return y_pred.shape[1] and y_pred.shape[1] - 1
-
     @ignores_padding_rows
     def call(self, y_true, y_pred):
-        queries, documents = self._check_arguments(y_true, y_pred, 3)
+        queries, documents = self._check_arguments(y_true, y_pred, 3, 1, "the teacher's scores")
         scores = compute_row_max_sim(queries, documents)
         return compute_divergence(scores, y_true, self.temperature, self.min_max)
