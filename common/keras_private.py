@@ -32,7 +32,6 @@ import operator
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
 
 import keras
 
@@ -40,7 +39,8 @@ from encoder_zoo.common.lazy import LazyModule, tf
 from encoder_zoo.common.weights_lock import get_weights_lock
 
 jax = LazyModule("jax")
-M = TypeVar("M", bound=keras.Model)
+# Whether training, evaluation and prediction run steps of this module on JAX.
+RUNS_JAX_STEPS = keras.config.backend() == "jax" and hasattr(keras.Model, "_purge_model_variables")
 # Keras classes that wrap a function as a loss or metric.
 WRAPPERS = (*keras.losses.MeanSquaredError.__bases__, keras.metrics.MeanMetricWrapper)
 # Names of the state variables to pass to each step on JAX.
@@ -106,145 +106,48 @@ def weigh_next_value(mean: keras.metrics.Mean, weight: object) -> None:
     vars(mean)["update_state"] = update_state
 
 
-def replace_training_functions(cls: type[M]) -> type[M]:
-    """Class decorator that allows several threads to call the methods of a model.
+class TrainerOverrides:
+    """Mixin with replacements for private methods of the Keras trainer, if they are available."""
 
-    On JAX, Keras removes all weights from the model during training, evaluation and prediction,
-    because each step reuses the memory. This decorator stores the weights in the model after each
-    step. Predictions do not reuse the memory. If the private names are not available in the
-    installed Keras version, the Keras functions will be used. In this case, predictions need to
-    wait for the end of `fit`.
+    if keras.config.backend() == "tensorflow" and hasattr(keras.Model, "_maybe_symbolic_build"):
 
-    The following methods are optional:
-        make_step_function(step): Create a function to run one step of `fit` or `evaluate` on an
-            iterator. `step` is `train_step` or `test_step`. The weights lock should be held during
-            each step. To use the Keras function, return None.
-        _get_next_execution(): Return the number of batches for the next call, which should be at
-            least 1. By default, Keras uses `steps_per_execution`. For an infinite dataset, this
-            would run too many steps if the number of steps per epoch is not a multiple of
-            `steps_per_execution`.
-        forget_stale_functions(): Set functions to None if they were created for layers that have
-            been removed.
-    """
-    call, make_predict_function = cls.__call__, cls.make_predict_function
-    if not hasattr(cls, "make_step_function"):
-        cls.make_step_function = lambda self, step: None
-        cls._get_next_execution = lambda self: self.steps_per_execution
-    if not hasattr(cls, "forget_stale_functions"):
-        cls.forget_stale_functions = lambda self: None
-    backend = keras.config.backend()
-    own_on_jax = backend == "jax" and hasattr(cls, "_purge_model_variables")
+        def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
+            """Build the model from the batch of the first replica.
 
-    def make_function(self, kind: str, force: bool) -> None:
-        """Create a function for `fit` or `evaluate`, using the weights lock."""
-        self.forget_stale_functions()
-        attribute = f"{kind}_function"
-        if not force and getattr(self, attribute) is not None:
-            return
-        step = getattr(self, f"{kind}_step")
+            By default, Keras computes the average of the batches for all replicas, which raises an
+            error for masks and for batches of different sizes.
+            """
+            strategy = self.distribute_strategy
+            if iterator is not None and strategy.num_replicas_in_sync > 1:
+                *_, batches = next(iter(iterator))
+                data_batch = keras.tree.map_structure(
+                    lambda values: _drop_batch_size(strategy.experimental_local_results(values)[0]),
+                    next(batches),
+                )
+                iterator = None
+            super()._maybe_symbolic_build(iterator, data_batch)
 
-        def make() -> Callable:
-            ours = getattr(self, attribute)
-            getattr(super(cls, self), f"make_{attribute}")(True)
-            keras_own = getattr(self, attribute)
-            setattr(self, attribute, ours)  # undo the assignment by Keras
-            return keras_own
+    if RUNS_JAX_STEPS:
 
-        if own_on_jax:
-            function = _make_jax_function(self, step, STATES_OF_JAX[kind])
-        elif self.steps_per_execution > 1:
-            function = wrap_in_lock(self, kind == "train", _make_execution(self, make))
-        else:
-            function = self.make_step_function(step) or wrap_in_lock(self, kind == "train", make())
-        setattr(self, attribute, function)
+        @property
+        def _jax_state_synced(self) -> bool:
+            """Whether all variables are up to date in this thread. In Keras, the flag is shared."""
+            return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
 
-    def make_train_function(self, force: bool = False) -> None:
-        """Create the training function. Other threads wait until the end of each step."""
-        make_function(self, "train", force)
+        @_jax_state_synced.setter
+        def _jax_state_synced(self, value: bool) -> None:
+            unsynced = vars(self).setdefault("_unsynced", set())
+            (unsynced.discard if value else unsynced.add)(threading.get_ident())
 
-    def make_test_function(self, force: bool = False) -> None:
-        """Create the function for `evaluate`. Other threads cannot change weights during a step."""
-        make_function(self, "test", force)
-
-    def make_locked_predict_function(self, force: bool = False) -> None:
-        """Create the function for `predict`. Other threads cannot change weights during a step."""
-        self.forget_stale_functions()
-        if not force and self.predict_function is not None:
-            return
-        if own_on_jax:
-            self.predict_function = _make_jax_predict_function(self)
-            return
-        if has_ddp_model(self):
-            self.predict_function = _make_torch_predict_function(self)
-        else:
-            make_predict_function(self, force)
-        self.predict_function = wrap_in_lock(self, False, self.predict_function)
-
-    @functools.wraps(call)
-    def __call__(self, *args, **kwargs):
-        if backend == "tensorflow" and tf.distribute.has_strategy():
-            # The lock is held by the thread of the step. Replicas run in other threads.
-            return call(self, *args, **kwargs)
-        with get_weights_lock(self).shared():
-            return call(self, *args, **kwargs)
-
-    if backend == "tensorflow" and hasattr(cls, "_maybe_symbolic_build"):
-        _replace_symbolic_build(cls)
-    if own_on_jax:
-        _keep_weights_on_jax(cls)
-    cls.__call__ = __call__
-    cls.make_train_function = make_train_function
-    cls.make_test_function = make_test_function
-    cls.make_predict_function = make_locked_predict_function
-    return cls
-
-
-def _replace_symbolic_build(cls: type[keras.Model]) -> None:
-    """Change a class so that Keras builds its models from the batch of the first replica.
-
-    By default, Keras computes the average of the batches for all replicas, which raises an error
-    for masks and for batches of different sizes.
-    """
-    symbolic_build = cls._maybe_symbolic_build
-
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
-        strategy = self.distribute_strategy
-        if iterator is not None and strategy.num_replicas_in_sync > 1:
-            *_, batches = next(iter(iterator))
-            data_batch = keras.tree.map_structure(
-                lambda values: _drop_batch_size(strategy.experimental_local_results(values)[0]),
-                next(batches),
-            )
-            iterator = None
-        symbolic_build(self, iterator, data_batch)
-
-    cls._maybe_symbolic_build = _maybe_symbolic_build
+        def _purge_model_variables(self, *args, **kwargs) -> None:
+            """Do nothing, so that the model keeps all weights for other threads."""
 
 
 def _drop_batch_size(values: tf.Tensor) -> keras.KerasTensor:
     return keras.KerasTensor((None, *values.shape[1:]), values.dtype.name)
 
 
-def _keep_weights_on_jax(cls: type[keras.Model]) -> None:
-    """Change a class so that its models keep all weights during training, for other threads."""
-
-    def _purge_model_variables(self, *args, **kwargs) -> None:
-        """Do nothing, so that the model keeps all weights."""
-
-    def is_synced(self) -> bool:
-        """Return whether all variables are up to date in this thread."""
-        return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
-
-    def set_synced(self, value: bool) -> None:
-        """Set whether all variables are up to date in this thread. In Keras, the flag is shared."""
-        unsynced = vars(self).setdefault("_unsynced", set())
-        (unsynced.discard if value else unsynced.add)(threading.get_ident())
-
-    cls._jax_state_synced = property(is_synced, set_synced)
-    cls._purge_model_variables = _purge_model_variables
-
-
-def _make_execution(model: keras.Model, make: Callable) -> Callable:
+def make_execution(model: keras.Model, make: Callable) -> Callable:
     """Create a function that runs a variable number of batches. See `_get_next_execution`."""
     functions = {}
 
@@ -363,7 +266,7 @@ def gather_from_processes(value: object) -> list:
     return found
 
 
-def _make_torch_predict_function(model: keras.Model) -> Callable:
+def make_torch_predict_function(model: keras.Model) -> Callable:
     """Create a function for `predict` that runs in a single `torch.distributed` process.
 
     By default, Keras would wait for a call to `predict` in all other processes.
@@ -383,7 +286,7 @@ def _make_torch_predict_function(model: keras.Model) -> Callable:
     return function
 
 
-def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Callable:
+def make_jax_function(model: keras.Model, step: Callable, kind: str) -> Callable:
     """Create a function for `fit` or `evaluate` on JAX.
 
     The arguments of the function are a state and an iterator. All variables will be updated after
@@ -392,16 +295,16 @@ def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Call
     Args:
         model: Compiled model.
         step: The function to call with a state and a batch, `train_step` or `test_step`.
-        parts: Tuple of strings. Names of the state variables to use.
+        kind: String, "train" or "test".
     """
-    compiled = step
+    parts, compiled = STATES_OF_JAX[kind], step
     if model.jit_compile and not model.run_eagerly:
         shardings = None
         if keras.distribution.distribution() is not None:
             held = _select_variables(model, parts)
             shardings = None, tuple([v.value.sharding for v in part.variables] for part in held)
         compiled = jax.jit(step, donate_argnums=0, out_shardings=shardings)
-    trains, write = "optimizer_variables" in parts, _get_accessors()[1]
+    trains, write = kind == "train", _get_accessors()[1]
 
     def function(given, iterator):
         data = next(iterator)
@@ -416,7 +319,7 @@ def _make_jax_function(model: keras.Model, step: Callable, parts: tuple) -> Call
     return function
 
 
-def _make_jax_predict_function(model: keras.Model) -> Callable:
+def make_jax_predict_function(model: keras.Model) -> Callable:
     """Create the prediction function for JAX.
 
     Unlike in training, the buffers of the weights are not donated.

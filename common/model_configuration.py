@@ -1,4 +1,4 @@
-"""Create the configuration of a model, including the state of all layers."""
+"""The parts of a model's configuration: serialized arguments and the state of all layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 
@@ -15,58 +15,9 @@ from encoder_zoo.common.layers import list_direct_weights, list_layers
 from encoder_zoo.common.validation import is_number
 from encoder_zoo.common.wording import invalid
 
-ModelClass = TypeVar("ModelClass", bound=keras.Model)
-
-
 # An object that does not belong to any model.
 _PROBE = keras.initializers.Zeros()
 MAX_COMPRESSION_RATIO = 1032  # maximum compression ratio in a zip archive
-
-
-def add_layer_states(cls: type[ModelClass]) -> type[ModelClass]:
-    """Class decorator that adds the state of layers to the configuration of a model.
-
-    The class must inherit from `ConfigFromSignature`. The state includes quantization, low-rank
-    updates, frozen layers, frozen weights and gradient checkpointing. If arguments are models or
-    layers, they are also serialized, so `from_config(get_config())` will create a copy.
-
-    Example:
-        >>> @add_layer_states
-        ... class Twice(ConfigFromSignature, keras.Model):
-        ...     def __init__(self, units, **kwargs):
-        ...         super().__init__(**kwargs)
-        ...         self.units, self.dense = units, keras.layers.Dense(units)
-        ...         self.dense.build((None, 2))
-        ...         self.built = True
-        >>> model = Twice(3)
-        >>> model.quantize("int8")
-        >>> Twice.from_config(model.get_config()).dense.quantization_mode
-        'int8'
-    """
-    arguments_of, made_of = cls.get_config, cls.from_config.__func__
-
-    def get_config(self) -> dict:
-        """Return a dict with all arguments and the state of all layers."""
-        config = {name: serialize_value(value) for name, value in arguments_of(self).items()}
-        state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
-        return {**config, **{name: value for name, value in state.items() if value}}
-
-    def from_config(cls, config: dict, custom_objects: dict | None = None):
-        """Create a model from the result of `get_config`.
-
-        Raises:
-            ValueError: If the `.keras` file is too small to contain all weights of the model.
-        """
-        check_file_size(cls, config)
-        arguments = {name: value for name, value in config.items() if name not in LAYER_STATES}
-        model = made_of(cls, arguments, custom_objects)
-        for name, (_, restore) in LAYER_STATES.items():
-            if config.get(name):
-                restore(model, config[name])
-        return model
-
-    cls.get_config, cls.from_config = get_config, classmethod(from_config)
-    return cls
 
 
 def serialize_value(value: object) -> object:

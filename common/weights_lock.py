@@ -1,23 +1,22 @@
 """A lock that allows several threads to use the weights of a model.
 
 Weights can be read by many threads at the same time, but can only be changed by one thread. This
-ensures that weights do not change during a prediction. See `WeightsLockMixin` for the methods
-that use the lock. To use the lock in a function, see `lock_weights`.
+ensures that weights do not change during a prediction. `common.base_model.BaseModel` holds the lock
+in all methods of Keras that use weights, and in each training step. A method with several such
+steps has the decorator `lock_weights` or `hold_lock`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from encoder_zoo.common.lazy import check_not_forked, keras
-from encoder_zoo.common.validation import validate_arguments
 
 F = TypeVar("F", bound=Callable)
 
@@ -176,7 +175,7 @@ def lock_weights(function: F) -> F:
         given = [x for x in (*args, *kwargs.values()) if not isinstance(x, type)]
         models = [model for x in given for model in getattr(x, "_models_to_lock", [x])]
         owners = [getattr(model, "backbone", model) for model in models]
-        locks = {get_weights_lock(owner) for owner in owners if isinstance(owner, WeightsLockMixin)}
+        locks = {get_weights_lock(one) for one in owners if hasattr(type(one), "weights_version")}
         with contextlib.ExitStack() as stack:
             for lock in sorted(locks, key=id):
                 stack.enter_context(lock.shared())
@@ -185,64 +184,20 @@ def lock_weights(function: F) -> F:
     return cast(F, call_holding_locks)
 
 
-# Names of the methods for each way to hold the lock. Pickling and copying call `__reduce__`. During
-# `export` of a backbone, Keras sets the functions of the model to None.
-LOCKED_METHODS = {
-    "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
-        save_to_preset save_adapters for_cpu trim_vocabulary similarity""",
-    "exclusive": "set_weights set_state_tree load_weights quantize enable_lora load_adapters",
-    "evaluating": "evaluate test_on_batch",
-    "compiling": "compile export",
-    "fitting": "fit train_on_batch",
-}
-WAYS = {name: way for way, names in LOCKED_METHODS.items() for name in names.split()}
+def hold_lock(way: str) -> Callable[[F], F]:
+    """Decorator for methods of a model that hold its lock in another way than for reading.
 
-
-class WeightsLockMixin:
-    """Mixin that allows several threads to use a model during training, saving and updates.
-
-    A method holds the lock according to the first of these rules that applies:
-
-    1. A method of the class with this mixin holds the lock in the way of `LOCKED_METHODS`.
-    2. A method of a subclass also does, if this way is "shared" or "exclusive". Other methods in
-       `LOCKED_METHODS` call the method of the base class, or hold the lock with a decorator.
-    3. A public method with a `batch_size` argument holds the lock for reading.
-    4. Another function with the decorator `lock_weights` holds the locks of all its models for
-       reading.
+    Args:
+        way: String. Name of a method of `WeightsLock`: "exclusive", "compiling", "evaluating" or
+            "fitting".
     """
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        is_first = WeightsLockMixin in cls.__bases__
-        names = dict.fromkeys([*vars(cls), *(WAYS if is_first else ())])
-        for name in filter(functools.partial(hasattr, cls), names):
-            method = getattr(cls, name)
-            way = WAYS.get(name) or ("shared" if _is_batched_method(name, method) else None)
-            if way in ("shared", "exclusive") or (way and is_first):
-                setattr(cls, name, _lock_method(way, method))
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def call_with_lock(self, *args, **kwargs):
+            with getattr(get_weights_lock(self), way)():
+                return method(self, *args, **kwargs)
 
-    @property
-    def weights_version(self) -> int:
-        """The version of the weights, which increases whenever weights could have changed."""
-        return get_weights_lock(self).version
+        return cast(F, call_with_lock)
 
-
-def _is_batched_method(name: str, method: Any) -> bool:
-    """Return whether a class attribute is a public method with an argument `batch_size`."""
-    is_public = inspect.isfunction(method) and not name.startswith("_")
-    return is_public and "batch_size" in inspect.signature(method).parameters
-
-
-def _lock_method(way: str, method: Any) -> Callable:
-    """Wrap a method so that it holds the lock of the model after validating its arguments."""
-    if "__signature__" in vars(method):  # set by `validate_arguments`
-        return validate_arguments(_lock_method(way, method.__wrapped__))
-    if way == "shared":
-        return lock_weights(method)
-
-    @functools.wraps(method)
-    def call_with_lock(self, *args, **kwargs):
-        with getattr(get_weights_lock(self), way)():
-            return method(self, *args, **kwargs)
-
-    return call_with_lock
+    return decorate

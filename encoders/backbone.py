@@ -13,11 +13,10 @@ from keras import ops
 from encoder_zoo.common.arguments import CommitMessage, PresetArguments, Repository, SaveOptions
 from encoder_zoo.common.configuration import build_signature, get_argument_names
 from encoder_zoo.common.extras import load_extra
-from encoder_zoo.common.keras_private import replace_training_functions
 from encoder_zoo.common.lazy import LazyModule, check_not_forked
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import share_variable_names
-from encoder_zoo.common.weights_lock import WeightsLockMixin
+from encoder_zoo.common.weights_lock import hold_lock, lock_weights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
@@ -97,8 +96,7 @@ class _BuildingMetaclass(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-@replace_training_functions
-class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
+class Backbone(Encoder, metaclass=_BuildingMetaclass):
     """Base class of all encoder families. `Backbone.from_preset` selects the right subclass.
 
     A family overrides `make_embeddings`, `make_block`, `make_final_layer`, `block_contexts` or
@@ -387,6 +385,7 @@ class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
         """
         return load_extra("load_from_keras_hub")(cls, model, **overrides)
 
+    @lock_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],
@@ -509,6 +508,7 @@ class Backbone(WeightsLockMixin, Encoder, metaclass=_BuildingMetaclass):
         return make_megatron_layout(mesh, vocabulary_size)
 
     @validate_arguments
+    @hold_lock("exclusive")
     def enable_lora(
         self,
         rank: PositiveInt,

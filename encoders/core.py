@@ -17,8 +17,8 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.base_model import BaseModel
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.model_configuration import add_layer_states
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import attention_masks
@@ -431,8 +431,7 @@ class EncoderBlock(DirectCallMixin, LayerMixin, ConfigFromSignature, keras.layer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-@add_layer_states
-class Encoder(LayerMixin, ConfigFromSignature, keras.Model):
+class Encoder(LayerMixin, BaseModel):
     """Encoder model. The outputs are "sequence_output", (B, L, D), and "pooled_output", (B, D).
 
     See `Backbone` for arguments, inputs and outputs. `Backbone` also adds kernels, input checks and

@@ -14,6 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -48,7 +49,8 @@ def _has_tensors(values: object) -> bool:
 def delegate_to_answers(method: F, answers: str = "_answers") -> F:
     """Create a task method that calls the same method of the task's `Answers`.
 
-    The task method has the same signature, argument checks and docstring.
+    The task method has the same signature, argument checks and docstring. It holds the weights
+    lock, because a method of `Answers` can run the model several times.
 
     Args:
         method: Method of a subclass of `Answers`.
@@ -61,7 +63,7 @@ def delegate_to_answers(method: F, answers: str = "_answers") -> F:
         first = next(iter((*args, *kwargs.values())), None)
         return getattr(self._get_answers(first, answers), method.__name__)(*args, **kwargs)
 
-    return validate_arguments(cast(F, answer))
+    return validate_arguments(lock_weights(cast(F, answer)))
 
 
 class Runner(Protocol):

@@ -12,6 +12,7 @@ import numpy as np
 from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.model_configuration import serialize_value
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, list_named_weights
@@ -169,6 +170,7 @@ class LabelledTask(Task):
     # -- confidence ----------------------------------------------------------------------------
 
     @validate_arguments
+    @lock_weights
     def calibrate(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> confidence.Calibration:
@@ -211,6 +213,7 @@ class LabelledTask(Task):
         return found
 
     @validate_arguments
+    @lock_weights
     def tune_thresholds(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:

@@ -25,7 +25,7 @@ from encoder_zoo.common.arguments import (
 from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.common.variable_names import SharedVariableNames
-from encoder_zoo.common.weights_lock import lock_weights
+from encoder_zoo.common.weights_lock import hold_lock, lock_weights
 from encoder_zoo.common.wording import ForeignName, invalid, quote
 from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
@@ -301,6 +301,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         return KerasRunner(self)
 
     @validate_arguments
+    @lock_weights
     def predict(
         self,
         x: object,
@@ -424,6 +425,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         export_task(self, path, format, **options)
 
     @validate_arguments
+    @lock_weights
     def for_cpu(
         self,
         dtype: Literal["int8", "bfloat16", "float32"] = "int8",
@@ -491,6 +493,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
             answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
         return answering
 
+    @lock_weights
     def trim_vocabulary(self, texts: object) -> Self:
         """Create a smaller copy whose vocabulary only contains the tokens of the given texts.
 
@@ -675,6 +678,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         return load_extra("load_from_keras_hub")(cls, model, **arguments)
 
+    @lock_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],
@@ -744,6 +748,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         return pushing.push(self, repository, private, token, commit_message, **options)
 
     @validate_arguments
+    @hold_lock("exclusive")
     def enable_lora(
         self,
         rank: PositiveInt,
@@ -773,6 +778,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         if self.head_record.pooled and not self.backbone.pooler_dense.lora_enabled:
             self.backbone.pooler_dense.trainable = True
 
+    @lock_weights
     def save_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Save only the low-rank updates, the head and its pooler, in the peft format.
 
@@ -788,6 +794,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         adapters.save_adapters(self, folder)
 
+    @hold_lock("exclusive")
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Load low-rank updates, and the weights that were saved with them, from peft files.
 

@@ -176,8 +176,8 @@ class ClassScoresMixin:
     if not TYPE_CHECKING:  # hidden from autocompletion in editors
         classification_report = ForeignName("evaluate_classes(x, y)")
 
-    predict_proba = lock_weights(delegate_to_answers(ClassAnswers.predict_proba, "_class_answers"))
-    classify = lock_weights(delegate_to_answers(ClassAnswers.classify, "_class_answers"))
+    predict_proba = delegate_to_answers(ClassAnswers.predict_proba, "_class_answers")
+    classify = delegate_to_answers(ClassAnswers.classify, "_class_answers")
 
     @validation.validate_arguments
     @lock_weights

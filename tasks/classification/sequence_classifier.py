@@ -20,6 +20,7 @@ from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import xp
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
@@ -453,6 +454,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
     @overload
     def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validation.validate_arguments
+    @lock_weights
     @skips_missing("texts")
     def explain(
         self,

@@ -17,6 +17,7 @@ from keras import ops
 from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import CompileOptions
 from encoder_zoo.common.lazy import xp
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
@@ -286,6 +287,7 @@ class Embedder(Task, Searchable[IndexKind]):
     # -- evaluation ----------------------------------------------------------------------------
 
     @validation.validate_arguments
+    @lock_weights
     def evaluate_retrieval(
         self,
         queries: object,
@@ -359,6 +361,7 @@ class Embedder(Task, Searchable[IndexKind]):
         return metrics | (_count_terms(*found) if isinstance(store, Postings) else {})
 
     @validation.validate_arguments
+    @lock_weights
     def evaluate_similarity(
         self,
         pairs: object,
@@ -419,6 +422,7 @@ class Embedder(Task, Searchable[IndexKind]):
         }
 
     @validation.validate_arguments
+    @lock_weights
     def mine_negatives(
         self,
         queries: object,

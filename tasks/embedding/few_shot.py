@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from encoder_zoo.common import validation
 from encoder_zoo.common.lazy import xp
-from encoder_zoo.common.weights_lock import get_weights_lock
+from encoder_zoo.common.weights_lock import get_weights_lock, lock_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -519,6 +519,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
     # -- answers -------------------------------------------------------------------------------
 
     @validation.validate_arguments
+    @lock_weights
     def predict(
         self,
         texts: object,
@@ -555,6 +556,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         return ClassAnswers(self.preprocessor, self, **settings)
 
     @validation.validate_arguments
+    @lock_weights
     def tune_thresholds(
         self, texts: object, labels: object = None, batch_size: validation.PositiveInt | None = None
     ) -> dict[str, float]:

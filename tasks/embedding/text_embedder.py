@@ -18,7 +18,7 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import get_weights_lock
+from encoder_zoo.common.weights_lock import get_weights_lock, lock_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.encoders.inputs import select_backbone_inputs
@@ -217,6 +217,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         return normalize(x) if self.normalize else x
 
     @validate_arguments
+    @lock_weights
     def embed(
         self,
         texts: object,
@@ -296,6 +297,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self.embed(text, prompt="query").tolist()
 
     @validate_arguments
+    @lock_weights
     def distil_static(
         self,
         dim: PositiveInt = 256,

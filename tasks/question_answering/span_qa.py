@@ -17,6 +17,7 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import load_extra
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import add_padding_mask
@@ -269,6 +270,7 @@ class SpanQA(Task):
         **options: Unpack[answer_ranking.AnswerOptions],
     ) -> list[answer_ranking.AnswerExplanation]: ...
     @validate_arguments
+    @lock_weights
     def explain(
         self,
         question,
@@ -321,6 +323,7 @@ class SpanQA(Task):
         return found[0] if single else found
 
     @validate_arguments
+    @lock_weights
     def evaluate_answers(
         self,
         x: object,

@@ -19,6 +19,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolderFormat
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -325,6 +326,7 @@ class Reranker(TextScoringTask):
     rank = delegate_to_answers(RankAnswers.rank)
 
     @validate_arguments
+    @lock_weights
     def evaluate_ranking(
         self,
         queries: object,

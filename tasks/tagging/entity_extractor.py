@@ -18,6 +18,7 @@ from keras import ops
 
 from encoder_zoo.common import validation
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.presets.formats import gliner
@@ -314,6 +315,7 @@ class EntityExtractor(Task):
         return {"serving_default": entities}
 
     @validation.validate_arguments
+    @lock_weights
     def evaluate_entities(
         self,
         x: object,
@@ -345,6 +347,7 @@ class EntityExtractor(Task):
         )
 
     @validation.validate_arguments
+    @lock_weights
     def tune_thresholds(
         self,
         x: object,

@@ -24,6 +24,7 @@ from encoder_zoo.common.validation import (
     Temperature,
     validate_arguments,
 )
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.backbone import Backbone
@@ -417,6 +418,7 @@ class TokenClassifier(LabelledTask):
     @overload
     def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
+    @lock_weights
     @skips_missing("texts")
     def explain(
         self,
@@ -456,6 +458,7 @@ class TokenClassifier(LabelledTask):
         return load_extra("explain_entities")(self, texts, strategy, method, batch_size)
 
     @validate_arguments
+    @lock_weights
     def evaluate_entities(
         self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
     ) -> dict[str, Any]:

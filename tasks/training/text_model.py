@@ -15,11 +15,9 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import EvaluateOptions
-from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.base_model import BaseModel
 from encoder_zoo.common.context import use_context
-from encoder_zoo.common.keras_private import replace_training_functions
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.model_configuration import add_layer_states
 from encoder_zoo.common.tensorflow_private import disable_graph_rewriting, drop_unused_kernels
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
@@ -31,7 +29,7 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import WeightsLockMixin, get_weights_lock
+from encoder_zoo.common.weights_lock import get_weights_lock, hold_lock
 from encoder_zoo.common.wording import describe_unknown_argument
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
@@ -77,9 +75,7 @@ from encoder_zoo.tasks.training.streams import suppress_end_warning
 FROZEN_HERE = "frozen_here"
 
 
-@add_layer_states
-@replace_training_functions
-class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
+class TextModel(BaseModel):
     """A `keras.Model` that is trained and evaluated on raw inputs.
 
     Graphs are reused as long as they are valid. The model is not traced again if `fit`, `evaluate`
@@ -209,6 +205,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         """Raise a ValueError if the task cannot evaluate or predict yet."""
 
     @validate_arguments
+    @hold_lock("compiling")
     def compile(
         self,
         optimizer: str | keras.optimizers.Optimizer | None = None,
@@ -448,6 +445,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         self.optimizer.build(self.trainable_variables)
 
     @validate_arguments
+    @hold_lock("fitting")
     def fit(
         self,
         x: object = None,
@@ -613,7 +611,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                     self._count_batches(data.steps_per_epoch, done),
                     raise_original_errors(data, held_out),
                 ):
-                    history = super().fit(**arguments)
+                    history = keras.Model.fit(self, **arguments)
             finally:
                 del vars(self)["_held_out"]
         self.recipe.warn_if_weights_unchanged(
@@ -644,6 +642,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         **options: Unpack[EvaluateOptions],
     ) -> float | list[float]: ...
     @validate_arguments
+    @hold_lock("evaluating")
     def evaluate(
         self,
         x: object = None,
@@ -880,23 +879,19 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
             self.train_function = self.test_function = self.predict_function = None
             self.graphs.delete_graphs(version)
 
-    def make_predict_function(self, force: bool = False) -> None:
+    def _make_forward_function(self) -> Callable | None:
         """Create the function for `predict`. On TensorFlow, all batch sizes use one graph.
 
         On PyTorch with `jit_compile=True`, the function is exported once (see `ExportedForward`).
         """
         if keras.config.backend() == "torch" and self.jit_compile and not self.run_eagerly:
-            if force or self.predict_function is None:
-                forward = ExportedForward(self)
-                self.predict_function = lambda batches: forward(get_inputs(batches[0]))
-        elif not self.has_one_graph:
-            super().make_predict_function(force)
-        elif force or self.predict_function is None:
-            # The graphs read these variables. If a variable is replaced, they become invalid.
-            self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
-            self.predict_function = lambda batches: self.compute_batch_outputs(
-                get_inputs(batches[0])
-            )
+            forward = ExportedForward(self)
+            return lambda batches: forward(get_inputs(batches[0]))
+        if not self.has_one_graph:
+            return None
+        # The graphs read these variables. If a variable is replaced, they become invalid.
+        self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
+        return lambda batches: self.compute_batch_outputs(get_inputs(batches[0]))
 
     def compute_batch_outputs(self, inputs):
         """Compute the outputs for a batch of any size with a single graph."""
@@ -912,6 +907,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
         predict = super().predict_on_batch
         return self.distribution.predict_on_batch(predict, check_arrays(self, x))
 
+    @hold_lock("fitting")
     def train_on_batch(self, x, *args, **kwargs):
         """Train on one batch of preprocessed inputs. See `keras.Model.train_on_batch`.
 
@@ -923,7 +919,7 @@ class TextModel(WeightsLockMixin, ConfigFromSignature, keras.Model):
                 self._compile_if_changed()
         with self.distribution.running():
             self.recipe.hold_rate(self.optimizer)
-            return super().train_on_batch(check_arrays(self, x), *args, **kwargs)
+            return keras.Model.train_on_batch(self, check_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of preprocessed inputs. See `keras.Model.test_on_batch`."""

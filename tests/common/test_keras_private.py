@@ -10,14 +10,13 @@ import tensorflow as tf
 from processes import run
 
 from encoder_zoo.common import keras_private
-from encoder_zoo.common.keras_private import replace_training_functions
+from encoder_zoo.common.base_model import BaseModel
 from encoder_zoo.tasks.training.optimizers import check_trainable
 
 X, Y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 
 
-@replace_training_functions
-class Model(keras.Model):
+class Model(BaseModel):
     """A dense layer, and a list of what Keras asks for."""
 
     def __init__(self, **kwargs):
@@ -104,14 +103,18 @@ class Replicas:
 def test_building_under_a_strategy_with_parts_of_different_size():
     built = []
 
-    class Building(keras.Model):
+    class Building:
         distribute_strategy = Replicas()
 
         def _maybe_symbolic_build(self, iterator=None, data_batch=None):
             built.append((iterator, data_batch))
 
     parts = [lambda part=part: [tf.constant(part[:n]) for n in (3, 1)] for part in (X, Y > 0)]
-    replace_training_functions(Building)()._maybe_symbolic_build(iter([(0, 0, iter([parts]))]))
+
+    class Replaced(keras_private.TrainerOverrides, Building):
+        pass
+
+    Replaced()._maybe_symbolic_build(iter([(0, 0, iter([parts]))]))
     [(iterator, (x, y))] = built
     assert iterator is None and (x.shape, y.dtype) == ((None, 2), "bool")
 
@@ -163,10 +166,9 @@ def test_the_mean_loss_is_updated_once_after_each_loss():
 
 LOOKED = """
 import keras, numpy as np
-from encoder_zoo.common.keras_private import replace_training_functions
+from encoder_zoo.common.base_model import BaseModel
 
-@replace_training_functions
-class Model(keras.Model):
+class Model(BaseModel):
     looked = 0
 
     def __init__(self):

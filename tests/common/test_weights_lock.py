@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from processes import run
 
-from encoder_zoo.common.weights_lock import WeightsLock, WeightsLockMixin, get_weights_lock
+from encoder_zoo.common.weights_lock import WeightsLock, get_weights_lock, hold_lock
 
 SECONDS = 10
 
@@ -164,7 +164,8 @@ def test_an_error_in_the_block_frees_it():
 
 
 def test_a_second_fit_is_refused():
-    class Model(WeightsLockMixin, keras.Model):
+    class Model(keras.Model):
+        @hold_lock("fitting")
         def fit(self, function):
             function()
 
