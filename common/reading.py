@@ -83,7 +83,7 @@ def convert_load_errors(name: object) -> Iterator[None]:
     except (OSError, ImportError):
         raise
     except BaseException as error:
-        if _is_program_exit(error) or _find_raising_instruction(error)[1] == "RAISE_VARARGS":
+        if _is_program_exit(error) or find_raising_instruction(error)[1] == "RAISE_VARARGS":
             raise
         raise ValueError(
             f"{name} cannot be loaded: {describe_error(error)}. A file in the folder is damaged, "
@@ -209,17 +209,15 @@ _WORDS = {
 }
 
 
-def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic in a Rust library, which is not an `Exception`."""
-    return type(error).__name__ == "PanicException"
-
-
 def _is_program_exit(error: BaseException) -> bool:
-    """Return whether an error stops the program, such as KeyboardInterrupt."""
-    return not isinstance(error, Exception) and not is_panic(error)
+    """Return whether an error stops the program, such as KeyboardInterrupt.
+
+    A panic in a Rust library does not stop the program, although it is not an `Exception`.
+    """
+    return not isinstance(error, Exception) and type(error).__name__ != "PanicException"
 
 
-def _find_raising_instruction(error: BaseException) -> tuple[str, str]:
+def find_raising_instruction(error: BaseException) -> tuple[str, str]:
     """Find the module and the bytecode instruction that raised an error."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
@@ -233,5 +231,5 @@ def _find_raising_instruction(error: BaseException) -> tuple[str, str]:
 
 def _is_raised_by_package(error: BaseException) -> bool:
     """Return whether an error was raised by a `raise` statement in this package."""
-    module, instruction = _find_raising_instruction(error)
+    module, instruction = find_raising_instruction(error)
     return module.partition(".")[0] == _PACKAGE and instruction == "RAISE_VARARGS"

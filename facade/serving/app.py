@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
+from encoder_zoo.common.reading import find_raising_instruction
 from encoder_zoo.serving.batching import Batcher, QueueFull, Stopping
 from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.metrics import Metrics
@@ -306,13 +307,10 @@ def is_about_request(error: Exception) -> bool:
     The message of such an error will be sent to the client. Other messages are not sent, because
     they could contain internal information.
     """
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    home = last.tb_frame.f_globals.get("__name__", "") if last is not None else ""
+    module, _ = find_raising_instruction(error)
     if isinstance(error, TypeError):  # an unknown argument
-        return home == "encoder_zoo.common.validation"
-    return isinstance(error, ValueError) and home.startswith("encoder_zoo.")
+        return module == "encoder_zoo.common.validation"
+    return isinstance(error, ValueError) and module.startswith("encoder_zoo.")
 
 
 def explain_error(error: Exception, fields: Fields, route: Route) -> RequestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,12 +50,19 @@ class ServedModel(NamedTuple):
     limits: Limits
     on_truncated: Callable[[str, int, str], None]
 
-    def ask(
-        self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
-    ) -> Job:
-        """Create a job that is batched with other jobs for the same method and options."""
+    def ask(self, method: str, rows: Rows, call: Callable[..., Sequence], options: Mapping) -> Job:
+        """Create a job that is batched with other jobs for the same method and options.
+
+        Args:
+            method: String. Name of the method.
+            rows: List of texts, or of tuples of texts.
+            call: A function that computes the answers for rows. It is called with the arguments
+                `batch_size` and `options`.
+            options: Dict with JSON values.
+        """
         key = (self.name, method, json.dumps(options, sort_keys=True))
         is_short = sum(map(len, find_texts(rows))) <= MAX_SHORT_CHARACTERS
+        run = functools.partial(call, batch_size=self.limits.max_batch_texts, **options)
         return Job(key, self.count_truncated(run), rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
@@ -121,14 +129,15 @@ def parse_classify(model: ServedModel, fields: Fields) -> ParsedRequest:
     options = fields.read_options(
         "top_k", "threshold", "abstain_below", "labels", "hypothesis_template", "multi_label"
     )
-    pairs = not isinstance(rows[0], str)
 
-    def run(rows: Rows) -> Sequence:
-        texts = transpose_rows(rows) if pairs else rows
-        return model.task.classify(texts, batch_size=model.limits.max_batch_texts, **options)
+    def classify_pairs(rows: Rows, **options: Any) -> Sequence:
+        return model.task.classify(transpose_rows(rows), **options)
 
-    method = "classify pairs" if pairs else "classify"
-    return ParsedRequest(model.ask(method, rows, run, options), make_answer_writer(model))
+    if isinstance(rows[0], str):
+        job = model.ask("classify", rows, model.task.classify, options)
+    else:
+        job = model.ask("classify pairs", rows, classify_pairs, options)
+    return ParsedRequest(job, make_answer_writer(model))
 
 
 def parse_entities(model: ServedModel, fields: Fields) -> ParsedRequest:
@@ -137,14 +146,8 @@ def parse_entities(model: ServedModel, fields: Fields) -> ParsedRequest:
     options = fields.read_options("threshold", "strategy", "nested", "multi_label")
     labels = fields.read("labels", are_labels, "a list of texts, or an object of texts")
     options |= {} if labels is None else {"labels": labels}
-    batch_size = model.limits.max_batch_texts
-
-    def run(rows: Rows) -> Sequence:
-        return model.task.extract_entities(rows, batch_size=batch_size, **options)
-
-    return ParsedRequest(
-        model.ask("extract_entities", rows, run, options), make_answer_writer(model)
-    )
+    job = model.ask("extract_entities", rows, model.task.extract_entities, options)
+    return ParsedRequest(job, make_answer_writer(model))
 
 
 def are_labels(value: object) -> bool:
@@ -165,33 +168,29 @@ def parse_answer(model: ServedModel, fields: Fields) -> ParsedRequest:
     options = fields.read_options("top_k", "max_answer_length", "null_threshold")
     batch_size = model.limits.max_batch_texts
 
-    def run(rows: Rows) -> Sequence:
-        return model.task.answer(*transpose_rows(rows), batch_size=batch_size, **options)
+    def answer(rows: Rows, **options: Any) -> Sequence:
+        return model.task.answer(*transpose_rows(rows), **options)
 
-    def run_passages(rows: Rows) -> Sequence:
+    def answer_from_passages(rows: Rows) -> Sequence:
         [(question, passages)] = rows
         return [model.task.answer(question, passages, batch_size=batch_size, **options)]
 
     if fields.is_single("question") and not fields.is_single("context"):
-        job = model.ask_alone((questions[0], contexts), run_passages)
+        job = model.ask_alone((questions[0], contexts), answer_from_passages)
         return ParsedRequest(job, make_answer_writer(model))
     if len(contexts) not in (1, len(questions)):
         message = f"context has {len(contexts)} texts, but question has {len(questions)}."
         raise RequestError(422, f"{message} Expected 1 or {len(questions)} contexts.", "context")
     contexts = contexts * len(questions) if len(contexts) == 1 else contexts
     rows = list(zip(questions, contexts, strict=True))
-    return ParsedRequest(model.ask("answer", rows, run, options), make_answer_writer(model))
+    return ParsedRequest(model.ask("answer", rows, answer, options), make_answer_writer(model))
 
 
 def parse_fill_mask(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/fill_mask` route."""
     rows, options = fields.read_texts("texts"), fields.read_options("top_k", "targets")
-    batch_size = model.limits.max_batch_texts
-
-    def run(rows: Rows) -> Sequence:
-        return model.task.fill_mask(rows, batch_size=batch_size, **options)
-
-    return ParsedRequest(model.ask("fill_mask", rows, run, options), make_answer_writer(model))
+    job = model.ask("fill_mask", rows, model.task.fill_mask, options)
+    return ParsedRequest(job, make_answer_writer(model))
 
 
 def parse_embeddings(model: ServedModel, fields: Fields) -> ParsedRequest:
@@ -201,15 +200,11 @@ def parse_embeddings(model: ServedModel, fields: Fields) -> ParsedRequest:
     """
     fields.read("input", is_not_token_list, "a text or a list of texts, not a list of token ids")
     rows, options = fields.read_texts("input"), fields.read_options("dimensions", "prompt")
-    form = fields.read("encoding_format", is_encoding, "'float' or 'base64'")
+    formats = ("float", "base64")
+    form = fields.read("encoding_format", lambda v: v in formats, "'float' or 'base64'")
     fields.read_options("user")  # this field is ignored
-    embed_options = {{"dimensions": "dim"}.get(name, name): v for name, v in options.items()}
-    batch_size = model.limits.max_batch_texts
-
-    def run(rows: Rows) -> Sequence:
-        return model.task.embed(rows, batch_size=batch_size, **embed_options)
-
-    job = model.ask("embed", rows, run, options)
+    options = {{"dimensions": "dim"}.get(name, name): v for name, v in options.items()}
+    job = model.ask("embed", rows, model.task.embed, options)
 
     def write(vectors: list) -> dict:
         encode = encode_base64 if form == "base64" else np.ndarray.tolist
@@ -226,11 +221,6 @@ def parse_embeddings(model: ServedModel, fields: Fields) -> ParsedRequest:
 def is_not_token_list(value: object) -> bool:
     """Return False for a list of token ids, or a list of lists of token ids."""
     return not (isinstance(value, list) and value and isinstance(value[0], int | list))
-
-
-def is_encoding(value: object) -> bool:
-    """Return True for the name of an encoding supported for embeddings."""
-    return value in ("float", "base64")
 
 
 def encode_base64(vector: np.ndarray) -> str:
@@ -254,10 +244,9 @@ def parse_rerank(model: ServedModel, fields: Fields) -> ParsedRequest:
             raise RequestError(
                 422, f"`{name}[{i}]` is empty. Remove empty texts from the request.", name
             )
-    top_n = fields.read("top_n", is_count, "an integer of 1 or more")
-    shows_text = fields.read(
-        "return_documents" if is_coheres else "return_text", is_flag, "true or false"
-    )
+    top_n = fields.read("top_n", lambda v: type(v) is int and v >= 1, "an integer of 1 or more")
+    text_flag = "return_documents" if is_coheres else "return_text"
+    shows_text = fields.read(text_flag, lambda v: type(v) is bool, "true or false")
     # Fields for text-embeddings-inference. This package always truncates long texts.
     fields.read("truncate", lambda v: v is True, "true")
     fields.read("raw_scores", lambda v: v is False, "false")
@@ -275,12 +264,11 @@ def parse_rerank(model: ServedModel, fields: Fields) -> ParsedRequest:
         job = model.ask_alone((query, texts), lambda rows: [model.task.rank(*rows[0])])
         return ParsedRequest(job, write)
 
-    def run(rows: Rows) -> Sequence:
-        queries, texts = transpose_rows(rows)
-        batch_size = model.limits.max_batch_texts
-        return model.task.predict((queries, texts), batch_size, verbose=0)[:, 0]
+    def score_pairs(rows: Rows, batch_size: int) -> Sequence:
+        return model.task.predict(transpose_rows(rows), batch_size, verbose=0)[:, 0]
 
-    return ParsedRequest(model.ask("rank", [(query, text) for text in texts], run, {}), write)
+    pairs = [(query, text) for text in texts]
+    return ParsedRequest(model.ask("rank", pairs, score_pairs, {}), write)
 
 
 def order_scores(model: ServedModel, logits: list, texts: list[str]) -> list[dict]:
@@ -291,27 +279,16 @@ def order_scores(model: ServedModel, logits: list, texts: list[str]) -> list[dic
     return [{"index": i, "score": scores[i].item()} for i in order]
 
 
-def is_count(value: object) -> bool:
-    """Return True for a positive integer."""
-    return type(value) is int and value >= 1
-
-
-def is_flag(value: object) -> bool:
-    """Return True for a boolean."""
-    return type(value) is bool
-
-
 def parse_search(model: ServedModel, fields: Fields) -> ParsedRequest:
     """Parse a request to the `/search` route."""
     rows = fields.read_texts("query")
     options = fields.read_options("top_k", "where", "min_score", "group_by", "offset")
 
-    def run(rows: Rows) -> Sequence:
+    def search(rows: Rows, batch_size: int, **options: Any) -> Sequence:
         return model.task.search(rows, **options)
 
-    return ParsedRequest(
-        model.ask("search", rows, run, options), make_answer_writer(model, "index")
-    )
+    job = model.ask("search", rows, search, options)
+    return ParsedRequest(job, make_answer_writer(model, "index"))
 
 
 def make_answer_writer(model: ServedModel, kind: str = "model") -> Callable[[list], dict]:
