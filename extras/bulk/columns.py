@@ -64,11 +64,6 @@ def make_answer_columns(answers, method: str, kind: type | None = None) -> pa.Ta
     return pa.table({name: column})
 
 
-def check_installed() -> None:
-    """Raise an ImportError if pyarrow is not installed."""
-    pa.default_memory_pool()
-
-
 def insert_null_rows(table: pa.Table, present: Sequence[bool]) -> pa.Table:
     """Insert a null row into a table for each False in `present`.
 

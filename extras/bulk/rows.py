@@ -9,7 +9,7 @@ import os
 import pathlib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from encoder_zoo.common.escaping import check_encodable
 from encoder_zoo.common.lazy import LazyModule
@@ -143,8 +143,9 @@ def _read_csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[s
         for row, values in enumerate(filter(None, reader)):  # without blank lines
             location = f"{path}, row {row} (line {reader.line_num})"
             if len(values) != len(header):
-                _raise_row_error(
-                    location, f"has {len(values)} fields", f"{len(header)}, as in the first line"
+                raise ValueError(
+                    f"{location} has {len(values)} fields. Expected {len(header)}, as in the first "
+                    "line."
                 )
             yield location, [values[position] for position in positions]
     except csv.Error as error:
@@ -160,13 +161,12 @@ def _read_json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[
         location = f"{path}, row {row} (line {number})"
         record = parse_json(line, location)
         if not isinstance(record, dict):
-            _raise_row_error(location, f"is {quote(record)}", "a JSON object on each line")
+            raise ValueError(f"{location} is {quote(record)}. Expected a JSON object on each line.")
         missing = [name for name in names if name not in record]
         if missing:
-            _raise_row_error(
-                location,
-                f"has no {missing[0]!r}, only {', '.join(record)}",
-                "this key in every row",
+            raise ValueError(
+                f"{location} has no {missing[0]!r}, only {', '.join(record)}. Expected this key in "
+                "every row."
             )
         for name in names:
             if isinstance(record[name], str):
@@ -205,7 +205,3 @@ def _find_positions(path: pathlib.Path, names: Sequence[str], header: list[str])
                 f"{path} has no column {name!r}. The columns are {', '.join(map(str, header))}."
             )
     return [header.index(name) for name in names]
-
-
-def _raise_row_error(location: str, found: str, expected: str) -> NoReturn:
-    raise ValueError(f"{location} {found}. Expected {expected}.")

@@ -9,10 +9,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from encoder_zoo.common.lazy import require
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.validation import Rule, check_argument, get_rules
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.extras.bulk.columns import check_installed, insert_null_rows, make_answer_columns
+from encoder_zoo.extras.bulk.columns import insert_null_rows, make_answer_columns, pa
 
 if TYPE_CHECKING:
     import pyarrow
@@ -52,7 +53,7 @@ class TaskMethod:
         method: str | None,
         options: dict[str, Any],
     ):
-        check_installed()
+        require(pa)
         self.task = task if hasattr(task, "record") else task()
         self.columns = columns
         self.method = method or self.task.record.text_method
