@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
 from encoder_zoo.tasks.training.data import BatchMaker, Source
 
 if TYPE_CHECKING:
-    from encoder_zoo.extras.corpora.corpus import PretrainingCorpus
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 logger = logging.getLogger("encoder_zoo")
@@ -50,7 +49,7 @@ class Reader:
             list, so that these windows can be skipped later. Defaults to [].
     """
 
-    corpus: PretrainingCorpus
+    corpus: Any
     plan: Callable[[Shard, random.Random], ShardExamples]
     seed: int
     windows: list[int] = dataclasses.field(default_factory=list)
@@ -126,7 +125,7 @@ class CorpusBatches(Source):
         corpus: The `PretrainingCorpus` with the same tokenizer as the preprocessor.
     """
 
-    def __init__(self, plan: Plan, maker: BatchMaker, corpus: PretrainingCorpus):
+    def __init__(self, plan: Plan, maker: BatchMaker, corpus: Any):
         super().__init__(plan, maker)
         check_corpus(corpus, maker.preprocessor)
         self._corpus = corpus
@@ -216,7 +215,7 @@ class CorpusBatches(Source):
         return {"corpus": self._corpus.sha256, "batch_size": self.plan.batch_size}
 
 
-def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
+def check_corpus(corpus: Any, preprocessor: Preprocessor | None) -> None:
     """Check that a task can be trained on a corpus.
 
     Raises:
