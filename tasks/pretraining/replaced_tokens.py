@@ -25,13 +25,8 @@ from encoder_zoo.tasks.base.answers import delegate_to_answers
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.losses.batch_loss import BatchLoss
+from encoder_zoo.tasks.pretraining import masked_lm
 from encoder_zoo.tasks.pretraining.detection_answers import DetectionAnswers, ReplacedToken
-from encoder_zoo.tasks.pretraining.masked_lm import (
-    MaskedLM,
-    MaskingPresetArguments,
-    make_masked_lm_loss,
-    make_token_metrics,
-)
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor,
@@ -40,7 +35,7 @@ from encoder_zoo.tasks.training.metrics import flatten_tokens
 from encoder_zoo.tasks.training.objective import Objective
 
 
-class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
+class ReplacedTokensPresetArguments(masked_lm.MaskingPresetArguments, total=False):
     """Keyword arguments for `ReplacedTokenDetection.from_preset`."""
 
     generator_size: float | None
@@ -145,7 +140,7 @@ class ReplacedTokenDetection(Task):
         self.head = make_head(self.head_record, backbone, 1, 0.0, self.dtype_policy, of_tokens=True)
         smaller = make_generator_backbone(backbone, self.generator_size, self.generator_depth)
         settings = preprocessor and MaskedLMPreprocessor(**preprocessor.get_config())
-        self.generator = MaskedLM(smaller, settings)
+        self.generator = masked_lm.MaskedLM(smaller, settings)
         share_weights_lock(self.generator, self)
         self.draws = keras.random.SeedGenerator(name="draws")
         self._finish_building()
@@ -223,7 +218,7 @@ class ReplacedTokenDetection(Task):
     def objective(self) -> Objective:
         """The objective of the generator. `compute_loss` adds the loss of the discriminator."""
         return Objective(
-            make_masked_lm_loss,
+            masked_lm.make_masked_lm_loss,
             _make_metrics,
             "softmax",
             of_tokens=True,
@@ -312,7 +307,7 @@ def find_replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
 def _make_metrics() -> dict:
     """Create the metrics for the generator and for the discriminator."""
     return {
-        "generator": make_token_metrics(),
+        "generator": masked_lm.make_token_metrics(),
         "detection": [
             keras.metrics.BinaryCrossentropy("loss"),
             keras.metrics.BinaryAccuracy("accuracy"),

@@ -753,7 +753,7 @@ def _describe_settings(model: keras.Model, stored: set[int]) -> dict:
         stored: Set of integers. The `id` of all variables in the backup.
     """
     names = [n for n in get_argument_names(type(model)) if n not in ("backbone", "preprocessor")]
-    settings = {name: getattr(model, name) for name in names}
+    settings = {name: getattr(model, name, None) for name in names}
     for name, value in settings.items():
         if isinstance(value, keras.Model):
             others = [weight for weight in value.weights if id(weight) not in stored]
