@@ -9,7 +9,7 @@ import logging
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
@@ -204,10 +204,8 @@ class Task(TextModel, metaclass=SharedVariableNames):
         return self.backbone.add_head_inputs(select_backbone_inputs(inputs), self.head_record)
 
     def call(self, inputs, training=None):
-        return self._compute_outputs(inputs, training)
-
-    def _compute_outputs(self, inputs: dict, training: bool | None = None):
-        """Compute the task's outputs. A copy made by `for_cpu` uses its engine."""
+        if self.cpu_model is not None:
+            return self.cpu_model.compute_outputs(self, inputs, training)
         return self.logits_of(self.encode_inputs(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
@@ -421,7 +419,6 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         from encoder_zoo.tasks.serving.export import export_task
 
-        self._check_not_for_cpu(self.cpu_model is not None)
         export_task(self, path, format, **options)
 
     @validate_arguments
@@ -468,30 +465,20 @@ class Task(TextModel, metaclass=SharedVariableNames):
             >>> float(embedder.embed("Good morning!") @ fast.embed("Good morning!")) > 0.97
             True
         """
-        from encoder_zoo.tasks.serving.cpu_model import convert_for_cpu
+        from encoder_zoo.tasks.serving import cpu_model
 
-        self._check_not_for_cpu(self.cpu_model is not None)
-        calibrates = (engine, dtype) == ("openvino", "int8")
-        if calibrates and (texts is None or (isinstance(texts, Sized) and not len(texts))):
-            raise ValueError(
-                f"texts is {quote(texts)}, but OpenVINO needs a few hundred typical inputs for "
-                "int8. Pass texts=[...] or dtype='bfloat16'."
-            )
-        if texts is not None and not calibrates:
-            raise ValueError(
-                f"texts is {quote(texts)}, but engine={engine!r} with dtype={dtype!r} does not use "
-                "texts. Omit this argument, or pass engine='openvino' with dtype='int8'."
-            )
-        shared = {"backbone": self.backbone, "preprocessor": self.preprocessor}
-        answering = type(self).from_config({**self.get_config(), **shared})
-        for own, copied in zip(self.variables, answering.variables, strict=True):
-            if own is not copied:
-                copied.assign(own)
+        cpu_model.check_is_original(self)
         converted = TokenEncoder(self.backbone) if self.record.only_saved_model else self
-        convert_for_cpu(converted, dtype, engine).attach(answering)
-        if calibrates:
-            answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
-        return answering
+        model = cpu_model.convert_for_cpu(converted, dtype, engine, texts)
+        shared = {"backbone": self.backbone, "preprocessor": self.preprocessor}
+        copied = type(self).from_config({**self.get_config(), **shared})
+        for own, new in zip(self.variables, copied.variables, strict=True):
+            if own is not new:
+                new.assign(own)
+        copied.cpu_model = model
+        if texts is not None:
+            model.quantize(lambda: copied.predict(texts, 1, verbose=0))
+        return copied
 
     @lock_weights
     def trim_vocabulary(self, texts: object) -> Self:
@@ -565,20 +552,6 @@ class Task(TextModel, metaclass=SharedVariableNames):
         from encoder_zoo.tasks.base.trimming import compare_vocabulary
 
         return compare_vocabulary(self, trimmed, texts)
-
-    def _check_not_for_cpu(self, changes: bool | None) -> None:
-        """Raise a ValueError if a copy made by `for_cpu` is trained, exported or converted again.
-
-        Args:
-            changes: Optional boolean. Whether the error is raised.
-        """
-        if changes:
-            raise ValueError(
-                "A copy made by `for_cpu` cannot be trained or exported. Call `fit` or `export` "
-                "on the original model, and then `for_cpu` again. To export in int8, use "
-                "`model.export('model.tflite', format='litert', "
-                "optimizations=[tf.lite.Optimize.DEFAULT])`."
-            )
 
     def signatures(self, **options) -> dict[str, Callable]:
         """Return the functions that a SavedModel contains. They convert raw text to answers.

@@ -20,6 +20,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
+from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.inputs import select_backbone_inputs
 from encoder_zoo.tasks.serving import engines
 from encoder_zoo.tasks.serving.model_files import make_openvino_model, require_packages, write_model
@@ -49,42 +50,36 @@ class CpuModel:
         self.identity = identity
         self._seen: list[dict[str, np.ndarray]] | None = None
 
-    def __call__(self, inputs: Mapping):
-        """Compute the outputs (B, ...). This also works in a TensorFlow graph.
+    def compute_outputs(self, task: PresetTask, inputs: Mapping, training: bool | None):
+        """Compute the outputs of a task. Inputs that the engine does not support use Keras."""
+        if training:
+            check_is_original(task)
+        is_whole = task.record.only_saved_model is None
+        read = inputs if is_whole else select_backbone_inputs(inputs)
+        if not self.session.supports_inputs(read):
+            return task.logits_of(task.encode_inputs(inputs, training), inputs, training)
+        outputs = self._compute_tensor(read)
+        return outputs if is_whole else task.logits_of({"sequence_output": outputs}, inputs)
+
+    def _compute_tensor(self, inputs: Mapping):
+        """Compute the engine's outputs (B, ...) as a tensor, also in a TensorFlow graph.
 
         Args:
             inputs: Dict of integer tensors (B, L) for the session.
         """
-        read = {"token_ids", "padding_mask", *self.session.input_names}
-        names = sorted(read & inputs.keys())
+        names = [name for name in self.session.input_names if name in inputs]
         batch = [ops.cast(inputs[name], "int32") for name in names]
 
         def run(*arrays: np.ndarray) -> np.ndarray:
-            return self._run(dict(zip(names, arrays, strict=True)))
+            given = dict(zip(names, arrays, strict=True))
+            if self._seen is not None:
+                self._seen.append(self.session.complete_inputs(given))
+            return self.session.run(given)
 
         if keras.config.backend() != "tensorflow":
             return ops.convert_to_tensor(run(*map(ops.convert_to_numpy, batch)))
         outputs = tf.numpy_function(run, batch, tf.float32, stateful=False)
         return tf.ensure_shape(outputs, self.session.output_shape)
-
-    def attach(self, task: PresetTask) -> None:
-        """Make a task use this model. Inputs that the engine does not support still use Keras."""
-        on_keras, is_whole = task._compute_outputs, task.record.only_saved_model is None
-
-        def compute_outputs(inputs: Mapping, training: bool | None = None):
-            task._check_not_for_cpu(training)
-            read = inputs if is_whole else select_backbone_inputs(inputs)
-            if not self.session.supports_inputs(read):
-                return on_keras(inputs, training)
-            outputs = self(read)
-            return outputs if is_whole else task.logits_of({"sequence_output": outputs}, inputs)
-
-        task.cpu_model, task._compute_outputs = self, compute_outputs
-
-    def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        if self._seen is not None:
-            self._seen.append(self.session.complete_inputs(inputs))
-        return self.session.run(inputs)
 
     def quantize(self, answer: Callable[[], Sized]) -> None:
         """Quantize the model to int8. The activation ranges are computed from typical inputs.
@@ -118,6 +113,17 @@ class CpuModel:
             )
         self.session = engines.OpenVinoSession(model)
         self.identity = f"openvino int8 {_compute_checksum(batches)}"
+
+
+def check_is_original(task: PresetTask) -> None:
+    """Raise a ValueError if a copy made by `for_cpu` is trained, exported or converted again."""
+    if task.cpu_model is not None:
+        raise ValueError(
+            "A copy made by `for_cpu` cannot be trained or exported. Call `fit` or `export` "
+            "on the original model, and then `for_cpu` again. To export in int8, use "
+            "`model.export('model.tflite', format='litert', "
+            "optimizations=[tf.lite.Optimize.DEFAULT])`."
+        )
 
 
 def convert_to_litert(task: PresetTask, dtype: CpuDtype) -> CpuModel:
@@ -187,20 +193,27 @@ CONVERTERS = {"litert": convert_to_litert, "openvino": convert_to_openvino}
 
 
 def convert_for_cpu(
-    task: PresetTask, dtype: CpuDtype, engine: Literal["litert", "openvino"]
+    task: PresetTask, dtype: CpuDtype, engine: Literal["litert", "openvino"], texts: object
 ) -> CpuModel:
-    """Convert a task for an engine.
+    """Convert a task for an engine. See `Task.for_cpu` for the arguments and errors.
 
     Args:
         task: Task to convert, or its `TokenEncoder` if only a SavedModel supports the whole task.
         dtype: String. Data type for matrix products.
         engine: String. Engine name.
-
-    Raises:
-        ValueError: If the backbone does not compute in float32, or if the engine does not support
-            the backend, the task or `dtype`.
-        ImportError: If a package needed for the engine is not installed.
+        texts: Inputs that will be passed to `CpuModel.quantize`, or None for other models.
     """
+    calibrates = (engine, dtype) == ("openvino", "int8")
+    if calibrates and (texts is None or (isinstance(texts, Sized) and not len(texts))):
+        raise ValueError(
+            f"texts is {quote(texts)}, but OpenVINO needs a few hundred typical inputs for int8. "
+            "Pass texts=[...] or dtype='bfloat16'."
+        )
+    if texts is not None and not calibrates:
+        raise ValueError(
+            f"texts is {quote(texts)}, but engine={engine!r} with dtype={dtype!r} does not use "
+            "texts. Omit this argument, or pass engine='openvino' with dtype='int8'."
+        )
     if task.backbone.compute_dtype != "float32":
         raise ValueError(
             f"The backbone computes in {task.backbone.compute_dtype!r}, but for_cpu requires "

@@ -26,6 +26,7 @@ from encoder_zoo.common.validation import check_path
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.manifest import write_manifest
+from encoder_zoo.tasks.serving.cpu_model import check_is_original
 from encoder_zoo.tasks.serving.export_folder import export_folder
 from encoder_zoo.tasks.serving.model_files import EXPORT_PACKAGES, export_ids, silence_messages
 
@@ -111,6 +112,7 @@ def export_task(
         ValueError: If `format` is unknown, does not match the suffix of `path`, or does not support
             this task.
     """
+    check_is_original(task)
     path = check_path(path)
     format, is_file = read_target(path, format)
     if format != "tf_saved_model":
