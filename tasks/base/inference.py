@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from encoder_zoo.common.lazy import use_backend, use_numpy, xp
 from encoder_zoo.common.ragged_array import make_array
 from encoder_zoo.common.validation import Verbosity
 from encoder_zoo.common.weights_lock import get_weights_lock
+from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.tasks.preprocessing import batch_shapes
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, map_graph_batches
 from encoder_zoo.tasks.preprocessing.prepared import check_arrays, get_inputs
@@ -25,6 +27,8 @@ from encoder_zoo.tasks.training import distribution, sources
 from encoder_zoo.tasks.training.callbacks import Callbacks
 from encoder_zoo.tasks.training.data import BatchMaker, raise_original_errors
 from encoder_zoo.tasks.training.streams import suppress_end_warning
+
+logger = logging.getLogger("encoder_zoo")
 
 
 class KerasRunner:
@@ -57,7 +61,6 @@ class KerasRunner:
 
     def predict_data(self, given: sources.InputData, batch_size: int | None = None) -> Any:
         """Compute the outputs for the inputs from `read`, in the input order."""
-        self.task._warn_if_head_new()
         size = batch_size or BATCH_SIZE
         with use_backend():
             if given.is_read_in_batches:
@@ -84,8 +87,23 @@ class KerasRunner:
         maker = self.task.batch_maker
         return dataclasses.replace(maker, separate=lambda x, y: (x, y), fills=False)
 
+    def _warn_if_head_new(self) -> None:
+        """Log a warning if the head has random weights. Later calls do not log again."""
+        task = self.task
+        first, task.new_head = task.new_head, None
+        if first is None or len(first) != len(task.head.weights):
+            return
+        pairs = zip(first, task.head.weights, strict=True)
+        if all(np.array_equal(value, gather_array(weight)) for value, weight in pairs):
+            logger.warning(
+                "The head of this %s has random weights, because the checkpoint contains no head. "
+                "Call `fit` before you use its predictions.",
+                type(task).__name__,
+            )
+
     def _run_keras_predict(self, x, batch_size: int | None = None):
         """Call `keras.Model.predict`. Every JAX process computes whole batches."""
+        self._warn_if_head_new()
         predict = functools.partial(keras.Model.predict, self.task)
         if distribution.get_process_shard()[1] == 1:
             return self.task._run(predict, x, batch_size, **self._options)
@@ -101,24 +119,22 @@ class KerasRunner:
         """Compute the outputs for a dataset or stream. Each batch is padded to fill all devices."""
         plan = Plan(batch_size, steps_per_epoch=self._options["steps"])
         source = given.make_source(plan, self._batch_maker)
-        with raise_original_errors(source):
-            return self._predict_batches(source.read_in_order())
-
-    def _predict_batches(self, batches):
         devices, sizes = distribution.count_data_parallel_devices(), []
-        if devices == 1:
-            return self._run_keras_predict(batches)
 
-        def filled():
+        def fill_batches(batches) -> Iterator[tuple[dict]]:
             for batch in batches:
                 x = keras.tree.map_structure(np.asarray, get_inputs(batch))
                 sizes.append(len(x["token_ids"]))
                 rows = distribution.pad_indices(sizes[-1], devices)
                 yield ({name: values[rows] for name, values in x.items()},)
 
-        filled = filled()
-        with suppress_end_warning(filled):
-            outputs = self._run_keras_predict(filled)
+        with raise_original_errors(source):
+            batches = source.read_in_order()
+            if devices == 1:
+                return self._run_keras_predict(batches)
+            batches = fill_batches(batches)
+            with suppress_end_warning(batches):
+                outputs = self._run_keras_predict(batches)
         kept = [np.arange(distribution.round_up(size, devices)) < size for size in sizes]
         kept = np.concatenate(kept)
         return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
@@ -145,12 +161,12 @@ class KerasRunner:
             # The batches will be sorted by length, so the first texts are selected before.
             texts = tuple(column[: steps * batch_size] for column in texts)
         if self._is_single_batch(len(texts[0]), batch_size):
-            return self._predict_single_batch(texts, task.preprocessor.encode)
+            return self.run_texts(texts, batch_size, task.preprocessor.encode)
         examples = task.preprocess(texts)
         count = examples["token_ids"].shape[0]
         if not count:
             empty = tuple(xp.constant([""]) for _ in texts)
-            outputs = self._predict_single_batch(empty, task.preprocessor.encode)
+            outputs = self.run_texts(empty, batch_size, task.preprocessor.encode)
             return keras.tree.map_structure(lambda output: output[:0], outputs)
         # Only the last batch is padded to divide it over the devices, so padding rows are at the
         # end.
@@ -163,26 +179,10 @@ class KerasRunner:
             outputs = self._run_keras_predict(batches.dataset)
         return keras.tree.map_structure(lambda output: output[index], outputs)
 
-    def _predict_single_batch(self, texts: tuple, encode: Callable) -> np.ndarray:
-        """Compute the outputs for one batch of texts.
-
-        The model is called directly. For a single batch, `keras.Model.predict` would take longer to
-        set up its loop than to run the model.
-
-        Args:
-            texts: Tuple of one or two string tensors of shape (B,).
-            encode: Function that converts texts to examples.
-        """
-        collate = self.task.batch_maker.collate()
-        with use_numpy():
-            texts = tuple(make_array(np.asarray(part)) for part in texts)
-            batch = collate(encode(texts))
-        return self._compute_outputs(get_inputs(batch))
-
     def _compute_outputs(self, inputs: dict) -> np.ndarray:
         """Compute the outputs for one batch of inputs."""
         task = self.task
-        task._warn_if_head_new()
+        self._warn_if_head_new()
         with use_backend(), get_weights_lock(task).shared():
             if not task.has_one_graph:
                 return task.predict_on_batch(
@@ -214,9 +214,14 @@ class KerasRunner:
             batch_size: Integer. Number of examples per batch.
             encode: Function that converts texts to examples.
         """
-        if texts[0].shape[0] <= batch_size:
-            return self._predict_single_batch(texts, encode)
-        return batch_shapes.join_batches(self.run_examples(encode(texts), batch_size))
+        if texts[0].shape[0] > batch_size:
+            return batch_shapes.join_batches(self.run_examples(encode(texts), batch_size))
+        # For a single batch, `keras.Model.predict` would take longer to set up its loop than to run
+        # the model, and TensorFlow would be slower than NumPy.
+        collate = self.task.batch_maker.collate()
+        with use_numpy():
+            batch = collate(encode(tuple(make_array(np.asarray(column)) for column in texts)))
+        return self._compute_outputs(get_inputs(batch))
 
 
 def compute_text_outputs_in_graph(

@@ -129,7 +129,7 @@ class LabelledTask(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def _check_can_predict(self, x=None) -> None:
+    def _check_can_predict(self) -> None:
         self._check_labels_known()
 
     def _learn_labels(

@@ -27,7 +27,6 @@ from encoder_zoo.common.validation import PositiveFloat, PositiveInt, Verbosity,
 from encoder_zoo.common.variable_names import SharedVariableNames
 from encoder_zoo.common.weights_lock import hold_lock, lock_weights
 from encoder_zoo.common.wording import ForeignName, invalid, quote
-from encoder_zoo.encoders.arrays import gather_array
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import select_backbone_inputs
@@ -127,7 +126,9 @@ class Task(TextModel, metaclass=SharedVariableNames):
     head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
-        self._check_parts(backbone, preprocessor)
+        if not isinstance(backbone, Backbone):
+            raise invalid("backbone", backbone, "a Backbone", TypeError)
+        loading.check_preprocessor_class(type(self), preprocessor)
         # The dtype policy is passed on, because Keras scales losses in float16.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
@@ -149,17 +150,10 @@ class Task(TextModel, metaclass=SharedVariableNames):
 
     @preprocessor.setter
     def preprocessor(self, preprocessor: Preprocessor | None) -> None:
-        self._check_parts(self.backbone, preprocessor)
+        loading.check_preprocessor_class(type(self), preprocessor)
         self._preprocessor = copy.copy(preprocessor)
         if preprocessor is not None:
             self._preprocessor.attach(self)
-
-    @classmethod
-    def _check_parts(cls, backbone: object, preprocessor: object) -> None:
-        """Raise a TypeError if the backbone or the preprocessor has the wrong class."""
-        if not isinstance(backbone, Backbone):
-            raise invalid("backbone", backbone, "a Backbone", TypeError)
-        loading.check_preprocessor_class(cls, preprocessor)
 
     def _finish_building(self) -> None:
         """Build the head if its size is known, and attach the preprocessor."""
@@ -276,19 +270,6 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """
         return None
 
-    def _warn_if_head_new(self) -> None:
-        """Log a warning if the head has random weights. Later calls do not log again."""
-        first, self.new_head = self.new_head, None
-        if first is None or len(first) != len(self.head.weights):
-            return
-        pairs = zip(first, self.head.weights, strict=True)
-        if all(np.array_equal(value, gather_array(weight)) for value, weight in pairs):
-            logger.warning(
-                "The head of this %s has random weights, because the checkpoint contains no head. "
-                "Call `fit` before you use its predictions.",
-                type(self).__name__,
-            )
-
     @property
     def _answers(self) -> Answers:
         """Create the `Answers` object with the current settings."""
@@ -331,7 +312,13 @@ class Task(TextModel, metaclass=SharedVariableNames):
             per question, with an array of shape (2, tokens) for every window of the context. With a
             beam search, the shape of this array is (1 + start_n_top * end_n_top, 4).
         """
-        self._check_can_predict(x)
+        self._check_can_predict()
+        if self.record.instead_of_predict and not is_prepared(x):
+            raise ValueError(
+                f"x is {quote(x)}, but predict only supports preprocessed inputs, {{'token_ids', "
+                "'padding_mask', ...}, because texts would be masked at random. Use "
+                f"{self.record.instead_of_predict}, or evaluate(texts)."
+            )
         runner = KerasRunner(self, verbose, steps, callbacks)
         with suppress_end_warning(x):
             given = runner.read(x)
@@ -353,14 +340,6 @@ class Task(TextModel, metaclass=SharedVariableNames):
         """Return the `Answers` for raw inputs. If there is no preprocessor, raise a ValueError."""
         check_preprocessor(self, x)
         return getattr(self, answers)
-
-    def _check_can_predict(self, x=None) -> None:
-        if x is not None and self.record.instead_of_predict and not is_prepared(x):
-            raise ValueError(
-                f"x is {quote(x)}, but predict only supports preprocessed inputs, {{'token_ids', "
-                "'padding_mask', ...}, because texts would be masked at random. Use "
-                f"{self.record.instead_of_predict}, or evaluate(texts)."
-            )
 
     def _prepare_training(self, given: InputData, data: Source) -> bool:
         settings = self.record.tuned_settings

@@ -201,7 +201,7 @@ class TextModel(BaseModel):
         """
         return False
 
-    def _check_can_predict(self, x=None) -> None:
+    def _check_can_predict(self) -> None:
         """Raise a ValueError if the task cannot evaluate or predict yet."""
 
     @validate_arguments
