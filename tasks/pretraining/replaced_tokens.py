@@ -161,21 +161,20 @@ class ReplacedTokenDetection(Task):
 
     def call(self, inputs, training=None):
         if "mask_positions" not in inputs:
-            return self._detect(inputs, training)
+            return super().call(inputs, training)
         masked = {n: values for n, values in inputs.items() if n != "masked_token_ids"}
         masked["token_ids"] = inputs["masked_token_ids"]
         logits = self.generator(masked, training=training)  # (B, M, V)
         token_ids = self._fill_masks(inputs, self._sample_tokens(logits))
-        detection = self._detect({**inputs, "token_ids": token_ids}, training)
+        detection = super().call({**inputs, "token_ids": token_ids}, training)
         return {"generator": logits, "detection": detection, "token_ids": token_ids}
 
-    def _detect(self, inputs, training):
-        """Compute the detection logits (B, L)."""
-        x = self.encode_inputs(inputs, training)["sequence_output"]  # (B, L, D)
+    def logits_of(self, encoded, inputs, training=None):
+        x = encoded["sequence_output"]  # (B, L, D)
         first = None
         if self.head.first_norm is not None:
             first = select_first_tokens(x, inputs.get("text_starts"))
-        return ops.squeeze(self.head(x, training=training, first=first), -1)
+        return ops.squeeze(self.head(x, training=training, first=first), -1)  # (B, L)
 
     def _sample_tokens(self, logits):
         """Sample tokens (B, M) from the generator's predictions, without a gradient."""

@@ -19,11 +19,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.context import get_context
 from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.inputs import select_backbone_inputs
-from encoder_zoo.tasks.serving import engines
-from encoder_zoo.tasks.serving.model_files import make_openvino_model, require_packages, write_model
+from encoder_zoo.tasks.serving import engines, model_files
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.preset_task import PresetTask
@@ -52,7 +52,7 @@ class CpuModel:
 
     def compute_outputs(self, task: PresetTask, inputs: Mapping, training: bool | None):
         """Compute the outputs of a task. Inputs that the engine does not support use Keras."""
-        if training:
+        if training or get_context().serves:  # an index can export its embedder
             check_is_original(task)
         is_whole = task.record.only_saved_model is None
         read = inputs if is_whole else select_backbone_inputs(inputs)
@@ -137,7 +137,8 @@ def convert_to_litert(task: PresetTask, dtype: CpuDtype) -> CpuModel:
             Inference, section 2.1).
 
     Raises:
-        ValueError: If the Keras backend is not TensorFlow, or `dtype` is "bfloat16".
+        ValueError: If the Keras backend is not TensorFlow, if `dtype` is "bfloat16", or if LiteRT
+            does not support an operation of the task.
         ImportError: If ai-edge-litert is not installed.
     """
     if dtype == "bfloat16":
@@ -156,7 +157,12 @@ def convert_to_litert(task: PresetTask, dtype: CpuDtype) -> CpuModel:
     options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.tflite")
-        write_model(task, path, "litert", **options)
+        model_files.write_model(task, path, "litert", **options)
+        if lacking := model_files.list_custom_operations(path):
+            raise ValueError(
+                f"LiteRT does not support the operations {', '.join(lacking)} of this "
+                f"{type(task).__name__}. Use engine='openvino' or the model itself."
+            )
         return CpuModel(engines.LiteRtSession(path.read_bytes()), dtype)
 
 
@@ -183,8 +189,8 @@ def convert_to_openvino(task: PresetTask, dtype: CpuDtype) -> CpuModel:
     require(engines.openvino)
     if dtype == "int8":
         _require_nncf()
-    require_packages("openvino", "for_cpu(engine='openvino')")
-    model = make_openvino_model(task, "Use engine='litert' or the model itself")
+    model_files.require_packages("openvino", "for_cpu(engine='openvino')")
+    model = model_files.make_openvino_model(task, "Use engine='litert' or the model itself")
     session = engines.OpenVinoSession(model, "bf16" if dtype == "bfloat16" else "f32")
     return CpuModel(session, f"openvino {dtype}")
 

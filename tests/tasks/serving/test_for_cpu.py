@@ -175,6 +175,33 @@ def test_it_is_neither_trained_nor_exported(fast, tmp_path):
         fast.for_cpu()
 
 
+@pytest.mark.slow
+def test_an_index_of_it_is_not_exported(fast, tmp_path):
+    index = fast.index(TEXTS)
+    with pytest.raises(ValueError, match="for_cpu.*exported"):  # it would need this process
+        index.export(tmp_path / "1")
+    assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.slow
+def test_operations_that_litert_lacks_are_named(build):
+    with pytest.raises(ValueError, match="LiteRT.*BitwiseAnd.*TextEmbedder"):
+        build(ez.TextEmbedder, pooling="max").for_cpu("float32")
+
+
+@pytest.mark.slow
+def test_replaced_tokens_are_detected_by_the_engine(monkeypatch):
+    detector = tiny.task(get_family("electra"), ez.ReplacedTokenDetection)
+    fast, calls = detector.for_cpu("float32"), []
+    run = fast.cpu_model.session.run
+    monkeypatch.setattr(
+        fast.cpu_model.session, "run", lambda inputs: (calls.append(1), run(inputs))[1]
+    )
+    for ours, theirs in zip(fast.detect("a b ab"), detector.detect("a b ab"), strict=True):
+        assert ours["score"] == pytest.approx(theirs["score"], abs=1e-5)
+    assert calls == [1]
+
+
 def test_the_model_must_be_in_float32(build):
     backbone = ez.BertBackbone(
         30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16, dtype="bfloat16"
@@ -289,7 +316,7 @@ class TestOpenVino:
 
     def test_a_missing_nncf_is_named_before_any_work(self, embedder, monkeypatch):
         hide(monkeypatch, cpu_model.nncf)
-        monkeypatch.delattr(cpu_model, "make_openvino_model")
+        monkeypatch.delattr(cpu_model.model_files, "make_openvino_model")
         with pytest.raises(ImportError, match=r"needs the package nncf"):
             embedder.for_cpu(engine="openvino", texts=TEXTS)
 
