@@ -5,7 +5,6 @@ Comments use these letters for shapes: B (batch size), L (sequence length).
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import pathlib
@@ -138,7 +137,6 @@ class OnnxSession(Session):
 
     def __init__(self, path: pathlib.Path, spinning: bool = True):
         super().__init__()
-        require(onnxruntime)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = count_cores()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
@@ -175,7 +173,6 @@ class OpenVinoSession(Session):
 
     def __init__(self, model: pathlib.Path | openvino.Model, precision: str = "f32"):
         super().__init__()
-        require(openvino)
         core = openvino.Core()
         if isinstance(model, pathlib.Path):
             model = core.read_model(model)
@@ -202,7 +199,6 @@ class LiteRtSession(Session):
 
     def __init__(self, model: pathlib.Path | bytes):
         super().__init__()
-        require(litert)
         is_path = isinstance(model, pathlib.Path)
         given = {"model_path": str(model)} if is_path else {"model_content": model}
         interpreter = litert.Interpreter(**given, num_threads=count_cores())
@@ -244,15 +240,8 @@ def open_session(path: pathlib.Path, engine: str, **options) -> Session:
         ValueError: If `engine` cannot open the file.
     """
     require(PACKAGES[engine])
-    with _explain_errors(path, engine):
-        return SESSIONS[engine](path, **options)
-
-
-@contextlib.contextmanager
-def _explain_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
-    """Context manager that adds the path and the engine to errors."""
     try:
-        yield
+        return SESSIONS[engine](path, **options)
     except Exception as error:  # each engine has its own errors
         raise ValueError(f"{engine} cannot open {path}. Error:\n{error}") from error
 

@@ -115,8 +115,11 @@ def export_task(
     check_is_original(task)
     path = check_path(path)
     format, is_file = read_target(path, format)
-    if format != "tf_saved_model":
-        check_other_formats(task)
+    if format != "tf_saved_model" and task.record.only_saved_model:
+        raise ValueError(
+            f"{type(task).__name__} computes {task.record.only_saved_model}, which only a "
+            "SavedModel supports. Call export('served/1') with the TensorFlow backend."
+        )
     check_backend(task, path, format)
     if format == "tf_saved_model":
         export_saved_model(task, path, **options)
@@ -146,15 +149,6 @@ def read_target(path: pathlib.Path, format: str | None) -> tuple[str, bool]:
         expected = " or ".join(["a folder", *(f"a file {suffix}" for suffix in allowed)])
         raise invalid("path", str(path), expected)
     return format or FORMATS.get(path.suffix, "tf_saved_model"), is_file
-
-
-def check_other_formats(task: PresetTask) -> None:
-    """Raise a ValueError if a task can only be exported as a SavedModel."""
-    if task.record.only_saved_model:
-        raise ValueError(
-            f"{type(task).__name__} computes {task.record.only_saved_model}, which only a "
-            "SavedModel supports. Call export('served/1') with the TensorFlow backend."
-        )
 
 
 def check_backend(task: PresetTask, path: str | os.PathLike[str], format: str) -> None:

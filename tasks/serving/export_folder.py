@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.preset_task import PresetTask
     from encoder_zoo.tasks.base.answers import Answers
-    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -154,7 +153,7 @@ def describe_export(task: PresetTask, format: Engine, dtype: str) -> ExportRecor
             f"the class {name}, which computes its predictions, is not registered",
             "Register it with ez.register_answers",
         )
-    method = task.record.text_method
+    method, names = task.record.text_method, get_argument_names(type(preprocessor))
     if method not in answers.methods:
         raise _make_unsupported_error(task, f"its model does not compute the outputs of {method!r}")
     if type(preprocessor) is not answers.preprocessor_class:
@@ -169,7 +168,9 @@ def describe_export(task: PresetTask, format: Engine, dtype: str) -> ExportRecor
         dtype=dtype,
         agreement=None,
         settings=_collect_settings(task, answers),
-        preprocessor=convert_to_json(_collect_arguments(preprocessor)),
+        preprocessor=convert_to_json(
+            {name: getattr(preprocessor, name) for name in names if name != "tokenizer"}
+        ),
         tokenizer=_make_tokenizer_settings(task, preprocessor.tokenizer),
         backbone={
             "vocabulary_size": backbone.vocabulary_size,
@@ -202,11 +203,6 @@ def _collect_settings(task: PresetTask, answers: Answers) -> dict[str, object]:
                 "model",
             )
     return found
-
-
-def _collect_arguments(preprocessor: Preprocessor) -> dict[str, object]:
-    names = [name for name in get_argument_names(type(preprocessor)) if name != "tokenizer"]
-    return {name: getattr(preprocessor, name) for name in names}
 
 
 def _make_tokenizer_settings(

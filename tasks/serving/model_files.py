@@ -28,7 +28,6 @@ import numpy as np
 from encoder_zoo.common.context import use_context
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import check_path
 from encoder_zoo.encoders.core import SelfAttention
 from encoder_zoo.presets.files.atomic import replace_file
 
@@ -54,7 +53,7 @@ WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
 DEFAULT_DESCRIPTION = "Written by encoder_zoo"  # default description in a model file
 
 
-def export_ids(task: PresetTask, path: str | os.PathLike[str], format: str, **options) -> None:
+def export_ids(task: PresetTask, path: pathlib.Path, format: str, **options) -> None:
     """Write the model to a file with the Keras exporter. The model reads preprocessed inputs.
 
     If the tokenizer can be saved as tokenizer.json, this file is written next to the model. Files
@@ -62,8 +61,8 @@ def export_ids(task: PresetTask, path: str | os.PathLike[str], format: str, **op
 
     Args:
         task: `Task` to export.
-        path: String or path that ends in ".onnx", ".tflite" or ".xml". OpenVINO weights are written
-            to a ".bin" file next to it.
+        path: Path that ends in ".onnx", ".tflite" or ".xml". OpenVINO weights are written to a
+            ".bin" file next to it.
         format: String, "onnx", "litert" or "openvino".
         **options: Options for the Keras exporter. For "litert" on PyTorch, options for
             `litert_torch.convert`.
@@ -73,7 +72,6 @@ def export_ids(task: PresetTask, path: str | os.PathLike[str], format: str, **op
             tokenizer.json of another export.
         ImportError: If a package for `format` is not installed.
     """
-    path = check_path(path)
     tokenizer, description = make_tokenizer_json(task), DEFAULT_DESCRIPTION
     if tokenizer is not None:
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
@@ -164,10 +162,11 @@ def _get_fixed_length(task: PresetTask) -> int | None:
     return None if task.preprocessor is None else task.preprocessor.sequence_length
 
 
-def _make_specs(task: PresetTask, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
-    """Create the input specs for the Keras exporters. Dynamic sizes are None."""
+def _run_keras_exporter(task: PresetTask, path: pathlib.Path, format: str, options: dict) -> None:
+    """Write the model with the Keras exporter, for batches of any shape."""
     names = task.list_input_names()
-    return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
+    specs = [{name: keras.InputSpec("int32", (None, None), name=name) for name in names}]
+    keras.Model.export(task, str(path), format, verbose=False, input_signature=specs, **options)
 
 
 def _write_onnx(task: PresetTask, path: pathlib.Path, description: str, options: dict) -> None:
@@ -177,10 +176,7 @@ def _write_onnx(task: PresetTask, path: pathlib.Path, description: str, options:
         else:
             _register_tf2onnx_operations()
             _forget_initialized_tables()
-            specs = _make_specs(task, None, None)
-            keras.Model.export(
-                task, str(path), "onnx", verbose=False, input_signature=specs, **options
-            )
+            _run_keras_exporter(task, path, "onnx", options)
     _describe_onnx(path, task, description)
 
 
@@ -243,10 +239,7 @@ def _write_litert(task: PresetTask, path: pathlib.Path, description: str, option
         if keras.config.backend() == "torch":
             _write_litert_from_torch(task, path, options)
         else:
-            specs = _make_specs(task, None, None)
-            keras.Model.export(
-                task, str(path), "litert", verbose=False, input_signature=specs, **options
-            )
+            _run_keras_exporter(task, path, "litert", options)
     _describe_litert(path, description)
 
 

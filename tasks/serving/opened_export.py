@@ -383,7 +383,10 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     """
     where = f"{files.path / MANIFEST}: {EXPORT_KIND}"
     cls = get_answers_class(record.answers)
-    settings = {name: restore_setting(value) for name, value in record.settings.items()}
+    settings = {
+        name: from_json_value(value) if isinstance(value, str | float) else value
+        for name, value in record.settings.items()
+    }
     settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")
     tokenizer = _open_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
     preprocessor = _make_preprocessor(
@@ -446,11 +449,6 @@ def _open_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer
     rules = _get_argument_rules(cls, TOKENIZER_ARGUMENTS)
     arguments = check_fields(arguments, rules, where, optional=True)
     return create_tokenizer(cls, read_tokenizer_files(files, kind), **arguments)
-
-
-def restore_setting(value: object) -> object:
-    """Convert a setting in JSON to a setting of `Answers`."""
-    return from_json_value(value) if isinstance(value, str | float) else value
 
 
 def _open_model(files: FolderFiles, format: str, engine: str, spinning: bool) -> Session:
