@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from encoder_zoo.common.escaping import check_encodable
-from encoder_zoo.common.lazy import xp
+from encoder_zoo.common.lazy import use_numpy, xp
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -241,7 +241,8 @@ class TextEmbedderPreprocessor(SeparateTextsPreprocessor):
     def _count_prompt_tokens(self, prompt: str | None) -> int:
         """Return the number of tokens to exclude from pooling (the prompt and [CLS])."""
         text = self.get_prompt_text(prompt)
-        return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
+        with use_numpy():  # in a TensorFlow graph, the number would be unknown
+            return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
 
     def encode_windows(self, texts, prompt: str | None = None) -> dict:
         """Convert texts to examples, with several windows for long texts.

@@ -274,6 +274,9 @@ class TestPrompts:
         np.testing.assert_allclose(embedder.embed("good", "query"), expected, atol=1e-6)
         both = embedder.embed(["good", "the film was bad"], "query")
         np.testing.assert_allclose(both[0], expected, atol=1e-6)
+        exported = tf.function(embedder.signatures()["query"], autograph=False)
+        found = exported(tf.constant(["good", "the film was bad"]))["embedding"]
+        np.testing.assert_allclose(found, both, atol=1e-6)
 
     def test_windows_are_weighted_without_the_prompt(self, build):
         embedder = build({**self.SETTINGS, "include_prompt": False})
