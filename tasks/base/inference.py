@@ -112,8 +112,8 @@ class KerasRunner:
 
     def _is_single_batch(self, count: int, batch_size: int) -> bool:
         """Return whether the inputs fit in one batch, and no option requires a Keras loop."""
-        given = {name: value for name, value in self._options.items() if value is not None}
-        return given == {"verbose": 0} and 0 < count <= batch_size
+        is_silent = self._options == {"verbose": 0, "steps": None, "callbacks": None}
+        return is_silent and 0 < count <= batch_size
 
     def _predict_source(self, given: sources.InputData, batch_size: int):
         """Compute the outputs for a dataset or stream. Each batch is padded to fill all devices."""
