@@ -34,6 +34,7 @@ from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats import checkpoint
+from encoder_zoo.presets.formats.checkpoint import StoredWeight
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
@@ -113,17 +114,10 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
             "transformers has no corresponding linear layer. Save the model with "
             ".save('model.keras')."
         )
-    # Shapes follow PyTorch conventions: A is (rank, in) and B is (out, rank).
-    arrays = {
-        f"{PREFIX}{name}.lora_{which}.weight": checkpoint.make_stored_array(kernel, transposed=True)
-        for name, layer in layers.items()
-        for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
-    }
     whole = _map_modules_to_save(task, updates)
-    for name, (weight, transposed) in whole.items():
-        arrays[name] = checkpoint.make_stored_array(weight, transposed)
-    factors = [w for layer in updates for w in (layer.lora_kernel_a, layer.lora_kernel_b)]
-    _check_stores_trained_weights(task, [*(weight for weight, _ in whole.values()), *factors])
+    stored = {**_map_factors(layers), **whole}
+    arrays = {name: weight.make_array() for name, weight in stored.items()}
+    _check_stores_trained_weights(task, [weight for weight, _ in stored.values()])
     [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
@@ -161,6 +155,15 @@ def _check_stores_trained_weights(task: PresetTask, stored: list[keras.Variable]
         )
 
 
+def _map_factors(layers: Mapping[str, keras.layers.Layer]) -> dict[str, StoredWeight]:
+    """Map tensor names to the low-rank factors A (rank, in) and B (out, rank) of all layers."""
+    return {
+        f"{PREFIX}{name}.lora_{which}.weight": StoredWeight(kernel, transposed=True)
+        for name, layer in layers.items()
+        for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
+    }
+
+
 def _strip_prefix(prefixes: Iterable[str], name: str) -> str:
     for prefix in prefixes:
         name = name.removeprefix(prefix)
@@ -181,7 +184,7 @@ def _matches_name(name: str, ends: Iterable[str]) -> bool:
 
 def _map_modules_to_save(
     task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
-) -> dict[str, tuple]:
+) -> dict[str, StoredWeight]:
     """Map tensor names to head and pooler weights, which adapter files store in full.
 
     Args:
@@ -190,7 +193,7 @@ def _map_modules_to_save(
         head: Optional layer to use as the head for tasks without a head.
 
     Returns:
-        A dict {tensor name in the file: (weight, whether the stored tensor is transposed)}.
+        A dict {tensor name in the file: `StoredWeight`}.
 
     Raises:
         ValueError: If peft does not support this type of task.
@@ -201,15 +204,15 @@ def _map_modules_to_save(
             "TokenClassifier support them. Use `save_to_preset` instead."
         )
     backbone, record = task.backbone, task.head_record
-    found = []
+    found = {}
     if task.head is not None:
-        found += checkpoint.list_named_weights(task, record.tensors)
+        found |= checkpoint.map_weights(task, record.tensors, PREFIX)
     elif head is not None:
-        found += checkpoint.list_named_weights(SimpleNamespace(head=head), record.tensors)
+        found |= checkpoint.map_weights(SimpleNamespace(head=head), record.tensors, PREFIX)
     if record.pooled and backbone.pooler_dense not in updates:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
-        found += checkpoint.list_named_weights(backbone, layers)
-    return {PREFIX + name: rest for name, *rest in found}
+        found |= checkpoint.map_weights(backbone, layers, PREFIX)
+    return found
 
 
 # -- loading -----------------------------------------------------------------------------------
@@ -228,11 +231,8 @@ def get_weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
         return {}
     if find_low_rank_updates(task.backbone):
         return task.weights_before_adapters
-    found = {
-        name: checkpoint.make_stored_array(*given)
-        for name, given in _map_modules_to_save(task, ()).items()
-    }
-    return MappingProxyType(found)
+    weights = _map_modules_to_save(task, ())
+    return MappingProxyType({name: weight.make_array() for name, weight in weights.items()})
 
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
@@ -251,15 +251,11 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     chosen, missing = _select_layers(task, config, file)
     updates = {layer: _get_rank_and_alpha(name, config) for name, layer in chosen.items()}
     head = _build_missing_head(task, file)
-    shapes = {
-        name: tuple(weight.shape)[:: -1 if transposed else 1]
-        for name, (weight, transposed) in _map_modules_to_save(task, updates, head).items()
-    }
     before, replaces = get_weights_before_adapters(task), bool(find_low_rank_updates(task.backbone))
     layers = {_get_layer_name(name) for name in file.shapes}  # layers that are stored in full
     expected = {
-        name: shape
-        for name, shape in shapes.items()
+        name: weight.shape
+        for name, weight in _map_modules_to_save(task, updates, head).items()
         if _get_layer_name(name) in layers or _is_saved(name, config)
     }
     for name, layer in chosen.items():
@@ -281,14 +277,13 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     if head is not None:
         task._set_classes(head.units, None)
     values |= {name: before[name] for name in restored}
-    for name, (weight, transposed) in _map_modules_to_save(task, ()).items():
+    for name, weight in _map_modules_to_save(task, ()).items():
         if name in values:
-            weight.assign(values[name].T if transposed else values[name])
+            weight.assign(values[name])
     add_low_rank_updates(task.backbone, updates)
     task.train_pooler()
-    for name, layer in chosen.items():
-        layer.lora_kernel_a.assign(values[f"{PREFIX}{name}.lora_A.weight"].T)
-        layer.lora_kernel_b.assign(values[f"{PREFIX}{name}.lora_B.weight"].T)
+    for name, weight in _map_factors(chosen).items():
+        weight.assign(values[name])
     task.weights_before_adapters = before
     if replaces:
         logger.warning(

@@ -14,6 +14,7 @@ from encoder_zoo.common.wording import quote
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
+    StoredWeight,
     copy_tensors,
     list_unused_tensors,
     map_backbone_layers,
@@ -91,7 +92,7 @@ def restore_backbone(
 
 def match_backbone(
     checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool, kind: type[Backbone]
-) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
+) -> tuple[Backbone, dict[str, StoredWeight], bool]:
     """Build a backbone, and match the weights to tensors in a checkpoint.
 
     Args:

@@ -203,8 +203,8 @@ def _write_preset(
 def _list_dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
     """Return the stored dtype of every weight, and the most frequent dtype."""
     dtypes = {
-        name: dtype or keras.backend.standardize_dtype(weight.dtype)
-        for name, (weight, _) in weights.items()
+        name: dtype or keras.backend.standardize_dtype(stored.weight.dtype)
+        for name, stored in weights.items()
     }
     [(main, _)] = Counter(dtypes.values()).most_common(1)
     return dtypes, main
@@ -288,14 +288,14 @@ def _make_head_config(task: PresetTask, head: Head) -> dict:
 
 # -- model.safetensors -------------------------------------------------------------------------
 
-Weights = dict[str, tuple[keras.Variable, bool]]
+Weights = dict[str, checkpoint.StoredWeight]
 
 
 def _collect_weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") -> Weights:
-    """Map tensor names to tuples (weight, whether the stored tensor is transposed)."""
+    """Map tensor names to weights. Raise a ValueError for quantized layers."""
     for path in layers:
         checkpoint.check_not_quantized(model, path)
-    return {prefix + name: rest for name, *rest in checkpoint.list_named_weights(model, layers)}
+    return checkpoint.map_weights(model, layers, prefix)
 
 
 def _list_merged_weights(model: keras.Model, layers: Mapping[str, str]) -> list[keras.Variable]:
@@ -319,7 +319,7 @@ def check_all_saved(
     Raises:
         ValueError: If a weight of `model` is not saved.
     """
-    kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
+    kept = {id(stored.weight) for stored in saved.values()} | {id(weight) for weight in elsewhere}
     if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise ValueError(
@@ -334,8 +334,8 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
     from huggingface_hub import split_state_dict_into_shards_factory
 
     sizes = {
-        name: int(np.prod(weight.shape)) * np.dtype(DTYPES[dtypes[name]]).itemsize
-        for name, (weight, _) in weights.items()
+        name: int(np.prod(stored.shape)) * np.dtype(DTYPES[dtypes[name]]).itemsize
+        for name, stored in weights.items()
     }
     plan = split_state_dict_into_shards_factory(
         sizes,
@@ -344,10 +344,7 @@ def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_b
         max_shard_size=shard_bytes,
     )
     for file, names in plan.filename_to_tensors.items():
-        arrays = {
-            name: checkpoint.make_stored_array(*weights[name], DTYPES[dtypes[name]])
-            for name in names
-        }
+        arrays = {name: weights[name].make_array(DTYPES[dtypes[name]]) for name in names}
         # transformers opens only files with this metadata.
         save_file(arrays, folder / file, metadata={"format": "pt"})
     if plan.is_sharded:

@@ -257,7 +257,7 @@ def _copy_weights(model: keras.Model, there: keras.Model, groups: Mapping[str, s
 
 def _list_weights(model: keras.Model, path: str) -> list[keras.Variable]:
     """List the weights of the layer at an attribute path, with merged LoRA updates."""
-    return [weight for _, weight, _ in checkpoint.list_named_weights(model, {path: path})]
+    return [weight for weight, _ in checkpoint.map_weights(model, {path: path}).values()]
 
 
 def _make_positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:

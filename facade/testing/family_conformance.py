@@ -13,7 +13,7 @@ from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.layers import ACTIVATIONS
-from encoder_zoo.presets.formats.checkpoint import list_named_weights, map_backbone_layers
+from encoder_zoo.presets.formats.checkpoint import map_backbone_layers, map_weights
 from encoder_zoo.presets.formats.config import (
     REQUIRED,
     check_config,
@@ -36,12 +36,11 @@ def check_family_is_registered(family: Family) -> None:
 def check_every_weight_has_one_name(family: Family) -> None:
     """Check that `tensors` and `pooler` contain a unique name for each weight of the backbone."""
     backbone = tiny.backbone(family)
-    named = list(list_named_weights(backbone, map_backbone_layers(backbone)))
-    inside = {id(weight) for _, weight, _ in named}
+    named = map_weights(backbone, map_backbone_layers(backbone))
+    inside = {id(weight) for weight, _ in named.values()}
     absent = [weight.path for weight in backbone.weights if id(weight) not in inside]
     assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"
-    names = [name for name, _, _ in named]
-    assert len(set(names)) == len(names) == len(backbone.weights), "two weights have one name"
+    assert len(named) == len(backbone.weights), "a weight has two names"
 
 
 def check_head_activations_are_known(family: Family) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.formats.checkpoint import list_named_weights
+from encoder_zoo.presets.formats.checkpoint import map_weights
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.testing import comparing, tiny
@@ -33,7 +33,7 @@ def check_task_is_registered(cls: type[Task], family: Family) -> None:
 def check_every_head_weight_has_one_name(cls: type[Task], family: Family) -> None:
     """Check that `Head.tensors` contains a unique name for each trainable weight in the head."""
     task = tiny.task(family, cls)
-    named = [weight for _, weight, _ in list_named_weights(task, task.head_record.tensors)]
+    named = [weight for weight, _ in map_weights(task, task.head_record.tensors).values()]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
     inside = {id(weight) for part in parts for weight in part.weights}
     inside |= {id(weight) for weight in task.record.folder.list_additional_weights(task)}

@@ -7,9 +7,9 @@ import logging
 import pathlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -290,27 +290,65 @@ def number_block_names(
     return {**once, **blocks}
 
 
-def list_named_weights(
-    model: keras.Model, layers: Mapping[str, str]
-) -> Iterator[tuple[str, keras.Variable, bool]]:
-    """Yield the weights of layers together with the names in the checkpoint.
+class StoredWeight(NamedTuple):
+    """Weight of a model, and how it is stored in a checkpoint.
+
+    Attributes:
+        weight: The variable. For a layer with low-rank updates, a tensor that includes them.
+        transposed: Boolean. Whether the stored tensor is transposed. Dense kernels have the shape
+            (in, out) in Keras and (out, in) in PyTorch.
+    """
+
+    weight: keras.Variable
+    transposed: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the stored tensor."""
+        return tuple(self.weight.shape)[:: -1 if self.transposed else 1]
+
+    def assign(self, stored: np.ndarray) -> None:
+        """Assign the value of a stored tensor to the weight."""
+        self.weight.assign(stored.T if self.transposed else stored)
+
+    def make_array(self, dtype: object = None) -> np.ndarray:
+        """Convert the weight to an array for storage.
+
+        Raises:
+            ValueError: If a value is too large for `dtype`.
+        """
+        value = gather_array(self.weight)
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(value.T if self.transposed else value, dtype)
+        if stored.dtype != value.dtype and np.isinf(stored).any() and not np.isinf(value).any():
+            name = getattr(self.weight, "path", "A merged weight")
+            raise ValueError(
+                f"{name} has values up to {np.abs(value).max():g}, which are too large for "
+                f"{stored.dtype}. Pass dtype='bfloat16' or 'float32'."
+            )
+        return stored
+
+
+def map_weights(
+    model: keras.Model, layers: Mapping[str, str], prefix: str = ""
+) -> dict[str, StoredWeight]:
+    """Map names in the checkpoint to the weights of layers.
 
     Args:
         model: Model that contains the layers.
         layers: Dict {attribute path: name in the checkpoint}.
-
-    Yields:
-        Tuples (name in the checkpoint, weight, whether the stored tensor is transposed). For a
-        layer with low-rank updates, the weight is a tensor that includes them.
+        prefix: String. Added to all names. Defaults to "".
     """
     from encoder_zoo.common.layers import merge_updates
 
+    found = {}
     for path, name in layers.items():
         target, updated = find_layer(model, path), find_updated_layer(model, path)
         if target is None:  # an optional layer
             continue
         if not isinstance(target, keras.layers.Layer):
-            yield name, target if updated is None else merge_updates(updated), False
+            weight = target if updated is None else merge_updates(updated)
+            found[prefix + name] = StoredWeight(weight, False)
             continue
         for attribute, suffix in _WEIGHTS.items():
             weight = getattr(target, attribute, None)
@@ -318,8 +356,8 @@ def list_named_weights(
                 continue
             if suffix == "weight" and updated is not None:
                 weight = merge_updates(updated)
-            # Dense kernels have shape (in, out) in Keras and (out, in) in PyTorch.
-            yield f"{name}.{suffix}", weight, attribute == "kernel"
+            found[f"{prefix}{name}.{suffix}"] = StoredWeight(weight, attribute == "kernel")
+    return found
 
 
 def find_layer(model: keras.Model, path: str) -> object:
@@ -349,7 +387,7 @@ def check_not_quantized(model: keras.Model, path: str) -> None:
 
 def match_weights(
     checkpoint: Checkpoint, model: keras.Model, layers: Mapping[str, str]
-) -> tuple[dict[str, tuple[keras.Variable, bool]], dict[str, str]]:
+) -> tuple[dict[str, StoredWeight], dict[str, str]]:
     """Match layer weights to checkpoint tensors by name and shape.
 
     Args:
@@ -358,26 +396,23 @@ def match_weights(
         layers: Dict {attribute path: name in the checkpoint}.
 
     Returns:
-        A tuple of two dicts. The first dict maps the names of matching tensors to tuples (weight,
-        whether the tensor is transposed). The second dict maps the names of all other tensors to
-        descriptions, such as "missing" or "is (2, 8), expected (3, 8)".
+        A tuple of two dicts. The first dict maps the names of matching tensors to weights. The
+        second dict maps the names of all other tensors to descriptions, such as "missing" or "is
+        (2, 8), expected (3, 8)".
     """
     fitting, misfits = {}, {}
-    for name, weight, transposed in list_named_weights(model, layers):
-        expected = tuple(weight.shape)[:: -1 if transposed else 1]
+    for name, weight in map_weights(model, layers).items():
         if name not in checkpoint.shapes:
             misfits[name] = "missing"
-        elif checkpoint.shapes[name] != expected:
-            misfits[name] = f"is {checkpoint.shapes[name]}, expected {expected}"
+        elif checkpoint.shapes[name] != weight.shape:
+            misfits[name] = f"is {checkpoint.shapes[name]}, expected {weight.shape}"
         else:
-            fitting[name] = (weight, transposed)
+            fitting[name] = weight
     return fitting, misfits
 
 
 def copy_tensors(
-    checkpoint: Checkpoint,
-    matched: Mapping[str, tuple[keras.Variable, bool]],
-    allow_nonfinite: bool = False,
+    checkpoint: Checkpoint, matched: Mapping[str, StoredWeight], allow_nonfinite: bool = False
 ) -> None:
     """Copy matched tensors from the checkpoint to the weights.
 
@@ -385,34 +420,16 @@ def copy_tensors(
         ValueError: If a value is NaN, infinite or too large.
     """
     advice = "Pass allow_nonfinite=True to load the weights anyway."
-    for name, (weight, transposed) in matched.items():
+    for name, weight in matched.items():
         value = convert_to_float32(checkpoint.read_tensor(name))
         if not allow_nonfinite:
             check_weights(value, f"{checkpoint.folder}: {name}", advice)
-        weight.assign(value.T if transposed else value)
+        weight.assign(value)
 
 
 def warn_new_weights(message: str, *args: object) -> None:
     """Log a warning about random weights. Its record has the attribute `has_new_weights`."""
     logger.warning(f"{message} Fine-tune before use.", *args, extra={"has_new_weights": True})
-
-
-def make_stored_array(weight: keras.Variable, transposed: bool, dtype: object = None) -> np.ndarray:
-    """Convert a weight to an array for storage.
-
-    Raises:
-        ValueError: If a value is too large for `dtype`.
-    """
-    value = gather_array(weight)
-    with np.errstate(over="ignore"):
-        stored = np.ascontiguousarray(value.T if transposed else value, dtype)
-    if stored.dtype != value.dtype and np.isinf(stored).any() and not np.isinf(value).any():
-        name = getattr(weight, "path", "A merged weight")
-        raise ValueError(
-            f"{name} has values up to {np.abs(value).max():g}, which are too large for "
-            f"{stored.dtype}. Pass dtype='bfloat16' or 'float32'."
-        )
-    return stored
 
 
 def convert_to_float32(tensor: np.ndarray) -> np.ndarray:

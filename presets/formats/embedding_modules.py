@@ -20,8 +20,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_not_quantized,
     copy_tensors,
-    list_named_weights,
-    make_stored_array,
+    map_weights,
     match_weights,
 )
 from encoder_zoo.presets.formats.huggingface import open_weights
@@ -379,10 +378,7 @@ def _map_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarra
     """Map tensor names in a file to the arrays of a `Projection`."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
-    return {
-        name: make_stored_array(weight, transposed, dtype)
-        for name, weight, transposed in list_named_weights(layer, _LAYERS)
-    }
+    return {n: weight.make_array(dtype) for n, weight in map_weights(layer, _LAYERS).items()}
 
 
 class LinearFile(Checkpoint):

@@ -23,10 +23,10 @@ from encoder_zoo.presets.formats import embedding_modules
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
+    StoredWeight,
     TokenizerPreset,
     check_weights,
     convert_to_float32,
-    make_stored_array,
     warn_new_weights,
 )
 from encoder_zoo.presets.formats.preset_files import (
@@ -386,7 +386,7 @@ def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict
         }
     name = "query_0_SparseStaticEmbedding"
     files: dict[str, object] = {CONFIG: {"frozen": not queries.trainable}}
-    weight = {"weight": make_stored_array(queries.weight, False, dtype)}
+    weight = {"weight": StoredWeight(queries.weight, transposed=False).make_array(dtype)}
     files[SAFETENSORS.file] = save(weight, metadata=embedding_modules.SAFETENSORS_METADATA)
     for file, content in queries.tokenizer.to_files().items():
         if file == "tokenizer_config.json" and queries.max_length:

@@ -15,7 +15,7 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, list_named_weights
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, map_weights
 from encoder_zoo.tasks.base import classes, confidence
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.head import CustomHead, make_head
@@ -147,10 +147,9 @@ class LabelledTask(Task):
             return
         given.check_can_learn_labels()
         self._set_classes(*classes.get_count_and_names(labels_in(given)))
-        for name, weight, transposed in list_named_weights(self, self.head_record.tensors):
+        for name, weight in map_weights(self, self.head_record.tensors).items():
             if name in self.kept_weights:
-                value = self.kept_weights[name]
-                weight.assign(value.T if transposed else value)
+                weight.assign(self.kept_weights[name])
         self._compile_again()  # create the metrics for the learned labels
 
     def _warn_if_thresholds_unused(self, method: str) -> None:

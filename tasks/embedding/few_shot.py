@@ -22,8 +22,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     copy_tensors,
-    list_named_weights,
-    make_stored_array,
+    map_weights,
     match_weights,
 )
 from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolderFormat
@@ -214,10 +213,7 @@ class FewShotFolderFormat(EmbeddingFolderFormat):
         files = super().make_files(task, dtype)
         if task.head is None:
             return files
-        arrays = {
-            name: make_stored_array(weight, transposed, dtype)
-            for name, weight, transposed in list_named_weights(task, LAYERS)
-        }
+        arrays = {n: weight.make_array(dtype) for n, weight in map_weights(task, LAYERS).items()}
         return {
             **files,
             f"{HEAD_MODULE.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"}),

@@ -10,7 +10,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.encoders.training import choose_layers, list_undecayed
-from encoder_zoo.presets.formats.checkpoint import list_named_weights, map_backbone_layers
+from encoder_zoo.presets.formats.checkpoint import map_backbone_layers, map_weights
 
 # Every name that a rule of this package, of Keras or of transformers mentions.
 NAMES = [
@@ -123,17 +123,17 @@ def test_weight_decay_is_that_of_transformers(name, suffix, tiny):
         pytest.skip("no such head")
     task = tiny.task(family, suffix)
     undecayed = {id(weight) for weight in list_undecayed(task)}
-    named = [
-        *list_named_weights(task.backbone, map_backbone_layers(task.backbone)),
-        *list_named_weights(task, task.head_record.tensors),
-    ]
+    named = {
+        **map_weights(task.backbone, map_backbone_layers(task.backbone)),
+        **map_weights(task, task.head_record.tensors),
+    }
     wrong = {
         name: id(weight) in undecayed
-        for name, weight, _ in named
+        for name, (weight, _) in named.items()
         if (id(weight) in undecayed) != bool(re.search(FORBIDDEN, name.lower()))
     }
     assert len(named) > 15 and not wrong
-    assert {id(weight) for _, weight, _ in named} >= {id(w) for w in task.trainable_weights}
+    assert {id(weight) for weight, _ in named.values()} >= {id(w) for w in task.trainable_weights}
 
 
 def test_weights_of_own_layers_follow_their_attributes():
