@@ -52,9 +52,7 @@ _OTHER_FILES = (
 )
 
 
-def resolve_head(
-    checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping
-) -> tuple[Checkpoint, str | None]:
+def resolve_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> Checkpoint:
     """Set `architectures` and `id2label` to values that match the weights and the task.
 
     Args:
@@ -63,9 +61,7 @@ def resolve_head(
         given: Dict of task arguments from the caller.
 
     Returns:
-        A copy of the `Checkpoint` with the updated `config`, and an optional string: the class in
-        transformers to which the head belongs, or None if the head belongs to `cls` or the
-        checkpoint has no head.
+        A copy of the `Checkpoint` with the updated `config` and `other_class`.
 
     Raises:
         ValueError: If the checkpoint does not have one label per output, or if two labels are
@@ -82,15 +78,15 @@ def resolve_head(
     checkpoint = copy.copy(checkpoint)
     checkpoint.config = config
     if not _has_head_tensors(checkpoint, head):
-        return checkpoint, None
+        return checkpoint
     owner = _choose_owner(checkpoint, cls, head)
     config["architectures"] = [family.get_class_name(owner)]
     if owner != suffix:
-        return checkpoint, family.get_class_name(owner)
-    if suffix.endswith("Classification"):
+        checkpoint.other_class = family.get_class_name(owner)
+    elif suffix.endswith("Classification"):
         labels = _read_output_labels(checkpoint, head, names, given)
         config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-    return checkpoint, None
+    return checkpoint
 
 
 def _choose_owner(checkpoint: Checkpoint, cls: type[PresetTask], head: Head) -> str:
@@ -221,12 +217,7 @@ def _read_output_labels(
 
 
 def restore_head(
-    checkpoint: Checkpoint,
-    task: PresetTask,
-    arguments: dict,
-    safeguards: Safeguards,
-    new_pooler: bool,
-    other_class: str | None,
+    checkpoint: Checkpoint, task: PresetTask, arguments: dict, safeguards: Safeguards
 ) -> set[str]:
     """Load the task head, or log a warning with the reason for a new head.
 
@@ -235,8 +226,6 @@ def restore_head(
         task: Task whose head is loaded.
         arguments: Dict of task arguments from the caller.
         safeguards: The `Safeguards` to use.
-        new_pooler: Boolean. Whether the pooler is new because the checkpoint has no pooler.
-        other_class: Optional string. The class name returned by `resolve_head`.
 
     Returns:
         A set of strings. Names of all loaded tensors.
@@ -262,8 +251,8 @@ def restore_head(
             "the layers of the task."
         )
     has_parts = matched if head.tied_bias else f"{head.output}.weight" in checkpoint.shapes
-    if other_class:
-        reason = f"the checkpoint has the head of {other_class}"
+    if checkpoint.other_class:
+        reason = f"the checkpoint has the head of {checkpoint.other_class}"
     elif misfits and not has_parts and all(what == "missing" for what in misfits.values()):
         is_custom = any(name.startswith(f"{CUSTOM_HEAD}.") for name in checkpoint.shapes)
         own = "the checkpoint has a custom head, which must be passed as head=..."
@@ -275,19 +264,21 @@ def restore_head(
         copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
         if head.output:
             _report_differences(checkpoint, task, absent)
-        if new_pooler:
+        if task.backbone.pooler_is_new:
             message = "%s has no pooler. The new pooler starts from random weights."
             warn_new_weights(message, checkpoint.folder.name)
         return set(matched)
-    kept = set() if other_class else _load_hidden_layers(checkpoint, task, matched, safeguards)
+    kept = set()
+    if not checkpoint.other_class:
+        kept = _load_hidden_layers(checkpoint, task, matched, safeguards)
     if task.head:
         task.new_head = tuple(np.array(gather_array(weight)) for weight in task.head.weights)
-    _report_new_head(checkpoint, task, reason, kept, new_pooler)
+    _report_new_head(checkpoint, task, reason, kept)
     return kept
 
 
 def _report_new_head(
-    checkpoint: Checkpoint, task: PresetTask, reason: str, kept: Collection[str], new_pooler: bool
+    checkpoint: Checkpoint, task: PresetTask, reason: str, kept: Collection[str]
 ) -> None:
     """Log a warning that explains why the head is new and which tensors are not used."""
     family = checkpoint.family
@@ -304,7 +295,7 @@ def _report_new_head(
         type(task).__name__,
         reason,
         f", except {_join_names(kept)}" if kept else "",
-        " The pooler also starts from random weights." if new_pooler else "",
+        " The pooler also starts from random weights." if task.backbone.pooler_is_new else "",
         f" Not used: {unused}." if unused else "",
         f" Not read: {unread}." if unread else "",
     )

@@ -27,7 +27,7 @@ from encoder_zoo.presets.formats.checkpoint import (
 )
 from encoder_zoo.presets.formats.config import convert_config
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
-from encoder_zoo.presets.formats.preset_task import PresetTask
+from encoder_zoo.presets.formats.preset_task import FolderFormat, PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.heads import resolve_head, restore_head
 from encoder_zoo.presets.opening import Safeguards, open_files, open_preset, open_tokenizer
@@ -56,8 +56,8 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
             )
         kind = cls if is_own else found
         asked = overrides.get("pooler") is True
-        backbone, used, is_new = restore_backbone(checkpoint, overrides, safeguards, asked, kind)
-        if is_new:
+        backbone, used = restore_backbone(checkpoint, overrides, safeguards, asked, kind)
+        if backbone.pooler_is_new:
             logger.warning(
                 "%s: the pooler starts from random weights because the checkpoint has no pooler.",
                 checkpoint.folder.name,
@@ -112,16 +112,15 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     safeguards = Safeguards.pop_from_arguments(arguments)
     with convert_load_errors(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
-        from_files = cls.get_folder_format().read_preprocessor_arguments(preset, tokenizer)
+        saved = preset.settings.get("preprocessor", {})
+        stored = _read_preprocessor_arguments(
+            cls, cls.get_folder_format(), preset, tokenizer, saved
+        )
     known = get_argument_names(cls)
     for name in arguments:
         if name not in known:
             raise TypeError(describe_unknown_argument(f"{cls.__name__}.from_preset", name, known))
-    stored = preset.settings.get("preprocessor", {})
-    stored = {name: value for name, value in stored.items() if name in known}
-    _check_stored(from_files, cls, preset.folder)
-    _check_stored(stored, cls, preset.folder / MANIFEST)
-    return cls(tokenizer, **{**from_files, **stored, **arguments})
+    return cls(tokenizer, **{**stored, **arguments})
 
 
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
@@ -163,7 +162,6 @@ class LoadArguments(NamedTuple):
         added_tokens: List of strings or dicts. Tokens to add to the tokenizer.
         preprocessor: Preprocessor from the caller, None for a task that only accepts preprocessed
             inputs, or `CREATE_PREPROCESSOR` to create a preprocessor.
-        others: Dict of all arguments except `added_tokens` and `preprocessor`.
         backbone: Dict of arguments for the backbone.
         texts: Dict of arguments for the preprocessor.
         task: Dict of arguments for the task.
@@ -171,24 +169,9 @@ class LoadArguments(NamedTuple):
 
     added_tokens: Sequence[str | Mapping]
     preprocessor: object
-    others: dict
     backbone: dict
     texts: dict
     task: dict
-
-
-class RestoredBackbone(NamedTuple):
-    """Backbone with checkpoint weights.
-
-    Attributes:
-        backbone: A `Backbone`.
-        used: Set of strings. The names of all loaded tensors.
-        pooler_is_new: Boolean. Whether the pooler is new because the checkpoint has no pooler.
-    """
-
-    backbone: Backbone
-    used: set
-    pooler_is_new: bool
 
 
 def _read_task(
@@ -196,27 +179,27 @@ def _read_task(
     checkpoint: Checkpoint,
     safeguards: Safeguards,
     arguments: dict,
-    backbone: Backbone | None = None,
+    shared: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task from an open checkpoint. If `backbone` is None, the backbone is also loaded."""
+    """Load a task from an open checkpoint. If `shared` is a backbone, it is used for the task."""
     request = group_arguments(cls, checkpoint.family, arguments)
-    checkpoint, other_class = resolve_head(checkpoint, cls, request.task)
+    checkpoint = resolve_head(checkpoint, cls, request.task)
     tokenizer = read_task_tokenizer(cls, checkpoint, request)
     preprocessor = make_preprocessor(cls, checkpoint, request, tokenizer)
     checkpoint = add_missing_embeddings(checkpoint, tokenizer)
-    restored = restore_encoder(cls, checkpoint, request, safeguards, backbone)
+    backbone, used = shared, set()
+    if shared is None:
+        backbone, used = restore_encoder(cls, checkpoint, request, safeguards)
     settings = collect_task_settings(cls, checkpoint, request.task)
     settings = load_additional_models(cls, settings, request, safeguards)
-    task = cls(restored.backbone, preprocessor, **settings)
+    task = cls(backbone, preprocessor, **settings)
     if tokenizer is not None:
-        task.backbone.checkpoint_vocabulary = OriginVocabulary.create(tokenizer)
+        backbone.checkpoint_vocabulary = OriginVocabulary.create(tokenizer)
     task.learning_rate = checkpoint.settings.get("learning_rate", task.learning_rate)
-    used = restored.used | restore_head(
-        checkpoint, task, request.task, safeguards, restored.pooler_is_new, other_class
-    )
+    used |= restore_head(checkpoint, task, request.task, safeguards)
     folder = cls.record.folder
     used |= folder.restore(task, checkpoint, request.task, safeguards.allow_nonfinite)
-    if backbone is None:
+    if shared is None:
         report_unused(checkpoint, used, cls.__name__)
     return task
 
@@ -231,9 +214,7 @@ def group_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> L
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
     preprocessor = _pop_preprocessor(cls, arguments)
-    return LoadArguments(
-        added_tokens, preprocessor, arguments, *_split_arguments(cls, family, arguments)
-    )
+    return LoadArguments(added_tokens, preprocessor, *_split_arguments(cls, family, arguments))
 
 
 def read_task_tokenizer(
@@ -261,7 +242,7 @@ def read_task_tokenizer(
         message = "%s has no tokenizer. This %s only accepts preprocessed inputs."
         logger.warning(message, checkpoint.folder.name, cls.__name__)
         return None
-    needed = cls.record.folder.list_tokens_to_add(checkpoint, tokenizer, request.others)
+    needed = cls.record.folder.list_tokens_to_add(checkpoint, tokenizer, request.texts)
     return _add_tokens(tokenizer, needed)
 
 
@@ -280,13 +261,10 @@ def make_preprocessor(
         return request.preprocessor
     if tokenizer is None:
         return None
-    kind = cls.record.preprocessor_class
-    from_files = cls.record.folder.read_preprocessor_arguments(checkpoint, tokenizer)
-    _check_stored(from_files, kind, checkpoint.folder)
-    stored = _read_settings(cls, checkpoint.settings)
-    stored = {name: v for name, v in stored.items() if name not in cls.record.answer_settings}
-    _check_stored(stored, kind, checkpoint.folder / MANIFEST)
-    return kind(tokenizer, **{**from_files, **stored, **request.texts})
+    kind, saved = cls.record.preprocessor_class, _read_settings(cls, checkpoint.settings)
+    saved = {name: v for name, v in saved.items() if name not in cls.record.answer_settings}
+    stored = _read_preprocessor_arguments(kind, cls.record.folder, checkpoint, tokenizer, saved)
+    return kind(tokenizer, **{**stored, **request.texts})
 
 
 def add_missing_embeddings(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
@@ -303,15 +281,10 @@ def restore_encoder(
     checkpoint: Checkpoint,
     request: LoadArguments,
     safeguards: Safeguards,
-    shared: Backbone | None = None,
-) -> RestoredBackbone:
-    """Load the backbone with its weights. If `shared` is a backbone, it is used instead."""
-    if shared is not None:
-        return RestoredBackbone(shared, set(), False)
+) -> tuple[Backbone, set[str]]:
+    """Load the backbone, and return it with the names of all loaded tensors."""
     arguments = {"pooler": cls.get_family_head(checkpoint.family).pooled, **request.backbone}
-    return RestoredBackbone(
-        *restore_backbone(checkpoint, arguments, safeguards, new_pooler_allowed=True)
-    )
+    return restore_backbone(checkpoint, arguments, safeguards, new_pooler_allowed=True)
 
 
 def load_additional_models(
@@ -526,6 +499,22 @@ def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
     }
     stored = settings.get("preprocessor", {})
     return {name: value for name, value in stored.items() if name in known}
+
+
+def _read_preprocessor_arguments(
+    kind: type,
+    layout: FolderFormat,
+    preset: Checkpoint | TokenizerPreset,
+    tokenizer: Tokenizer,
+    saved: Mapping,
+) -> dict[str, object]:
+    """Get preprocessor arguments from the files of a preset, and from settings in the manifest."""
+    from_files = layout.read_preprocessor_arguments(preset, tokenizer)
+    known = get_argument_names(kind)
+    saved = {name: value for name, value in saved.items() if name in known}
+    _check_stored(from_files, kind, preset.folder)
+    _check_stored(saved, kind, preset.folder / MANIFEST)
+    return {**from_files, **saved}
 
 
 def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:

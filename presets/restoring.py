@@ -50,10 +50,11 @@ def restore_backbone(
     safeguards: Safeguards,
     new_pooler_allowed: bool = False,
     kind: type[Backbone] | None = None,
-) -> tuple[Backbone, set[str], bool]:
+) -> tuple[Backbone, set[str]]:
     """Load a backbone from a checkpoint.
 
-    Weights that only a subclass has keep their initial values, with a warning.
+    Weights that only a subclass has keep their initial values, with a warning. The attribute
+    `pooler_is_new` of the backbone is True if the checkpoint has no pooler.
 
     Args:
         checkpoint: An open `Checkpoint`.
@@ -64,11 +65,11 @@ def restore_backbone(
         kind: Optional backbone class. If None, the class of the family will be used.
 
     Returns:
-        A tuple of the backbone, the loaded tensor names, and whether the pooler is new.
+        A tuple of the backbone and the loaded tensor names.
     """
     collect_garbage()
     kind = kind or checkpoint.family.backbone
-    backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
+    backbone, matched = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
     copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
     saved_as = checkpoint.settings.get("backbone_class")
     if saved_as not in (None, kind.__name__):
@@ -82,17 +83,15 @@ def restore_backbone(
         )
     if kind is not checkpoint.family.backbone:
         read = [weight for weight, _ in matched.values()]
-        _log_subclass_weights(
-            backbone, read + (backbone.pooler_dense.weights if new else []), checkpoint
-        )
-    backbone.pooler_is_new = new
+        new = backbone.pooler_dense.weights if backbone.pooler_is_new else []
+        _log_subclass_weights(backbone, read + new, checkpoint)
     _loaded.add(backbone)
-    return backbone, set(matched), new
+    return backbone, set(matched)
 
 
 def match_backbone(
     checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool, kind: type[Backbone]
-) -> tuple[Backbone, dict[str, StoredWeight], bool]:
+) -> tuple[Backbone, dict[str, StoredWeight]]:
     """Build a backbone, and match the weights to tensors in a checkpoint.
 
     Args:
@@ -100,7 +99,7 @@ def match_backbone(
         kind: Backbone class.
 
     Returns:
-        A tuple of the backbone, the result of `match_weights`, and whether the pooler is new.
+        A tuple of the backbone and the matching weights. See `match_weights`.
     """
     family = checkpoint.family
     arguments = convert_config(checkpoint.config, family)
@@ -119,7 +118,8 @@ def match_backbone(
             f"{checkpoint.folder}: the weights do not match {checkpoint.config_file.name}.\n"
             + "\n".join(lines)
         )
-    return backbone, matched, bool(new)
+    backbone.pooler_is_new = bool(new)
+    return backbone, matched
 
 
 def _log_subclass_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:

@@ -207,7 +207,7 @@ def check_loads(checkpoint: Checkpoint) -> int:
     pooler = {"pooler": checkpoint.family.pooler is not None}
 
     def build() -> tuple[int, set[str]]:
-        backbone, matched, _ = match_backbone(checkpoint, pooler, True, checkpoint.family.backbone)
+        backbone, matched = match_backbone(checkpoint, pooler, True, checkpoint.family.backbone)
         return backbone.count_params(), set(matched)
 
     parameters, used = without_memory(build)

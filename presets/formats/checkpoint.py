@@ -60,6 +60,8 @@ class Checkpoint(ABC):
             head must be complete.
         head_arguments: Dict {head in `Family.heads`: dict of task arguments that config.json cannot
             store}.
+        other_class: Optional string. The class in transformers to which the head belongs, if it
+            does not belong to the task that is loaded. See `heads.resolve_head`.
     """
 
     files: FolderFiles
@@ -73,6 +75,7 @@ class Checkpoint(ABC):
     listed_settings: Mapping[str, object] = MappingProxyType({})
     is_of_one_task = False
     head_arguments: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+    other_class: str | None = None
 
     def __enter__(self) -> Checkpoint:
         return self

@@ -23,7 +23,7 @@ def folder(golden, tmp_path):
 @pytest.fixture
 def checkpoint(folder):
     with open_preset(folder, Safeguards()) as checkpoint:
-        yield resolve_head(checkpoint, CLS, {})[0]
+        yield resolve_head(checkpoint, CLS, {})
 
 
 def divided(checkpoint, **arguments):
@@ -54,8 +54,8 @@ def test_the_tokenizer_has_the_added_tokens_and_the_checkpoint_rows_for_them(che
     assert longer.vocabulary_size == tokenizer.vocabulary_size + 40
     enlarged = loading.add_missing_embeddings(checkpoint, longer)
     assert enlarged.config["vocab_size"] == longer.vocabulary_size
-    restored = loading.restore_encoder(CLS, enlarged, asked, Safeguards())
-    assert restored.backbone.vocabulary_size == longer.vocabulary_size
+    backbone, _ = loading.restore_encoder(CLS, enlarged, asked, Safeguards())
+    assert backbone.vocabulary_size == longer.vocabulary_size
 
 
 def test_the_preprocessor_has_the_settings_of_files_and_of_the_caller(checkpoint):
@@ -74,13 +74,11 @@ def test_the_preprocessor_has_the_settings_of_files_and_of_the_caller(checkpoint
 
 def test_the_encoder_has_the_weights_of_the_files(checkpoint):
     asked = divided(checkpoint)
-    backbone, used, pooler_is_new = loading.restore_encoder(CLS, checkpoint, asked, Safeguards())
+    backbone, used = loading.restore_encoder(CLS, checkpoint, asked, Safeguards())
     [name] = [name for name in used if name.endswith("word_embeddings.weight")]
     table = backbone.embeddings.token_embedding.embeddings
     np.testing.assert_array_equal(table, checkpoint.read_tensor(name))
-    assert not pooler_is_new
-    shared = loading.restore_encoder(CLS, checkpoint, asked, Safeguards(), backbone)
-    assert shared == (backbone, set(), False)
+    assert not backbone.pooler_is_new
 
 
 def test_settings_of_answers_are_those_that_were_saved(checkpoint):
