@@ -132,6 +132,22 @@ class Head:
         return {**names, "head.output_dense": self.output}
 
 
+def map_attention_names(ours: str, theirs: str, output: str = "o") -> dict[str, str]:
+    """Map the dense layers of an attention layer to checkpoint names that contain q, k, v and o.
+
+    Args:
+        ours: String. Attribute path of the attention layer in the backbone.
+        theirs: String. Checkpoint name, in which "*" stands for the letter.
+        output: String. The name of the output layer instead of "o".
+
+    Example:
+        >>> list(map_attention_names("attention", "attn.*_proj", "out").items())[2:]
+        [('attention.value_dense', 'attn.v_proj'), ('attention.output_dense', 'attn.out_proj')]
+    """
+    names = {"query": "q", "key": "k", "value": "v", "output": output}
+    return {f"{ours}.{name}_dense": theirs.replace("*", part) for name, part in names.items()}
+
+
 CRF = "crf"  # name used in checkpoints for a head with transition scores
 CRF_SCORES = ("first", "between", "last")
 

@@ -388,14 +388,21 @@ class LayerMixin:
         return layer
 
     def make_table(
-        self, name: str, rows: int, kind: type[keras.layers.Embedding] = Embedding
+        self,
+        name: str,
+        rows: int,
+        kind: type[keras.layers.Embedding] = Embedding,
+        width: int | None = None,
     ) -> keras.layers.Embedding | None:
-        """Create and build an embedding table, or return None if the number of rows is 0."""
+        """Create and build an embedding table, or return None if the number of rows is 0.
+
+        The default width is `hidden_dim`.
+        """
         if not rows:
             return None
         table = kind(
             rows,
-            self.hidden_dim,
+            width or self.hidden_dim,
             embeddings_initializer=make_initializer(),
             name=name,
             dtype=self.dtype_policy,

@@ -13,7 +13,7 @@ from encoder_zoo.common.validation import NonNegativeInt, Rate, one_of, validate
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.bert import TOKEN_IDS
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.family import Family, Head, Hidden, map_attention_names
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.positions import (
@@ -277,14 +277,8 @@ class BartBackbone(Backbone):
         return take_last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
-def _map_attention_names(ours: str, theirs: str) -> dict[str, str]:
-    """Map the attribute paths of an attention layer to the names in the checkpoint."""
-    layers = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-    return {f"{ours}.{name}_dense": f"{theirs}.{there}" for name, there in layers.items()}
-
-
 _BLOCK = {
-    **_map_attention_names("attention", "self_attn"),
+    **map_attention_names("attention", "self_attn.*_proj", "out"),
     "attention_norm": "self_attn_layer_norm",
     "intermediate_dense": "fc1",
     "output_dense": "fc2",
@@ -292,7 +286,7 @@ _BLOCK = {
 }
 _DECODER_BLOCK = {
     **_BLOCK,
-    **_map_attention_names("cross_attention", "encoder_attn"),
+    **map_attention_names("cross_attention", "encoder_attn.*_proj", "out"),
     "cross_norm": "encoder_attn_layer_norm",
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.family import Family, Head, Hidden, map_attention_names
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -84,10 +84,7 @@ FAMILY = Family(
         "embeddings.token_embedding": "embeddings.word_embeddings",
         "embeddings.position_embedding": "embeddings.position_embeddings",
         "embeddings.norm": "embeddings.LayerNorm",
-        "blocks.{}.attention.query_dense": "transformer.layer.{}.attention.q_lin",
-        "blocks.{}.attention.key_dense": "transformer.layer.{}.attention.k_lin",
-        "blocks.{}.attention.value_dense": "transformer.layer.{}.attention.v_lin",
-        "blocks.{}.attention.output_dense": "transformer.layer.{}.attention.out_lin",
+        **map_attention_names("blocks.{}.attention", "transformer.layer.{}.attention.*_lin", "out"),
         "blocks.{}.attention_norm": "transformer.layer.{}.sa_layer_norm",
         "blocks.{}.intermediate_dense": "transformer.layer.{}.ffn.lin1",
         "blocks.{}.output_dense": "transformer.layer.{}.ffn.lin2",

@@ -100,6 +100,16 @@ def make_summary_constants(vector: str) -> dict[str, object]:
     return {"summary_type": vector, "summary_use_proj": True}
 
 
+def make_summary_head(output: str) -> Head:
+    """Return a classification head for the summary of a text. See `make_summary_rules`.
+
+    Args:
+        output: String. Name of the output layer in the checkpoint.
+    """
+    hidden = Hidden("sequence_summary.summary", activation_argument="summary_activation")
+    return Head(output, hidden, dropout="summary_last_dropout", default_dropout=0.1)
+
+
 FAMILY = Family(
     name="electra",
     backbone=ElectraBackbone,
@@ -127,12 +137,7 @@ FAMILY = Family(
             Hidden("classifier.dense", "gelu", after_dropout=True),
             dropout="classifier_dropout",
         ),
-        "ForMultipleChoice": Head(
-            "classifier",
-            Hidden("sequence_summary.summary", activation_argument="summary_activation"),
-            dropout="summary_last_dropout",
-            default_dropout=0.1,
-        ),
+        "ForMultipleChoice": make_summary_head("classifier"),
         "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForPreTraining": Head(

@@ -16,7 +16,8 @@ from encoder_zoo.common.validation import NonNegativeInt, one_of, validate_argum
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS
 from encoder_zoo.encoders.families.eurobert import TokenEmbeddings
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.families.roberta import make_heads
+from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import NO_VALUE, LayerNorm, make_initializer
 from encoder_zoo.encoders.positions import compute_text_lengths, compute_text_positions
@@ -202,7 +203,6 @@ def read_config(config: Mapping) -> dict:
 
 
 _ROTATION = "rotary_embeddings.inv_freq"
-_DROPOUT = "hidden_dropout_prob"
 
 FAMILY = Family(
     name="esm",
@@ -245,21 +245,7 @@ FAMILY = Family(
         "pad_token_id": 1,  # required by transformers, also without a tokenizer
     },
     tokenizer=ESM_RESIDUES,
-    heads={
-        "ForSequenceClassification": Head(
-            "classifier.out_proj",
-            Hidden("classifier.dense", "tanh", after_dropout=True),
-            dropout=_DROPOUT,
-        ),
-        "ForMultipleChoice": Head("classifier", pooled=True, dropout=_DROPOUT),
-        "ForTokenClassification": Head("classifier", dropout=_DROPOUT),
-        "ForQuestionAnswering": Head("qa_outputs"),
-        "ForMaskedLM": Head(
-            "lm_head.decoder",
-            Hidden("lm_head.dense", "gelu", norm="lm_head.layer_norm"),
-            tied_bias="lm_head.bias",
-        ),
-    },
+    heads=make_heads("hidden_dropout_prob"),
     tiny={"mask_token_id": 29},
 )
 EsmBackbone.family = FAMILY

@@ -18,8 +18,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
-from encoder_zoo.encoders.families.nomic_bert import ATTENTION
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.family import Family, Head, Hidden, map_attention_names
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
@@ -312,10 +311,7 @@ FAMILY = Family(
     prefix="model",
     tensors={
         "embeddings.token_embedding": "embed_tokens",
-        **{
-            f"blocks.{{}}.attention.{ours}_dense": f"layers.{{}}.self_attn.{theirs}_proj"
-            for ours, theirs in ATTENTION.items()
-        },
+        **map_attention_names("blocks.{}.attention", "layers.{}.self_attn.*_proj"),
         "blocks.{}.attention_norm": "layers.{}.input_layernorm",
         "blocks.{}.output_norm": "layers.{}.post_attention_layernorm",
         "blocks.{}.gate_dense": "layers.{}.mlp.gate_proj",

@@ -10,7 +10,7 @@ import keras
 from encoder_zoo.common.validation import PositiveFloat, is_number, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
-from encoder_zoo.encoders.families.nomic_bert import ATTENTION, NOMIC_TENSORS, QUERIES_KEYS_VALUES
+from encoder_zoo.encoders.families.nomic_bert import NOMIC_TENSORS, QUERIES_KEYS_VALUES
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.rope import (
@@ -164,7 +164,7 @@ FAMILY = Family(
         "encoder.layer.": "layers.",
         **{
             f"layers.{{}}.attention.{name}_proj.": f"layers.{{}}.self_attn.{name}_proj."
-            for name in ATTENTION.values()
+            for name in "qkvo"
         },
         "layers.{}.attn_ln.": "layers.{}.post_attention_layernorm.",
         "layers.{}.mlp_ln.": "layers.{}.post_mlp_layernorm.",

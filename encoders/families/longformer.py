@@ -283,12 +283,11 @@ def _add_global_tokens(global_mask, attention_mask: AttentionMask) -> dict:
     return {"attention_mask": mask, "has_few_global": most <= MAX_LINEAR_GLOBAL_TOKENS}
 
 
-def _set_global_tokens(head: str, global_tokens: str, **changes: object) -> Head:
-    record = roberta.FAMILY.heads[head]
-    return dataclasses.replace(record, global_tokens=global_tokens, **changes)
-
-
-_DROPOUT = "hidden_dropout_prob"
+_GLOBAL_TOKENS = {  # see `Head.global_tokens`
+    "ForSequenceClassification": "first",
+    "ForMultipleChoice": "second_text",
+    "ForQuestionAnswering": "first_text",
+}
 _GLOBAL = {
     f"blocks.{{}}.attention.global_{part}_dense": f"encoder.layer.{{}}.attention.self.{part}_global"
     for part in ("query", "key", "value")
@@ -308,13 +307,8 @@ FAMILY = dataclasses.replace(
     },
     uses_global_mask=True,
     heads={
-        **roberta.FAMILY.heads,
-        "ForSequenceClassification": _set_global_tokens(
-            "ForSequenceClassification", "first", dropout=_DROPOUT
-        ),
-        "ForMultipleChoice": _set_global_tokens("ForMultipleChoice", "second_text"),
-        "ForTokenClassification": Head("classifier", dropout=_DROPOUT),
-        "ForQuestionAnswering": _set_global_tokens("ForQuestionAnswering", "first_text"),
+        name: dataclasses.replace(head, global_tokens=_GLOBAL_TOKENS.get(name))
+        for name, head in roberta.make_heads("hidden_dropout_prob").items()
     },
     tiny={"attention_window": [4, 8]},
 )

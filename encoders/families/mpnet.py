@@ -17,10 +17,9 @@ from encoder_zoo.common.validation import one_of
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS, TOKEN_IDS
-from encoder_zoo.encoders.families.roberta import RobertaEmbeddings
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.families.roberta import RobertaEmbeddings, make_heads
+from encoder_zoo.encoders.family import Family, map_attention_names
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import Embedding, make_initializer
 from encoder_zoo.encoders.positions import align_distance_scores
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
 
@@ -118,14 +117,7 @@ class MPNetBackbone(Backbone):
 
     def build(self, input_shape=None):
         super().build(input_shape)
-        self.relative_bias = Embedding(
-            BUCKETS,
-            self.num_heads,
-            embeddings_initializer=make_initializer(),
-            name="relative_bias",
-            dtype=self.dtype_policy,
-        )
-        self.relative_bias.build((None, None))
+        self.relative_bias = self.make_table("relative_bias", BUCKETS, width=self.num_heads)
 
     def make_embeddings(self) -> RobertaEmbeddings:
         return super().make_embeddings(
@@ -151,8 +143,6 @@ class MPNetBackbone(Backbone):
         return align_distance_scores(ops.broadcast_to(biases, shape))
 
 
-_ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
-
 FAMILY = Family(
     name="mpnet",
     backbone=MPNetBackbone,
@@ -160,10 +150,7 @@ FAMILY = Family(
     prefix="mpnet",
     tensors={
         **{name: tensor for name, tensor in TENSORS.items() if "segment" not in name},
-        **{
-            f"blocks.{{}}.attention.{ours}_dense": f"encoder.layer.{{}}.attention.attn.{theirs}"
-            for ours, theirs in _ATTENTION.items()
-        },
+        **map_attention_names("blocks.{}.attention", "encoder.layer.{}.attention.attn.*"),
         "blocks.{}.attention_norm": "encoder.layer.{}.attention.LayerNorm",
         "relative_bias": "encoder.relative_attention_bias",
     },
@@ -177,21 +164,7 @@ FAMILY = Family(
     token_ids=TOKEN_IDS,
     positions_skip_padding=True,
     tokenizer=MPNET_WORDPIECE,
-    heads={
-        # The config.json has no separate field, so the dropout rate of the encoder is used.
-        "ForSequenceClassification": Head(
-            "classifier.out_proj",
-            Hidden("classifier.dense", "tanh", after_dropout=True),
-            dropout="hidden_dropout_prob",
-        ),
-        "ForMultipleChoice": Head("classifier", pooled=True, dropout="hidden_dropout_prob"),
-        "ForTokenClassification": Head("classifier", dropout="hidden_dropout_prob"),
-        "ForQuestionAnswering": Head("qa_outputs"),
-        "ForMaskedLM": Head(
-            "lm_head.decoder",
-            Hidden("lm_head.dense", "gelu", norm="lm_head.layer_norm"),
-            tied_bias="lm_head.bias",
-        ),
-    },
+    # The config.json has no separate field, so the dropout rate of the encoder is used.
+    heads=make_heads("hidden_dropout_prob"),
 )
 MPNetBackbone.family = FAMILY

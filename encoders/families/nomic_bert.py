@@ -10,7 +10,7 @@ import keras
 from encoder_zoo.common.validation import PositiveFloat, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.family import Family, Head, Hidden, map_attention_names
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.layers import NO_VALUE, Size
 from encoder_zoo.encoders.rope import (
@@ -130,15 +130,11 @@ def read_config(config: Mapping) -> dict:
     return config
 
 
-ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 NOMIC_TENSORS = {
     "embeddings.token_embedding": "embeddings.word_embeddings",
     "embeddings.segment_embedding": "embeddings.token_type_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
-    **{
-        f"blocks.{{}}.attention.{ours}_dense": f"layers.{{}}.self_attn.{theirs}_proj"
-        for ours, theirs in ATTENTION.items()
-    },
+    **map_attention_names("blocks.{}.attention", "layers.{}.self_attn.*_proj"),
     "blocks.{}.attention_norm": "layers.{}.post_attention_layernorm",
     "blocks.{}.gate_dense": "layers.{}.mlp.gate_proj",
     "blocks.{}.up_dense": "layers.{}.mlp.up_proj",

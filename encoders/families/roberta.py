@@ -101,6 +101,30 @@ def read_config(config: Mapping) -> dict:
     return {"layer_norm_eps": 1e-12, **config}
 
 
+def make_heads(dropout: str) -> dict[str, Head]:
+    """Return the heads of RoBERTa, which several families use.
+
+    Args:
+        dropout: String. The key in config.json of the dropout rate of sequence and token
+            classifiers.
+    """
+    return {
+        "ForSequenceClassification": Head(
+            "classifier.out_proj",
+            Hidden("classifier.dense", "tanh", after_dropout=True),
+            dropout=dropout,
+        ),
+        "ForMultipleChoice": Head("classifier", pooled=True, dropout="hidden_dropout_prob"),
+        "ForTokenClassification": Head("classifier", dropout=dropout),
+        "ForQuestionAnswering": Head("qa_outputs"),
+        "ForMaskedLM": Head(
+            "lm_head.decoder",
+            Hidden("lm_head.dense", "gelu", norm="lm_head.layer_norm"),
+            tied_bias="lm_head.bias",
+        ),
+    }
+
+
 FAMILY = Family(
     name="roberta",
     backbone=RobertaBackbone,
@@ -115,20 +139,6 @@ FAMILY = Family(
     token_ids=bert.TOKEN_IDS,
     positions_skip_padding=True,
     tokenizer=BYTE_BPE,
-    heads={
-        "ForSequenceClassification": Head(
-            "classifier.out_proj",
-            Hidden("classifier.dense", "tanh", after_dropout=True),
-            dropout="classifier_dropout",
-        ),
-        "ForMultipleChoice": Head("classifier", pooled=True, dropout="hidden_dropout_prob"),
-        "ForTokenClassification": Head("classifier", dropout="classifier_dropout"),
-        "ForQuestionAnswering": Head("qa_outputs"),
-        "ForMaskedLM": Head(
-            "lm_head.decoder",
-            Hidden("lm_head.dense", "gelu", norm="lm_head.layer_norm"),
-            tied_bias="lm_head.bias",
-        ),
-    },
+    heads=make_heads("classifier_dropout"),
 )
 RobertaBackbone.family = FAMILY

@@ -16,7 +16,6 @@ from keras import ops
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
-from encoder_zoo.encoders.layers import Embedding, make_initializer
 
 
 class _TokenTableLayer(keras.layers.Layer):
@@ -56,14 +55,8 @@ class TokenTable(Backbone):
 
     def build(self, input_shape=None):
         self.embeddings = _TokenTableLayer(name="embeddings", dtype=self.dtype_policy)
-        self.embeddings.token_embedding = Embedding(
-            self.vocabulary_size,
-            self.hidden_dim,
-            embeddings_initializer=make_initializer(),
-            dtype=self.dtype_policy,
-            name="token_embedding",
-        )
-        self.embeddings.token_embedding.build()
+        table = self.make_table("token_embedding", self.vocabulary_size)
+        self.embeddings.token_embedding = table
         self.embeddings.built = True
         self.blocks, self.final_layer = [], None
 

@@ -15,7 +15,7 @@ from encoder_zoo.encoders.attention_masks import convert_mask
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families import electra
-from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
+from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import (
@@ -390,12 +390,7 @@ def read_config(config: Mapping) -> dict:
     return config
 
 
-_SUMMARY = Head(
-    "logits_proj",
-    Hidden("sequence_summary.summary", activation_argument="summary_activation"),
-    dropout="summary_last_dropout",
-    default_dropout=0.1,
-)
+_SUMMARY = electra.make_summary_head("logits_proj")
 _BLOCK = "layer.{}"
 _ATTENTION = f"{_BLOCK}.rel_attn"
 FAMILY = Family(
