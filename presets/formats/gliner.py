@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import PositiveInt, Rate, Rule, check_argument, get_rule, one_of
@@ -35,32 +35,43 @@ _SPANS = "span_rep_layer.span_rep_layer"
 SpanWidth = Annotated[
     int, Rule(lambda v: type(v) is int and 1 <= v <= 256, "an integer from 1 to 256")
 ]
-# {field: rule}
+_TOKEN = Rule(lambda v: isinstance(v, str) and v != "", "a token")
+_LAYERS = Rule(lambda v: type(v) is int and 0 <= v <= 16, "an integer from 0 to 16")
+_MODE = Rule(lambda v: v in SPAN_MODES, f"one of {', '.join(SPAN_MODES)}")
+
+
+class GlinerField(NamedTuple):
+    """Field of `gliner_config.json` that is an argument of `EntityExtractor` or its preprocessor.
+
+    Attributes:
+        argument: String. The name of the argument.
+        default: Default value in gliner.
+        rule: The `Rule` for the value.
+        of_preprocessor: Boolean. Whether the preprocessor has this argument. Defaults to False.
+    """
+
+    argument: str
+    default: object
+    rule: Rule
+    of_preprocessor: bool = False
+
+
+_FIELDS = {  # in the order in which the fields are written
+    "ent_token": GlinerField("label_marker", LABEL_MARKER, _TOKEN, of_preprocessor=True),
+    "sep_token": GlinerField("separator", SEPARATOR, _TOKEN, of_preprocessor=True),
+    "hidden_size": GlinerField("span_dim", 512, get_rule(PositiveInt)),
+    "max_width": GlinerField("max_width", 12, get_rule(SpanWidth)),
+    "max_len": GlinerField("max_words", 384, get_rule(PositiveInt), of_preprocessor=True),
+    "span_mode": GlinerField("span_mode", "markerV0", _MODE),
+    "num_rnn_layers": GlinerField("num_rnn_layers", 1, _LAYERS),
+    "subtoken_pooling": GlinerField("subtoken_pooling", "first", one_of(*GLINER_POOLINGS)),
+    "embed_ent_token": GlinerField("embed_label_marker", True, get_rule(bool)),
+    "dropout": GlinerField("dropout", 0.4, get_rule(Rate)),
+}
 _RULES = {
-    "hidden_size": get_rule(PositiveInt),
-    "max_width": get_rule(SpanWidth),
-    "max_len": get_rule(PositiveInt),
-    "dropout": get_rule(Rate),
-    "num_rnn_layers": Rule(lambda v: type(v) is int and 0 <= v <= 16, "an integer from 0 to 16"),
-    "subtoken_pooling": one_of(*GLINER_POOLINGS),
-    "embed_ent_token": get_rule(bool),
-    "ent_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
-    "sep_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
+    **{name: field.rule for name, field in _FIELDS.items()},
     "encoder_config": Rule(lambda v: v is None or isinstance(v, dict), "an object, or null"),
     "model_name": Rule(lambda v: isinstance(v, str), "the name of an encoder"),
-}
-_DEFAULTS = {
-    "hidden_size": 512,
-    "max_width": 12,
-    "max_len": 384,
-    "dropout": 0.4,
-    "num_rnn_layers": 1,
-    "subtoken_pooling": "first",
-    "embed_ent_token": True,
-    "ent_token": LABEL_MARKER,
-    "sep_token": SEPARATOR,
-    "span_mode": "markerV0",
-    "encoder_config": None,
 }
 # organisation/name, as allowed on the hub.
 GLINER_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -128,17 +139,15 @@ def read_config(files: FolderFiles) -> dict:
                 f"{path}: {field} is {quote(config[field])}, but {what} is not supported. Expected "
                 "null."
             )
-    mode = config.get("span_mode", "markerV0")
-    if mode == "token_level":
+    if config.get("span_mode") == "token_level":
         raise ValueError(
-            f"{path}: span_mode is {mode!r}, but models that score single words are not supported. "
-            f"Expected one of {', '.join(SPAN_MODES)}."
+            f"{path}: span_mode is 'token_level', but models that score single words are not "
+            f"supported. Expected {_MODE.words}."
         )
-    if mode not in SPAN_MODES:
-        raise invalid(f"{path}: span_mode", mode, f"one of {', '.join(SPAN_MODES)}")
     if config.get("words_splitter_type", "whitespace") != "whitespace":
         raise invalid(f"{path}: words_splitter_type", config["words_splitter_type"], "'whitespace'")
-    config = {**_DEFAULTS, **config}
+    defaults = {name: field.default for name, field in _FIELDS.items()}
+    config = {**defaults, "encoder_config": None, **config}
     for field, rule in _RULES.items():
         if field in config:
             check_argument(f"{path}: {field}", config[field], rule)
@@ -222,11 +231,20 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
         return self._stored
 
 
+def _read_fields(config: Mapping, of_preprocessor: bool) -> dict[str, object]:
+    """Get the arguments of the task or of the preprocessor from the configuration."""
+    return {
+        field.argument: config[name]
+        for name, field in _FIELDS.items()
+        if field.of_preprocessor == of_preprocessor
+    }
+
+
 class GlinerFolderFormat(FolderFormat):
     """Folder format of `EntityExtractor`, as in gliner."""
 
     opened_by = "GLiNER"
-    settings = ("max_words", "label_marker", "separator")
+    settings = tuple(field.argument for field in _FIELDS.values() if field.of_preprocessor)
     encoder_prefix = ENCODER
 
     def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
@@ -246,15 +264,7 @@ class GlinerFolderFormat(FolderFormat):
                 config["num_rnn_layers"],
                 f"{layers}, the number of LSTM layers in the weights",
             )
-        return {
-            "span_dim": width,
-            "max_width": config["max_width"],
-            "span_mode": config["span_mode"],
-            "num_rnn_layers": config["num_rnn_layers"],
-            "subtoken_pooling": config["subtoken_pooling"],
-            "embed_label_marker": config["embed_ent_token"],
-            "dropout": config["dropout"],
-        }
+        return _read_fields(config, of_preprocessor=False)
 
     def read_preprocessor_arguments(
         self, preset: Checkpoint | TokenizerPreset, tokenizer
@@ -274,36 +284,27 @@ class GlinerFolderFormat(FolderFormat):
                 index,
                 f"{tokenizer.token_to_id(marker)}, the id of {marker!r} in the tokenizer",
             )
-        return {
-            "max_words": config["max_len"],
-            "label_marker": marker,
-            "separator": config["sep_token"],
-        }
+        return _read_fields(config, of_preprocessor=True)
 
     def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         from encoder_zoo.presets.formats.config import make_backbone_config  # needs Keras
 
-        prepares = task.preprocessor
+        prepares, origin = task.preprocessor, task.backbone.origin
         tokenizer = prepares and prepares.tokenizer
-        marker = LABEL_MARKER if prepares is None else prepares.label_marker
-        origin = task.backbone.origin
+        holders = {name: prepares if f.of_preprocessor else task for name, f in _FIELDS.items()}
         config = {
             "model_type": "gliner_uni_encoder_span",
             "model_name": (origin and origin.base_model) or task.backbone.family.name,
             "name": "encoder_zoo",
             "encoder_config": make_backbone_config(task.backbone, tokenizer),
             "vocab_size": task.backbone.vocabulary_size,
-            "class_token_index": tokenizer.token_to_id(marker) if tokenizer else -1,
-            "ent_token": marker,
-            "sep_token": SEPARATOR if prepares is None else prepares.separator,
-            "hidden_size": task.span_dim,
-            "max_width": task.max_width,
-            "max_len": 384 if prepares is None else prepares.max_words,
-            "span_mode": task.span_mode,
-            "num_rnn_layers": task.num_rnn_layers,
-            "subtoken_pooling": task.subtoken_pooling,
-            "embed_ent_token": task.embed_label_marker,
-            "dropout": task.dropout,
+            "class_token_index": tokenizer.token_to_id(prepares.label_marker) if tokenizer else -1,
+            **{
+                name: field.default
+                if holders[name] is None
+                else getattr(holders[name], field.argument)
+                for name, field in _FIELDS.items()
+            },
             "words_splitter_type": "whitespace",
             "post_fusion_schema": "",
             "fuse_layers": False,
