@@ -1,4 +1,4 @@
-"""Read TensorFlow 1 checkpoints, such as models from https://github.com/google-research/bert.
+"""Read TensorFlow 1 checkpoints of BERT from https://github.com/google-research/bert.
 
 A checkpoint contains configuration, vocabulary and weights, for example `bert_config.json`,
 `vocab.txt` and `bert_model.ckpt.*`.
@@ -6,7 +6,6 @@ A checkpoint contains configuration, vocabulary and weights, for example `bert_c
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import math
 import pathlib
@@ -18,7 +17,6 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders import get_family
-from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.file_bytes import check_file_size, check_is_float
 from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
@@ -28,42 +26,22 @@ from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 WEIGHTS = None  # repositories with these files also contain weights in another format
 
 
-@dataclasses.dataclass(frozen=True)
-class Tf1Names:
-    """Names in TensorFlow 1 checkpoints for an encoder family.
-
-    Attributes:
-        config_file: String. Configuration file name.
-        parts: Tuple of pairs (regular expression, replacement), which are applied to variable names
-            in order.
-    """
-
-    config_file: str
-    parts: tuple[tuple[str, str], ...]
-
-
-TF1 = {
-    "bert": Tf1Names(
-        config_file="bert_config.json",
-        parts=(
-            (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
-            (r"^cls/seq_relationship/output_weights$", "cls/seq_relationship/weight"),
-            (r"^cls/seq_relationship/output_bias$", "cls/seq_relationship/bias"),
-            # Heads of models that `run_squad.py` and `run_classifier.py` fine-tuned.
-            (r"^cls/squad/output_weights$", "qa_outputs/weight"),
-            (r"^cls/squad/output_bias$", "qa_outputs/bias"),
-            (r"^output_weights$", "classifier/weight"),
-            (r"^output_bias$", "classifier/bias"),
-        ),
-    )
-}
-# Regular expressions and replacements for variable names in all families.
+_FAMILY, _CONFIG_FILE = "bert", "bert_config.json"
+# Regular expressions and replacements, which are applied to variable names in order.
 _PARTS = (
     (r"encoder/layer_(\d+)/", r"encoder/layer/\1/"),
     (r"LayerNorm/gamma$", "LayerNorm/weight"),
     (r"LayerNorm/beta$", "LayerNorm/bias"),
     (r"/kernel$", "/weight"),
     (r"(embeddings/\w+_embeddings)$", r"\1/weight"),
+    (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
+    (r"^cls/seq_relationship/output_weights$", "cls/seq_relationship/weight"),
+    (r"^cls/seq_relationship/output_bias$", "cls/seq_relationship/bias"),
+    # Heads of models that `run_squad.py` and `run_classifier.py` fine-tuned.
+    (r"^cls/squad/output_weights$", "qa_outputs/weight"),
+    (r"^cls/squad/output_bias$", "qa_outputs/bias"),
+    (r"^output_weights$", "classifier/weight"),
+    (r"^output_bias$", "classifier/bias"),
 )
 # Optimizer variables.
 _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
@@ -71,8 +49,7 @@ _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 def list_files() -> list[str]:
     """List glob patterns for checkpoint files, without tokenizer files."""
-    configs = [names.config_file for names in TF1.values()]
-    return [*configs, "*.index", "*.data-*"]
+    return [_CONFIG_FILE, "*.index", "*.data-*"]
 
 
 list_tokenizer_file_names = list_files
@@ -80,29 +57,24 @@ list_tokenizer_file_names = list_files
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
     """Open the TensorFlow 1 checkpoint in a folder. Return None for other folders."""
-    family = _find_family(files)
-    return Tf1Checkpoint(files, family) if family else None
+    return Tf1Checkpoint(files) if _has_checkpoint(files) else None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
     """Open the tokenizer of a TensorFlow 1 checkpoint. Return None for other folders."""
-    if (family := _find_family(files)) is None:
+    if not _has_checkpoint(files):
         return None
-    path, config = _read_config(files, family)
+    family, (path, config) = get_family(_FAMILY), _read_config(files)
     stored = read_stored_tokenizer(files, config, family.tokenizer)
     return TokenizerPreset(files, config, path, family, settings, stored)
 
 
-def _find_family(files: FolderFiles) -> Family | None:
-    if CONFIG in files:
-        return None
-    found = (name for name, names in TF1.items() if names.config_file in files)
-    return next((get_family(name) for name in found), None)
+def _has_checkpoint(files: FolderFiles) -> bool:
+    return CONFIG not in files and _CONFIG_FILE in files
 
 
-def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict]:
-    path = files.path / TF1[family.name].config_file
-    return path, {"model_type": family.name, **files.read_json(path.name)}
+def _read_config(files: FolderFiles) -> tuple[pathlib.Path, dict]:
+    return files.path / _CONFIG_FILE, {"model_type": _FAMILY, **files.read_json(_CONFIG_FILE)}
 
 
 class Tf1Checkpoint(Checkpoint):
@@ -113,18 +85,17 @@ class Tf1Checkpoint(Checkpoint):
 
     Args:
         files: `FolderFiles`. The files of the checkpoint.
-        family: The `Family` for this checkpoint.
 
     Raises:
         ValueError: If the folder does not contain exactly one checkpoint, or if TensorFlow cannot
             read it.
     """
 
-    def __init__(self, files: FolderFiles, family: Family):
+    def __init__(self, files: FolderFiles):
         self.files = files
-        self.family = family
+        self.family = get_family(_FAMILY)
         self.settings = {}
-        self.config_file, self.config = _read_config(files, family)
+        self.config_file, self.config = _read_config(files)
         stem = _find_checkpoint_name(files)
         parts = [name for name in files.listed if fnmatch.fnmatchcase(name, f"{stem}.data-*")]
         copies = files.enter_context(tempfile.TemporaryDirectory())
@@ -139,16 +110,14 @@ class Tf1Checkpoint(Checkpoint):
                 f"TensorFlow cannot open {index}: {error}. Download the checkpoint again."
             ) from None
         shapes = self._read_shapes(sum(get_size(files.open_file(name)) for name in parts))
-        self._names = {
-            _convert_name(name, family): name for name in shapes if not _TRAINING.search(name)
-        }
+        self._names = {_convert_name(name): name for name in shapes if not _TRAINING.search(name)}
         self.shapes = {
             ours: tuple(shapes[theirs][:: -1 if theirs.endswith("/kernel") else 1])
             for ours, theirs in self._names.items()
         }
         # Checkpoints do not store labels for a fine-tuned head.
         head = "ForSequenceClassification"
-        output = f"{family.heads[head].output}.weight"
+        output = f"{self.family.heads[head].output}.weight"
         if output in self.shapes:
             self.set_head(head, None, self.shapes[output][0])
 
@@ -187,15 +156,14 @@ def _find_checkpoint_name(files: FolderFiles) -> str:
     return found[0].removesuffix(".index")
 
 
-def _convert_name(name: str, family: Family) -> str:
+def _convert_name(name: str) -> str:
     """Convert a variable name to the Hugging Face format.
 
     Example:
-        >>> from encoder_zoo.encoders import get_family
-        >>> _convert_name("bert/encoder/layer_3/output/LayerNorm/gamma", get_family("bert"))
+        >>> _convert_name("bert/encoder/layer_3/output/LayerNorm/gamma")
         'encoder.layer.3.output.LayerNorm.weight'
     """
-    name = name.removeprefix(f"{family.prefix}/")
-    for old, new in (*_PARTS, *TF1[family.name].parts):
+    name = name.removeprefix("bert/")
+    for old, new in _PARTS:
         name = re.sub(old, new, name)
     return name.replace("/", ".")

@@ -513,12 +513,11 @@ def test_arrays_in_h5_are_floating_point_numbers(tmp_path, content):
 
 
 def test_variables_of_tensorflow_are_floating_point_numbers(tmp_path, golden):
-    from encoder_zoo.encoders import get_family
     from encoder_zoo.extras.formats.tf1 import Tf1Checkpoint
 
     folder = tf1(tmp_path / "tf1", {"bert/embeddings/word_embeddings": (9, 4)}, dtype=3, size=144)
     with (
-        Tf1Checkpoint(OpenFolder(folder, ["*"]), get_family("bert")) as checkpoint,
+        Tf1Checkpoint(OpenFolder(folder, ["*"])) as checkpoint,
         pytest.raises(ValueError, match="word_embeddings'.*int32"),
     ):
         checkpoint.read_tensor("embeddings.word_embeddings.weight")
