@@ -23,7 +23,7 @@ class LayerArguments(TypedDict, total=False):
 
 
 class PresetArguments(TypedDict, total=False):
-    """Safety options for all `from_preset` methods. See `presets.opening.Safeguards`."""
+    """Safety options for all `from_preset` methods. See `presets.files.folder_files.Safeguards`."""
 
     verify: bool
     max_bytes: int

@@ -6,7 +6,7 @@ import textwrap
 import typing
 
 import encoder_zoo as ez
-from encoder_zoo.presets.opening import Safeguards
+from encoder_zoo.presets.files.folder_files import Safeguards
 from encoder_zoo.tasks.base.task import TaskPresetArguments
 
 COMMON = TaskPresetArguments.__annotations__

@@ -344,7 +344,8 @@ class Backbone(Encoder, metaclass=_BuildingMetaclass):
                 `kaggle://...`.
             **overrides: Constructor arguments that do not change the shape of any weight, such as
                 `dropout=0.0` or `dtype="mixed_bfloat16"`. The options `verify`, `max_bytes` and
-                `allow_nonfinite` control the safety checks. See `presets.opening.Safeguards`.
+                `allow_nonfinite` control the safety checks. See
+                `presets.files.folder_files.Safeguards`.
 
         Returns:
             A backbone of the family in the checkpoint. A custom subclass, for example of

@@ -28,7 +28,6 @@ from encoder_zoo.presets.formats.checkpoint import (
 )
 from encoder_zoo.presets.formats.preset_files import PYTORCH, SAFETENSORS
 from encoder_zoo.presets.formats.preset_task import PresetTask
-from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -216,16 +215,13 @@ def _read_output_labels(
     return make_default_labels(outputs)
 
 
-def restore_head(
-    checkpoint: Checkpoint, task: PresetTask, arguments: dict, safeguards: Safeguards
-) -> set[str]:
+def restore_head(checkpoint: Checkpoint, task: PresetTask, arguments: dict) -> set[str]:
     """Load the task head, or log a warning with the reason for a new head.
 
     Args:
         checkpoint: The `Checkpoint` after `resolve_head`.
         task: Task whose head is loaded.
         arguments: Dict of task arguments from the caller.
-        safeguards: The `Safeguards` to use.
 
     Returns:
         A set of strings. Names of all loaded tensors.
@@ -261,7 +257,7 @@ def restore_head(
         reason = task.explain_head_mismatch(checkpoint.config, arguments) or described
     if not reason:
         _check_tied_weights(checkpoint, head)
-        copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
+        copy_tensors(checkpoint, matched)
         if head.output:
             _report_differences(checkpoint, task, absent)
         if task.backbone.pooler_is_new:
@@ -270,7 +266,7 @@ def restore_head(
         return set(matched)
     kept = set()
     if not checkpoint.other_class:
-        kept = _load_hidden_layers(checkpoint, task, matched, safeguards)
+        kept = _load_hidden_layers(checkpoint, task, matched)
     if task.head:
         task.new_head = tuple(np.array(gather_array(weight)) for weight in task.head.weights)
     _report_new_head(checkpoint, task, reason, kept)
@@ -327,9 +323,7 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
         logger.warning(message, folder, name, unused, type(task.backbone).__name__)
 
 
-def _load_hidden_layers(
-    checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
-) -> set[str]:
+def _load_hidden_layers(checkpoint: Checkpoint, task: PresetTask, matched: Mapping) -> set[str]:
     """Load the hidden layers of the head if their shapes match, as transformers does.
 
     If the head does not exist yet, the weights are stored in `kept_weights`, and `fit` uses them to
@@ -338,7 +332,7 @@ def _load_hidden_layers(
     record = task.head_record
     if task.head:
         hidden = {n: w for n, w in matched.items() if not n.startswith(f"{record.output}.")}
-        copy_tensors(checkpoint, hidden, safeguards.allow_nonfinite)
+        copy_tensors(checkpoint, hidden)
         return set(hidden)
     layers = set(record.tensors.values()) - {record.output}
     names = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}

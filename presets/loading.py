@@ -17,7 +17,7 @@ from encoder_zoo.common.wording import describe_unknown_argument, invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.special_tokens import check_token_list
-from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.folder_files import FolderFiles, Safeguards
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -30,7 +30,7 @@ from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import FolderFormat, PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.heads import resolve_head, restore_head
-from encoder_zoo.presets.opening import Safeguards, open_files, open_preset, open_tokenizer
+from encoder_zoo.presets.opening import open_files, open_preset, open_tokenizer
 from encoder_zoo.presets.origin import OriginVocabulary, find_origin
 from encoder_zoo.presets.restoring import report_unused, restore_backbone
 
@@ -56,7 +56,7 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
             )
         kind = cls if is_own else found
         asked = overrides.get("pooler") is True
-        backbone, used = restore_backbone(checkpoint, overrides, safeguards, asked, kind)
+        backbone, used = restore_backbone(checkpoint, overrides, asked, kind)
         if backbone.pooler_is_new:
             logger.warning(
                 "%s: the pooler starts from random weights because the checkpoint has no pooler.",
@@ -127,7 +127,7 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
     """Load a task. See `Task.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(arguments)
     with convert_load_errors(source), open_preset(source, safeguards) as checkpoint:
-        task = _read_task(cls, checkpoint, safeguards, arguments)
+        task = _read_task(cls, checkpoint, arguments)
         task.backbone.origin = find_origin(source, checkpoint.folder)
     return task
 
@@ -146,11 +146,11 @@ def load_tasks(
     Returns:
         A list of tasks in the order of `classes`.
     """
-    checks, tasks = Safeguards(**safeguards), []
-    with convert_load_errors(source), open_preset(source, checks) as checkpoint:
+    tasks: list[PresetTask] = []
+    with convert_load_errors(source), open_preset(source, Safeguards(**safeguards)) as checkpoint:
         for cls, arguments in classes:
             backbone = tasks[0].backbone if tasks else None
-            tasks.append(_read_task(cls, checkpoint, checks, dict(arguments), backbone))
+            tasks.append(_read_task(cls, checkpoint, dict(arguments), backbone))
         tasks[0].backbone.origin = find_origin(source, checkpoint.folder)
     return tasks
 
@@ -177,7 +177,6 @@ class LoadArguments(NamedTuple):
 def _read_task(
     cls: type[PresetTask],
     checkpoint: Checkpoint,
-    safeguards: Safeguards,
     arguments: dict,
     shared: Backbone | None = None,
 ) -> PresetTask:
@@ -189,16 +188,15 @@ def _read_task(
     checkpoint = add_missing_embeddings(checkpoint, tokenizer)
     backbone, used = shared, set()
     if shared is None:
-        backbone, used = restore_encoder(cls, checkpoint, request, safeguards)
+        backbone, used = restore_encoder(cls, checkpoint, request)
     settings = collect_task_settings(cls, checkpoint, request.task)
-    settings = load_additional_models(cls, settings, request, safeguards)
+    settings = load_additional_models(cls, settings, request)
     task = cls(backbone, preprocessor, **settings)
     if tokenizer is not None:
         backbone.checkpoint_vocabulary = OriginVocabulary.create(tokenizer)
     task.learning_rate = checkpoint.settings.get("learning_rate", task.learning_rate)
-    used |= restore_head(checkpoint, task, request.task, safeguards)
-    folder = cls.record.folder
-    used |= folder.restore(task, checkpoint, request.task, safeguards.allow_nonfinite)
+    used |= restore_head(checkpoint, task, request.task)
+    used |= cls.record.folder.restore(task, checkpoint, request.task)
     if shared is None:
         report_unused(checkpoint, used, cls.__name__)
     return task
@@ -280,15 +278,14 @@ def restore_encoder(
     cls: type[PresetTask],
     checkpoint: Checkpoint,
     request: LoadArguments,
-    safeguards: Safeguards,
 ) -> tuple[Backbone, set[str]]:
     """Load the backbone, and return it with the names of all loaded tensors."""
     arguments = {"pooler": cls.get_family_head(checkpoint.family).pooled, **request.backbone}
-    return restore_backbone(checkpoint, arguments, safeguards, new_pooler_allowed=True)
+    return restore_backbone(checkpoint, arguments, new_pooler_allowed=True)
 
 
 def load_additional_models(
-    cls: type[PresetTask], settings: dict, request: LoadArguments, safeguards: Safeguards
+    cls: type[PresetTask], settings: dict, request: LoadArguments
 ) -> dict[str, object]:
     """Load the additional models of a task, such as a query encoder.
 
@@ -296,14 +293,13 @@ def load_additional_models(
         cls: Task class. The additional models belong to the same class.
         settings: Dict of task arguments. A value that is a `FolderFiles` is replaced with a model.
         request: The `LoadArguments` from the caller.
-        safeguards: The `Safeguards` to use.
 
     Returns:
         A copy of `settings` with the models.
     """
     own = {"added_tokens": request.added_tokens, **request.backbone}
     models = {
-        name: _read_task(cls, open_files(files, safeguards), safeguards, own)
+        name: _read_task(cls, open_files(files), own)
         for name, files in settings.items()
         if isinstance(files, FolderFiles)
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from encoder_zoo.common.extras import load_formats
 from encoder_zoo.encoders import find_family
 from encoder_zoo.presets import adapters, hub
-from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.folder_files import FolderFiles, Safeguards
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
@@ -38,34 +38,6 @@ logger = logging.getLogger("encoder_zoo")
 _TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *list_tokenizer_files()]
 
 
-@dataclasses.dataclass(frozen=True)
-class Safeguards:
-    """Safety options for `from_preset`, passed as keyword arguments.
-
-    Attributes:
-        verify: Boolean. Whether to verify all file checksums. Defaults to True.
-        max_bytes: Integer. Maximum size of all weights in bytes, in float32. Defaults to 8 GiB.
-        allow_nonfinite: Boolean. Whether to accept weights that are NaN or infinite. Defaults to
-            False.
-    """
-
-    verify: bool = True
-    max_bytes: int = 8 * 2**30
-    allow_nonfinite: bool = False
-
-    @classmethod
-    def pop_from_arguments(cls, arguments: dict) -> Safeguards:
-        """Remove all safety options from the arguments of `from_preset`, and return the options.
-
-        Example:
-            >>> arguments = {"verify": False, "dropout": 0.0}
-            >>> Safeguards.pop_from_arguments(arguments).verify, arguments
-            (False, {'dropout': 0.0})
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: arguments.pop(name) for name in names if name in arguments})
-
-
 def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint:
     """Open and validate a preset in any format.
 
@@ -83,8 +55,8 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     folder = fetch_preset(source, safeguards.verify, safeguards.max_bytes)
     others = [name for format in load_formats() for name in format.list_files()]
     files = OpenFolder(folder, [*list_preset_patterns(), *list_module_patterns(), *others])
-    files.not_downloaded = hub.list_not_downloaded(folder)
-    checkpoint = open_files(files, safeguards)
+    files.safeguards, files.not_downloaded = safeguards, hub.list_not_downloaded(folder)
+    checkpoint = open_files(files)
     checkpoint.listed_settings = get_listed_settings(source)
     if adapters.ADAPTER_CONFIG in checkpoint.files.listed:
         logger.warning(
@@ -97,12 +69,11 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     return checkpoint
 
 
-def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
+def open_files(files: FolderFiles) -> Checkpoint:
     """Open and validate the checkpoint in a folder.
 
     Args:
         files: `FolderFiles`. The files of a local or remote folder. They are closed after an error.
-        safeguards: The `Safeguards` to use.
 
     Returns:
         A `Checkpoint`. See `open_preset`.
@@ -111,10 +82,10 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
         ValueError: If a file is missing, damaged or invalid.
     """
     try:
-        checkpoint = _open_checkpoint(files, safeguards.verify)
+        checkpoint = _open_checkpoint(files)
         config, family, path = checkpoint.config, checkpoint.family, checkpoint.config_file
         check_config(config, family, path, checkpoint.config_names)
-        check_sizes(config, family, checkpoint.shapes, path, safeguards.max_bytes)
+        check_sizes(config, family, checkpoint.shapes, path, files.safeguards.max_bytes)
     except BaseException:
         files.close()
         raise
@@ -138,17 +109,18 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
     folder = fetch_preset(source, safeguards.verify, safeguards.max_bytes, weights=False)
     others = [name for format in load_formats() for name in format.list_tokenizer_file_names()]
     with OpenFolder(folder, [*_TOKENIZER_FILES, *list_module_patterns(), *others]) as files:
-        preset = _read_tokenizer_preset(files, safeguards.verify)
+        files.safeguards = safeguards
+        preset = _read_tokenizer_preset(files)
         yield dataclasses.replace(preset, listed_settings=get_listed_settings(source))
         files.check_unchanged()
 
 
-def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
-    settings = read_manifest(files, verify, weights=False)
+def _read_tokenizer_preset(files: FolderFiles) -> TokenizerPreset:
+    settings = read_manifest(files, files.safeguards.verify, weights=False)
     files = find_encoder_files(files)
     _check_files(files, _TOKENIZER_FILES)
     if GLINER in files:
-        with _open_named_encoder(files, verify) as encoder:
+        with _open_named_encoder(files) as encoder:
             config, stored = read_encoder(files, encoder)
         family = find_family(config.get("model_type"))
         config = family.read(config) if family else config
@@ -163,16 +135,16 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     return TokenizerPreset(files, config, files.path / CONFIG, family, settings, stored)
 
 
-def _open_checkpoint(files: FolderFiles, verify: bool) -> Checkpoint:
+def _open_checkpoint(files: FolderFiles) -> Checkpoint:
     """Open the checkpoint in a folder. The format is detected from the files."""
-    settings = read_manifest(files, verify)
+    settings = read_manifest(files, files.safeguards.verify)
     if module := find_static_module(files):
         _check_files(files, [CONFIG, MANIFEST, SAFETENSORS.file])
         return StaticCheckpoint(files, settings, module)
     files = find_encoder_files(files)
     _check_files(files, list_preset_patterns())
     if GLINER in files:
-        with _open_named_encoder(files, verify) as encoder:
+        with _open_named_encoder(files) as encoder:
             return GlinerCheckpoint(files, settings, encoder)
     for format in load_formats():
         if checkpoint := format.open_checkpoint(files, settings):
@@ -181,7 +153,7 @@ def _open_checkpoint(files: FolderFiles, verify: bool) -> Checkpoint:
 
 
 @contextlib.contextmanager
-def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
+def _open_named_encoder(files: FolderFiles) -> Iterator[FolderFiles | None]:
     """Context manager that downloads and opens the encoder for an incomplete gliner folder.
 
     For all other folders, None is yielded.
@@ -190,7 +162,7 @@ def _open_named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFile
         yield None
         return
     try:
-        folder = fetch_preset(address, verify, weights=False)
+        folder = fetch_preset(address, files.safeguards.verify, weights=False)
     except ValueError as error:
         raise ValueError(
             f"The encoder named in {files.path / GLINER} cannot be opened. {error}"

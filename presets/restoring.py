@@ -21,7 +21,6 @@ from encoder_zoo.presets.formats.checkpoint import (
     match_weights,
 )
 from encoder_zoo.presets.formats.config import convert_config
-from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -47,7 +46,6 @@ _loaded: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 def restore_backbone(
     checkpoint: Checkpoint,
     overrides: dict,
-    safeguards: Safeguards,
     new_pooler_allowed: bool = False,
     kind: type[Backbone] | None = None,
 ) -> tuple[Backbone, set[str]]:
@@ -59,7 +57,6 @@ def restore_backbone(
     Args:
         checkpoint: An open `Checkpoint`.
         overrides: Dict of backbone arguments from the caller.
-        safeguards: The `Safeguards` to use.
         new_pooler_allowed: Boolean. Whether to initialize a missing pooler instead of raising an
             error. Defaults to False.
         kind: Optional backbone class. If None, the class of the family will be used.
@@ -70,7 +67,7 @@ def restore_backbone(
     collect_garbage()
     kind = kind or checkpoint.family.backbone
     backbone, matched = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
-    copy_tensors(checkpoint, matched, safeguards.allow_nonfinite)
+    copy_tensors(checkpoint, matched)
     saved_as = checkpoint.settings.get("backbone_class")
     if saved_as not in (None, kind.__name__):
         logger.warning(

@@ -24,13 +24,13 @@ from typing import TypeVar
 import keras
 
 from encoder_zoo.presets import hub, loading
-from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.folder_files import FolderFiles, Safeguards
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_files import MODULES
 from encoder_zoo.presets.formats.sentence_transformers import read_modules, select_modules
 from encoder_zoo.presets.hub_requests import Unreachable, get_endpoint
-from encoder_zoo.presets.opening import Safeguards, open_files
+from encoder_zoo.presets.opening import open_files
 from encoder_zoo.presets.registry import PresetInfo, format_table, list_presets
 from encoder_zoo.presets.restoring import check_all_used, match_backbone
 
@@ -97,7 +97,8 @@ def check_source(source: str) -> Finding:
             found.commit = files.commit
             found.weights = tuple(n for n in files.listed if n.endswith(_WEIGHTS))
             try:
-                checkpoint = open_files(files, Safeguards(verify=False))
+                files.safeguards = Safeguards(verify=False)
+                checkpoint = open_files(files)
                 found.family = checkpoint.family.name
                 found.parameters = check_loads(checkpoint)
                 found.opens = True

@@ -590,7 +590,7 @@ class Tokenizer(configuration.ConfigFromSignature):
         Args:
             source: String or path. The name of a bundled or registered preset, a folder, or a URL.
             **options: `added_tokens` to add to the preset, and options for
-                `presets.opening.Safeguards`.
+                `presets.files.folder_files.Safeguards`.
 
         Raises:
             ValueError: If the preset contains a tokenizer of another class.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import re
@@ -19,6 +20,34 @@ _LFS = b"version https://git-lfs"
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(frozen=True)
+class Safeguards:
+    """Safety options for `from_preset`, passed as keyword arguments.
+
+    Attributes:
+        verify: Boolean. Whether to verify all file checksums. Defaults to True.
+        max_bytes: Integer. Maximum size of all weights in bytes, in float32. Defaults to 8 GiB.
+        allow_nonfinite: Boolean. Whether to accept weights that are NaN or infinite. Defaults to
+            False.
+    """
+
+    verify: bool = True
+    max_bytes: int = 8 * 2**30
+    allow_nonfinite: bool = False
+
+    @classmethod
+    def pop_from_arguments(cls, arguments: dict) -> Safeguards:
+        """Remove all safety options from the arguments of `from_preset`, and return the options.
+
+        Example:
+            >>> arguments = {"verify": False, "dropout": 0.0}
+            >>> Safeguards.pop_from_arguments(arguments).verify, arguments
+            (False, {'dropout': 0.0})
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: arguments.pop(name) for name in names if name in arguments})
+
+
 class FolderFiles:
     """Base class for reading files from a folder.
 
@@ -32,11 +61,13 @@ class FolderFiles:
         listed: Collection of strings. The names of all files in the folder.
         not_downloaded: Sequence of strings. The names of files in the repository that were not
             downloaded.
+        safeguards: The `Safeguards` for reading the files.
     """
 
     inside: str = ""
     listed: list[str]
     not_downloaded: Sequence[str] = ()
+    safeguards = Safeguards()
 
     def __init__(self, path: pathlib.PurePath):
         self.path = path
@@ -169,7 +200,7 @@ class Subfolder(FolderFiles):
     def __init__(self, files: FolderFiles, name: str):
         super().__init__(files.path / name)
         self._whole, self._name, self.inside = files, name, name
-        self.listed = files.list_opened(name)
+        self.listed, self.safeguards = files.list_opened(name), files.safeguards
 
     @property
     def root(self) -> FolderFiles:

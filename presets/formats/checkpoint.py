@@ -414,19 +414,15 @@ def match_weights(
     return fitting, misfits
 
 
-def copy_tensors(
-    checkpoint: Checkpoint, matched: Mapping[str, StoredWeight], allow_nonfinite: bool = False
-) -> None:
+def copy_tensors(checkpoint: Checkpoint, matched: Mapping[str, StoredWeight]) -> None:
     """Copy matched tensors from the checkpoint to the weights.
 
     Raises:
-        ValueError: If a value is NaN, infinite or too large.
+        ValueError: If a value is NaN, infinite or too large. See `check_finite`.
     """
-    advice = "Pass allow_nonfinite=True to load the weights anyway."
     for name, weight in matched.items():
         value = convert_to_float32(checkpoint.read_tensor(name))
-        if not allow_nonfinite:
-            check_weights(value, f"{checkpoint.folder}: {name}", advice)
+        check_finite(value, f"{checkpoint.folder}: {name}", checkpoint.files)
         weight.assign(value)
 
 
@@ -461,6 +457,12 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
             f"{name} has {broken} values that are NaN, infinite or beyond {_MAX_WEIGHT:.0f}. "
             f"Trained weights are smaller. {advice}"
         )
+
+
+def check_finite(value: np.ndarray, name: str, files: FolderFiles) -> None:
+    """Call `check_weights`, unless the `Safeguards` of the files allow any value."""
+    if not files.safeguards.allow_nonfinite:
+        check_weights(value, name, "Pass allow_nonfinite=True to load the weights anyway.")
 
 
 def list_unused_tensors(checkpoint: Checkpoint, used: Iterable[str]) -> list[str]:

@@ -84,9 +84,7 @@ class EmbeddingFolderFormat(FolderFormat):
             _, arguments["include_prompt"] = embedding_modules.read_pooling(root, pooling, None)
         return arguments
 
-    def restore(
-        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
-    ) -> set[str]:
+    def restore(self, task: keras.Model, checkpoint: Checkpoint, given: Mapping) -> set[str]:
         if not task.dense_layers:
             return set()
         if "dense" in given:
@@ -96,7 +94,7 @@ class EmbeddingFolderFormat(FolderFormat):
         files = checkpoint.files.root
         modules = theirs.select_modules(theirs.read_embedding_modules(files), "Dense")
         for layer, module in zip(task.dense_layers, modules, strict=True):
-            embedding_modules.load_dense(layer, files, module, allow_nonfinite)
+            embedding_modules.load_dense(layer, files, module)
         return set()
 
     def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:

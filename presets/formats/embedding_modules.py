@@ -295,16 +295,13 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
         )
 
 
-def load_dense(
-    layer: keras.layers.Layer, files: FolderFiles, module: Module, allow_nonfinite: bool
-) -> None:
+def load_dense(layer: keras.layers.Layer, files: FolderFiles, module: Module) -> None:
     """Load the weights of a Dense module.
 
     Args:
         layer: `Projection` layer to assign the weights to.
         files: `FolderFiles`. The files of the whole folder.
         module: Dense `Module` to read.
-        allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
         ValueError: If a stored weight is missing, or has a different shape from the weight in
@@ -314,18 +311,16 @@ def load_dense(
         " The `pooling` argument does not match the dense layers of the preset. Remove this "
         "argument, or also pass dense=()."
     )
-    _assign_weights(layer, ModuleCheckpoint(files, module), allow_nonfinite, advice)
+    _assign_weights(layer, ModuleCheckpoint(files, module), advice)
 
 
-def _assign_weights(
-    layer: keras.layers.Layer, weights: Checkpoint, allow_nonfinite: bool, advice: str = ""
-) -> None:
+def _assign_weights(layer: keras.layers.Layer, weights: Checkpoint, advice: str = "") -> None:
     """Assign weights to a `Projection`. Error messages end with the advice."""
     matched, misfits = match_weights(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
         raise ValueError(f"{weights.folder}: {found}.{advice}")
-    copy_tensors(weights, matched, allow_nonfinite)
+    copy_tensors(weights, matched)
 
 
 def make_dense_files(
@@ -430,13 +425,13 @@ class LinearFile(Checkpoint):
                 f"{width}, the output dimension of the encoder."
             )
 
-    def load(self, layer: keras.layers.Layer, allow_nonfinite: bool) -> None:
+    def load(self, layer: keras.layers.Layer) -> None:
         """Assign the weights to a `Projection`.
 
         Raises:
             ValueError: If a weight has a different shape.
         """
-        _assign_weights(layer, self, allow_nonfinite)
+        _assign_weights(layer, self)
 
 
 def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:

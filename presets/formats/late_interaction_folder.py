@@ -129,18 +129,14 @@ class LateInteractionFolderFormat(FolderFormat):
             )
         return {"projections": projections, **arguments}
 
-    def restore(
-        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
-    ) -> set[str]:
+    def restore(self, task: keras.Model, checkpoint: Checkpoint, given: Mapping) -> set[str]:
         form, files = _find_layout(checkpoint), checkpoint.files.root
         if "projections" not in given and form == _STANFORD:
             matched, _ = match_weights(checkpoint, task.projection_layers[0], _PROJECTION)
-            copy_tensors(checkpoint, matched, allow_nonfinite)
+            copy_tensors(checkpoint, matched)
             return set(matched)
         if "projections" not in given and form == _BGE_M3:
-            LinearFile(checkpoint.files, COLBERT_LINEAR).load(
-                task.projection_layers[0], allow_nonfinite
-            )
+            LinearFile(checkpoint.files, COLBERT_LINEAR).load(task.projection_layers[0])
             return set()
         has_modules = MODULES in files and form != _BGE_M3
         modules = _read_modules(files, form) if has_modules and "projections" not in given else []
@@ -150,7 +146,7 @@ class LateInteractionFolderFormat(FolderFormat):
             warn_new_weights(message, checkpoint.folder.name)
             return set()
         for layer, module in zip(task.projection_layers, dense, strict=True):
-            load_dense(layer, files, module, allow_nonfinite)
+            load_dense(layer, files, module)
         return set()
 
     def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:

@@ -79,16 +79,13 @@ class FolderFormat:
         """
         return ()
 
-    def restore(
-        self, task: PresetTask, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
-    ) -> set[str]:
+    def restore(self, task: PresetTask, checkpoint: Checkpoint, given: Mapping) -> set[str]:
         """Load the weights of task layers that do not belong to `Family.heads`.
 
         Args:
             task: Task created with `read_arguments`.
             checkpoint: An open `Checkpoint` to load from.
             given: Dict of arguments from the caller.
-            allow_nonfinite: Boolean. See `presets.opening.Safeguards`.
 
         Returns:
             A set of strings. Checkpoint names of all loaded tensors, except for tensors in separate

@@ -25,7 +25,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     StoredWeight,
     TokenizerPreset,
-    check_weights,
+    check_finite,
     convert_to_float32,
     warn_new_weights,
 )
@@ -121,14 +121,12 @@ class SparseFolderFormat(FolderFormat):
             found |= {"prompts": prompts, "default_prompt": "query"}
         return found
 
-    def restore(
-        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
-    ) -> set[str]:
+    def restore(self, task: keras.Model, checkpoint: Checkpoint, given: Mapping) -> set[str]:
         table = task.query_encoder
         if isinstance(table, self._load_table_class()) and "query_encoder" not in given:
-            _restore_query_table(table.weight, table.tokenizer, checkpoint, allow_nonfinite)
+            _restore_query_table(table.weight, table.tokenizer, checkpoint)
         if task.pooling == TOKEN_WEIGHTS and SPARSE_LINEAR in checkpoint.files:
-            _open_token_weights(checkpoint).load(task.head, allow_nonfinite)
+            _open_token_weights(checkpoint).load(task.head)
         elif task.pooling == TOKEN_WEIGHTS:
             message = "%s: the token weight layer starts from random weights."
             warn_new_weights(message, checkpoint.folder.name)
@@ -252,16 +250,13 @@ def _find_query_model(checkpoint: Checkpoint) -> FolderFiles | None:
     return Subfolder(files, first.path) if first.path else files
 
 
-def _restore_query_table(
-    weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
-) -> None:
+def _restore_query_table(weight: keras.Variable, tokenizer, checkpoint: Checkpoint) -> None:
     """Load the weights of a query table.
 
     Args:
         weight: Variable of shape (vocabulary,) to assign the weights to.
         tokenizer: Tokenizer for queries.
         checkpoint: An open `Checkpoint` to load from.
-        allow_nonfinite: Boolean. See `Safeguards`.
 
     Raises:
         ValueError: If the weights have an unexpected shape, or if a token is not in the vocabulary.
@@ -278,8 +273,7 @@ def _restore_query_table(
         if found not in ((tokenizer.vocabulary_size,), tuple(weight.shape)):
             raise invalid(path, found, f"{tuple(weight.shape)}, one weight per term")
         values = convert_to_float32(weights.read_tensor("weight"))
-    if not allow_nonfinite:
-        check_weights(values, path, "Pass allow_nonfinite=True to load the weights anyway.")
+    check_finite(values, path, files)
     # Embeddings can have additional rows without tokens, which do not occur in queries.
     weight.assign(np.pad(values, (0, weight.shape[0] - len(values))))
 

@@ -586,7 +586,7 @@ class Task(TextModel, metaclass=SharedVariableNames):
                 the checkpoint. Use `preprocessor` to pass a different preprocessor for the same
                 preset, or None for a task that only supports preprocessed inputs. Use `verify`,
                 `max_bytes` and `allow_nonfinite` to configure the file checks (see
-                `presets.opening.Safeguards`).
+                `presets.files.folder_files.Safeguards`).
 
         Raises:
             ValueError: If the preset does not exist or its files do not match.

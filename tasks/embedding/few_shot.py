@@ -191,10 +191,8 @@ class FewShotFolderFormat(EmbeddingFolderFormat):
         stored = {"num_classes": len(names), "problem_type": _read_problem_type(checkpoint)}
         return {**arguments, "labels": labels, **stored}
 
-    def restore(
-        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
-    ) -> set[str]:
-        used = super().restore(task, checkpoint, given, allow_nonfinite)
+    def restore(self, task: keras.Model, checkpoint: Checkpoint, given: Mapping) -> set[str]:
+        used = super().restore(task, checkpoint, given)
         if not _should_load_head(checkpoint, given):
             return used
         weights = ModuleCheckpoint(checkpoint.files.root, HEAD_MODULE)
@@ -202,7 +200,7 @@ class FewShotFolderFormat(EmbeddingFolderFormat):
         if misfits:
             found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
             raise ValueError(f"{weights.folder}: {found}, according to the labels in config.json.")
-        copy_tensors(weights, matched, allow_nonfinite)
+        copy_tensors(weights, matched)
         return used
 
     def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:

@@ -5,8 +5,9 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.presets import loading
+from encoder_zoo.presets.files.folder_files import Safeguards
 from encoder_zoo.presets.heads import resolve_head
-from encoder_zoo.presets.opening import Safeguards, open_preset
+from encoder_zoo.presets.opening import open_preset
 
 CLS = ez.SequenceClassifier
 
@@ -54,7 +55,7 @@ def test_the_tokenizer_has_the_added_tokens_and_the_checkpoint_rows_for_them(che
     assert longer.vocabulary_size == tokenizer.vocabulary_size + 40
     enlarged = loading.add_missing_embeddings(checkpoint, longer)
     assert enlarged.config["vocab_size"] == longer.vocabulary_size
-    backbone, _ = loading.restore_encoder(CLS, enlarged, asked, Safeguards())
+    backbone, _ = loading.restore_encoder(CLS, enlarged, asked)
     assert backbone.vocabulary_size == longer.vocabulary_size
 
 
@@ -74,7 +75,7 @@ def test_the_preprocessor_has_the_settings_of_files_and_of_the_caller(checkpoint
 
 def test_the_encoder_has_the_weights_of_the_files(checkpoint):
     asked = divided(checkpoint)
-    backbone, used = loading.restore_encoder(CLS, checkpoint, asked, Safeguards())
+    backbone, used = loading.restore_encoder(CLS, checkpoint, asked)
     [name] = [name for name in used if name.endswith("word_embeddings.weight")]
     table = backbone.embeddings.token_embedding.embeddings
     np.testing.assert_array_equal(table, checkpoint.read_tensor(name))
