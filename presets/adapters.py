@@ -29,12 +29,12 @@ from encoder_zoo.encoders.training import (
     find_low_rank_updates,
 )
 from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
-from encoder_zoo.presets.files.file_bytes import check_is_float
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats import checkpoint
 from encoder_zoo.presets.formats.checkpoint import StoredWeight
+from encoder_zoo.presets.formats.huggingface import StoredTensor
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
@@ -485,7 +485,6 @@ def _check_shapes(
 
 
 def _read_values(file: SafetensorsFile, name: str) -> np.ndarray:
-    check_is_float(file.get_dtype(name), file.path, name)
-    value = checkpoint.convert_to_float32(file.read(name))
+    value = checkpoint.convert_to_float32(StoredTensor(file, name).read())
     checkpoint.check_weights(value, f"{file.path}: {name}", "Download the file again.")
     return value

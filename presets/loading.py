@@ -267,11 +267,9 @@ def make_preprocessor(
 
 def add_missing_embeddings(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
     """Add embeddings for tokens that are missing in the checkpoint."""
-    if tokenizer is None:
+    if tokenizer is None or tokenizer.vocabulary_size <= checkpoint.get_size("vocabulary_size"):
         return checkpoint
-    rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
-    needed = tokenizer.vocabulary_size
-    return enlarge_vocabulary(checkpoint, needed) if needed > rows else checkpoint
+    return enlarge_vocabulary(checkpoint, tokenizer.vocabulary_size)
 
 
 def restore_encoder(

@@ -92,6 +92,10 @@ class Checkpoint(ABC):
         """Folder path for error messages."""
         return self.files.path
 
+    def get_size(self, argument: str) -> int:
+        """Return a size in the configuration by the backbone argument, such as "hidden_dim"."""
+        return self.config[self.family.config_keys[argument]]
+
     @abstractmethod
     def read_tensor(self, name: str) -> np.ndarray:
         """Read a tensor by name."""
@@ -203,7 +207,7 @@ def enlarge_vocabulary(checkpoint: Checkpoint, vocabulary_size: int) -> Checkpoi
     """
     family, shapes = checkpoint.family, checkpoint.shapes
     key = family.config_keys["vocabulary_size"]
-    added = vocabulary_size - checkpoint.config[key]
+    added = vocabulary_size - checkpoint.get_size("vocabulary_size")
     embedding = f"{family.tensors['embeddings.token_embedding']}.weight"
     biases = [head.tied_bias for head in family.heads.values()]
     masked_lm = family.heads.get("ForMaskedLM")

@@ -51,7 +51,7 @@ class EmbeddingFolderFormat(FolderFormat):
                 )
             return listed
         _, *others = theirs.read_embedding_modules(files)
-        width, pooling = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]], "mean"
+        width, pooling = checkpoint.get_size("hidden_dim"), "mean"
         if not is_static:
             pooling_module, *others = others
             theirs.check_transformer(checkpoint.files, "feature-extraction")

@@ -12,7 +12,6 @@ from safetensors.numpy import save
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import check_argument, one_of
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.presets.files.file_bytes import check_is_float
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import COUNT, JSON_FLAG, read_field
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile, encode_pytorch_file
@@ -23,7 +22,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     map_weights,
     match_weights,
 )
-from encoder_zoo.presets.formats.huggingface import open_weights
+from encoder_zoo.presets.formats.huggingface import StoredTensor, TensorFiles, open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, SAFETENSORS
 from encoder_zoo.presets.formats.sentence_transformers import Module, select_modules
 
@@ -252,7 +251,7 @@ SAFETENSORS_METADATA = {"format": "pt"}  # metadata that transformers expects in
 _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
-class ModuleCheckpoint(Checkpoint):
+class ModuleCheckpoint(TensorFiles):
     """Checkpoint with the weights of a module in a subfolder.
 
     Args:
@@ -261,15 +260,9 @@ class ModuleCheckpoint(Checkpoint):
     """
 
     def __init__(self, files: FolderFiles, module: Module):
-        self.files = Subfolder(files, module.path)
-        weights = open_weights(self.files)
-        self._tensors = {name: file for file in weights for name in file.shapes}
-        self.shapes = {name: file.shapes[name] for name, file in self._tensors.items()}
-
-    def read_tensor(self, name: str) -> np.ndarray:
-        file = self._tensors[name]
-        check_is_float(file.get_dtype(name), file.path, name)
-        return file.read(name)
+        inner = Subfolder(files, module.path)
+        weights = open_weights(inner)
+        super().__init__(inner, {n: StoredTensor(file, n) for file in weights for n in file.shapes})
 
 
 def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
@@ -376,7 +369,7 @@ def _map_arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarra
     return {n: weight.make_array(dtype) for n, weight in map_weights(layer, _LAYERS).items()}
 
 
-class LinearFile(Checkpoint):
+class LinearFile(TensorFiles):
     """Weights of a linear layer in a separate file, as in BGE-M3.
 
     Args:
@@ -390,8 +383,7 @@ class LinearFile(Checkpoint):
     """
 
     def __init__(self, files: FolderFiles, name: str):
-        self.files, self._name = files, name
-        self._file = PyTorchFile(files.open_file(name))
+        self._name, self._file = name, PyTorchFile(files.open_file(name))
         found = self._file.shapes
         units, width = weight if len(weight := found.get("weight", ())) == 2 else (0, 0)
         biases = {"bias": (units,)} if "bias" in found else {}
@@ -401,17 +393,12 @@ class LinearFile(Checkpoint):
                 "of shape (units, width), and optionally a bias of shape (units,)."
             )
         self.units, self.width, self.use_bias = units, width, "bias" in found
-        self.shapes = {f"linear.{name}": shape for name, shape in found.items()}
+        super().__init__(files, {f"linear.{n}": StoredTensor(self._file, n) for n in found})
 
     @property
     def folder(self) -> pathlib.Path:
         """File path for error messages."""
         return self.files.path / self._name
-
-    def read_tensor(self, name: str) -> np.ndarray:
-        name = name.removeprefix("linear.")
-        check_is_float(self._file.get_dtype(name), self._file.path, name)
-        return self._file.read(name)
 
     def check_width(self, width: int) -> None:
         """Raise a ValueError if the layer and the encoder have different dimensions.

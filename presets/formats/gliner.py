@@ -277,7 +277,7 @@ class GlinerFolderFormat(FolderFormat):
             raise invalid(f"{path}: ent_token", marker, "a token in the tokenizer vocabulary")
         # The second to last token, as in gliner.
         if index == -1 and isinstance(preset, GlinerCheckpoint):
-            index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
+            index = preset.get_size("vocabulary_size") - 2
         if index not in (-1, tokenizer.token_to_id(marker)):
             raise invalid(
                 f"{path}: class_token_index",

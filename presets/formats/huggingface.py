@@ -29,8 +29,16 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.")
 
 
 @dataclasses.dataclass(frozen=True)
-class _TensorLocation:
-    """Location of a tensor: a tensor in a file, or one of `parts` slices of a fused tensor."""
+class StoredTensor:
+    """A tensor in an open file, or one of several slices of a fused tensor.
+
+    Attributes:
+        file: The file.
+        name: String. The name of the tensor in the file.
+        part: Integer. Index of the slice. Defaults to 0.
+        parts: Integer. The number of slices. Defaults to 1, which means that the tensor is not
+            fused.
+    """
 
     file: SafetensorsFile | PyTorchFile
     name: str
@@ -48,7 +56,23 @@ class _TensorLocation:
         return np.split(value, self.parts)[self.part] if self.parts > 1 else value
 
 
-class HuggingFaceCheckpoint(Checkpoint):
+class TensorFiles(Checkpoint):
+    """Checkpoint whose tensors are in open files.
+
+    Args:
+        files: `FolderFiles`. The files of the checkpoint.
+        tensors: Dict {tensor name: `StoredTensor`}.
+    """
+
+    def __init__(self, files: FolderFiles, tensors: dict[str, StoredTensor]):
+        self.files, self._tensors = files, tensors
+        self.shapes = {name: stored.shape for name, stored in tensors.items()}
+
+    def read_tensor(self, name: str) -> np.ndarray:
+        return self._tensors[name].read()
+
+
+class HuggingFaceCheckpoint(TensorFiles):
     """Checkpoint in the Hugging Face format, with safetensors or PyTorch files.
 
     The weights are in a single file or in shards.
@@ -85,41 +109,38 @@ class HuggingFaceCheckpoint(Checkpoint):
             self.config["model_type"] = _guess_family(raw_names, files)
         self.family = _find_family(self.config, self.config_file)
         self.config = self.family.read(self.config)
-        self._tensors: dict[str, _TensorLocation] = {}
+        tensors: dict[str, StoredTensor] = {}
         wrapper = _find_wrapper(raw_names, self.family) if wrapper is None else wrapper
         for file in weights:
             for raw_name in file.shapes:
                 for name, stored in _locate_tensors(file, raw_name, self.family, wrapper):
-                    if name in self._tensors:
+                    if name in tensors:
                         raise ValueError(
                             f"{self.folder}: the tensor {name} occurs twice. Download the folder "
                             "again."
                         )
-                    self._tensors[name] = stored
+                    tensors[name] = stored
         # `save_model` of safetensors writes shared tensors only once, under any name.
         is_tied = self.config.get("tie_word_embeddings", True)
         for name, twin in self.family.tied.items():
-            if name in self._tensors and (is_tied or name.endswith(".bias")):
-                self._tensors.setdefault(twin, self._tensors[name])
-        self._read_alias()
-        self.shapes = {name: stored.shape for name, stored in self._tensors.items()}
+            if name in tensors and (is_tied or name.endswith(".bias")):
+                tensors.setdefault(twin, tensors[name])
+        self._read_alias(tensors)
+        super().__init__(files, tensors)
 
-    def read_tensor(self, name: str) -> np.ndarray:
-        return self._tensors[name].read()
-
-    def _read_alias(self) -> None:
+    def _read_alias(self, tensors: dict[str, StoredTensor]) -> None:
         """Replace the alias of a head in the configuration. See `Family.aliases`."""
         for name, alias in self.family.aliases.items():
             if self.config.get("architectures") == [self.family.class_prefix + name]:
                 output = self.family.heads[alias.head].output
-                if f"{output}.weight" in self._tensors:  # a separate head that was trained later
+                if f"{output}.weight" in tensors:  # a separate head that was trained later
                     continue
                 self.set_head(alias.head, alias.labels)
                 for part in ("weight", "bias"):
-                    if (old := f"{alias.output}.{part}") in self._tensors:
-                        self._tensors[f"{output}.{part}"] = self._tensors[old]
+                    if (old := f"{alias.output}.{part}") in tensors:
+                        tensors[f"{output}.{part}"] = tensors[old]
                         if name not in self.family.heads:  # otherwise both names are kept
-                            del self._tensors[old]
+                            del tensors[old]
 
 
 def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
@@ -246,13 +267,13 @@ def _replace_prefix(name: str, other: str, ours: str) -> str:
 
 def _locate_tensors(
     file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
-) -> Iterator[tuple[str, _TensorLocation]]:
+) -> Iterator[tuple[str, StoredTensor]]:
     """Yield the name and location of a tensor, or of each part of a tensor in `Family.fused`."""
     name, shape = _normalize_name(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_replace_prefix(name, fused, part) for part in parts]
         if names[0] != name and shape and shape[0] % len(parts) == 0:
             for i, part in enumerate(names):
-                yield part, _TensorLocation(file, raw_name, i, len(parts))
+                yield part, StoredTensor(file, raw_name, i, len(parts))
             return
-    yield name, _TensorLocation(file, raw_name)
+    yield name, StoredTensor(file, raw_name)

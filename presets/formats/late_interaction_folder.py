@@ -102,17 +102,16 @@ class LateInteractionFolderFormat(FolderFormat):
     ) -> dict[str, object]:
         form = _find_layout(checkpoint)
         similarity = _read_similarity(checkpoint.files.root, form)
-        projections, normalize = [], True
+        projections, normalize, width = [], True, checkpoint.get_size("hidden_dim")
         if form == _STANFORD:
             projections = [_read_stanford_projection(checkpoint)]
         elif form == _BGE_M3:
             layer = LinearFile(checkpoint.files, COLBERT_LINEAR)
-            layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
+            layer.check_width(width)
             projections = [_make_projection_settings(layer.units, "linear", layer.use_bias, False)]
         elif MODULES in checkpoint.files.root:
             theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
             modules = _read_modules(checkpoint.files.root, form)
-            width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
             embedding = SENTENCE if form == _ENCODER else TOKEN_OUTPUTS
             dense = read_dense_layers(checkpoint.files.root, modules, width, embedding)
             projections = [_make_projection_settings(**one) for one in dense]
@@ -201,7 +200,7 @@ def _read_similarity(files: FolderFiles, form: str) -> str:
 
 def _read_stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
     shape = checkpoint.shapes.get("linear.weight", ())
-    width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
+    width = checkpoint.get_size("hidden_dim")
     if len(shape) != 2 or shape[1] != width:
         raise invalid(f"{checkpoint.folder}: linear.weight", shape or None, f"(width, {width})")
     files = checkpoint.files

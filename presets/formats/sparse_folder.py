@@ -83,11 +83,10 @@ class SparseFolderFormat(FolderFormat):
         if (files := _find_query_model(checkpoint)) is not None:
             arguments["query_encoder"] = files
         if (found := _read_query_table(checkpoint)) is not None:
-            family = checkpoint.family
             arguments["query_encoder"] = self._load_table_class()(
-                self._read_tokenizer(found.files, family),
+                self._read_tokenizer(found.files, checkpoint.family),
                 theirs.read_tokenizer_length(found.files),
-                checkpoint.config[family.config_keys["vocabulary_size"]],
+                checkpoint.get_size("vocabulary_size"),
                 trainable=found.is_trained,
             )
         return arguments
@@ -334,7 +333,7 @@ def _open_token_weights(checkpoint: Checkpoint) -> embedding_modules.LinearFile:
             f"{checkpoint.folder / SPARSE_LINEAR}: the layer has {layer.units} outputs per token. "
             "Expected one output."
         )
-    layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
+    layer.check_width(checkpoint.get_size("hidden_dim"))
     return layer
 
 

@@ -23,7 +23,7 @@ from encoder_zoo.presets.files.file_bytes import check_is_float
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import JSON_FLAG
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.formats.huggingface import open_weights
+from encoder_zoo.presets.formats.huggingface import StoredTensor, open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODULES, SAFETENSORS
 from encoder_zoo.presets.formats.sentence_transformers import (
     STATIC,
@@ -169,8 +169,8 @@ class StaticCheckpoint(Checkpoint):
                 )
             table = table[rows]
         if STATIC_WEIGHTS in self._file.shapes:
-            check_is_float(self._file.get_dtype(STATIC_WEIGHTS), self._file.path, STATIC_WEIGHTS)
-            table = table * np.asarray(self._file.read(STATIC_WEIGHTS)).astype("float32")[:, None]
+            weights = StoredTensor(self._file, STATIC_WEIGHTS).read()
+            table = table * weights.astype("float32")[:, None]
         return table
 
     def read_tokenizer(self) -> StoredFile:
