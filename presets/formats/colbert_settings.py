@@ -14,6 +14,7 @@ from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import JSON_FLAG, JSON_TEXT, read_field
 from encoder_zoo.presets.formats import sentence_transformers as theirs
+from encoder_zoo.presets.formats.embedding_modules import check_fields
 from encoder_zoo.presets.formats.preset_files import COLBERT_SETTINGS, CONFIG, MODEL_SETTINGS
 from encoder_zoo.presets.formats.sentence_transformers import Module
 
@@ -222,11 +223,7 @@ def _read_skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
     for module in masks:
         path = files.path / module.path / CONFIG
         config = files.read_json(CONFIG, module.path) if f"{module.path}/{CONFIG}" in files else {}
-        if unknown := [name for name in config if name not in _MASK_FIELDS]:
-            raise ValueError(
-                f"{path} contains the unknown field {quote(unknown[0])}. Expected "
-                f"{', '.join(_MASK_FIELDS)}."
-            )
+        check_fields(config, _MASK_FIELDS, path)
         if config.get("keep_only_token_ids"):
             raise invalid(f"{path}: keep_only_token_ids", config["keep_only_token_ids"], "null")
         own = list(read_field(config, "skiplist_words", WORDS, path, []))

@@ -21,6 +21,10 @@ logger = logging.getLogger("encoder_zoo")
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _TYPES = "sentence_transformers.models."
+_ADVICE = (
+    " The `pooling` argument does not match the dense layers of the preset. Remove this argument, "
+    "or also pass dense=()."
+)
 
 
 class EmbeddingFolderFormat(FolderFormat):
@@ -94,7 +98,8 @@ class EmbeddingFolderFormat(FolderFormat):
         files = checkpoint.files.root
         modules = theirs.select_modules(theirs.read_embedding_modules(files), "Dense")
         for layer, module in zip(task.dense_layers, modules, strict=True):
-            embedding_modules.load_dense(layer, files, module)
+            weights = embedding_modules.ModuleCheckpoint(files, module)
+            embedding_modules.load_dense(layer, weights, _ADVICE)
         return set()
 
     def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:

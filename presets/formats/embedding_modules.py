@@ -67,7 +67,7 @@ def read_pooling(
     """
     config, path = _read_module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
-    _check_fields(config, (*own, *POOLING_FLAGS), path)
+    check_fields(config, (*own, *POOLING_FLAGS), path)
     for field in own[:2]:
         if width is not None and config.get(field, width) != width:
             raise invalid(
@@ -107,7 +107,7 @@ def read_dense(
     config, path = _read_module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
     names = ("module_input_name", "module_output_name")
-    _check_fields(config, (*sizes, *flags, *names, "activation_function"), path)
+    check_fields(config, (*sizes, *flags, *names, "activation_function"), path)
     for field in sizes:
         check_argument(f"{path}: {field}", config.get(field), COUNT)
     if config["in_features"] != width:
@@ -170,7 +170,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     config, path = _read_module_config(files, module)
     # These sizes are not used, because the weights determine them.
     sizes = ("embedding_dimension", "word_embedding_dimension")
-    _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
+    check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
     pooling = config.get("pooling_strategy", "max")
     activation = config.get("activation_function", "relu")
     check_argument(f"{path}: pooling_strategy", pooling, one_of("max", "sum"))
@@ -192,7 +192,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
     if f"{module.path}/{CONFIG}" in files:
         config, path = _read_module_config(files, module)
         names = ("module_input_name", "module_output_name")
-        _check_fields(config, names, path)
+        check_fields(config, names, path)
         _check_tensor_names(config, names, path, embedding)
 
 
@@ -225,7 +225,7 @@ def _read_module_config(files: FolderFiles, module: Module) -> tuple[dict, objec
     return files.read_json(CONFIG, module.path), files.path / module.path / CONFIG
 
 
-def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
+def check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:
     """Raise a ValueError for an unknown field, which could change the outputs."""
     if unknown := [name for name in config if name not in known]:
         raise ValueError(
@@ -288,27 +288,19 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
         )
 
 
-def load_dense(layer: keras.layers.Layer, files: FolderFiles, module: Module) -> None:
-    """Load the weights of a Dense module.
+def load_dense(layer: keras.layers.Layer, weights: Checkpoint, advice: str = "") -> None:
+    """Load the weights of a dense layer.
 
     Args:
         layer: `Projection` layer to assign the weights to.
-        files: `FolderFiles`. The files of the whole folder.
-        module: Dense `Module` to read.
+        weights: `Checkpoint` with the tensors "linear.weight" and, if necessary, "linear.bias" and
+            "residual.weight", such as a `ModuleCheckpoint` or a `LinearFile`.
+        advice: String. Last sentence of error messages, after a space. Defaults to "".
 
     Raises:
         ValueError: If a stored weight is missing, or has a different shape from the weight in
             `layer`.
     """
-    advice = (
-        " The `pooling` argument does not match the dense layers of the preset. Remove this "
-        "argument, or also pass dense=()."
-    )
-    _assign_weights(layer, ModuleCheckpoint(files, module), advice)
-
-
-def _assign_weights(layer: keras.layers.Layer, weights: Checkpoint, advice: str = "") -> None:
-    """Assign weights to a `Projection`. Error messages end with the advice."""
     matched, misfits = match_weights(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
@@ -411,14 +403,6 @@ class LinearFile(TensorFiles):
                 f"{self._file.path}: the weight has input dimension {self.width}. Expected "
                 f"{width}, the output dimension of the encoder."
             )
-
-    def load(self, layer: keras.layers.Layer) -> None:
-        """Assign the weights to a `Projection`.
-
-        Raises:
-            ValueError: If a weight has a different shape.
-        """
-        _assign_weights(layer, self)
 
 
 def encode_linear_file(layer: keras.layers.Layer, dtype: object) -> bytes:

@@ -17,18 +17,13 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
 from encoder_zoo.presets.formats import colbert_settings
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import (
-    Checkpoint,
-    TokenizerPreset,
-    copy_tensors,
-    match_weights,
-    warn_new_weights,
-)
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, warn_new_weights
 from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
     TOKEN_OUTPUTS,
     LinearFile,
+    ModuleCheckpoint,
     check_normalize,
     encode_linear_file,
     load_dense,
@@ -54,7 +49,6 @@ _BGE_M3 = "BGE-M3"
 _SIMILARITIES = {"maxsim": "MaxSim", "meanmaxsim": "meanmaxsim"}
 # Similarities of text embedding models. Old versions of PyLate also write these names.
 _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
-_PROJECTION = {"dense": "linear"}  # name of the projection in ColBERT
 
 
 def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
@@ -129,24 +123,14 @@ class LateInteractionFolderFormat(FolderFormat):
         return {"projections": projections, **arguments}
 
     def restore(self, task: keras.Model, checkpoint: Checkpoint, given: Mapping) -> set[str]:
-        form, files = _find_layout(checkpoint), checkpoint.files.root
-        if "projections" not in given and form == _STANFORD:
-            matched, _ = match_weights(checkpoint, task.projection_layers[0], _PROJECTION)
-            copy_tensors(checkpoint, matched)
-            return set(matched)
-        if "projections" not in given and form == _BGE_M3:
-            LinearFile(checkpoint.files, COLBERT_LINEAR).load(task.projection_layers[0])
-            return set()
-        has_modules = MODULES in files and form != _BGE_M3
-        modules = _read_modules(files, form) if has_modules and "projections" not in given else []
-        dense = theirs.select_modules(modules, "Dense")
-        if not dense and task.projection_layers:
+        stored = [] if "projections" in given else _open_projections(checkpoint)
+        if not stored and task.projection_layers:
             message = "%s: the projection starts from random weights."
             warn_new_weights(message, checkpoint.folder.name)
             return set()
-        for layer, module in zip(task.projection_layers, dense, strict=True):
-            load_dense(layer, files, module)
-        return set()
+        for layer, weights in zip(task.projection_layers, stored, strict=True):
+            load_dense(layer, weights)
+        return {"linear.weight"} if checkpoint in stored else set()
 
     def list_additional_weights(self, task: keras.Model) -> list[keras.Variable]:
         return [weight for layer in task.projection_layers for weight in layer.weights]
@@ -212,6 +196,17 @@ def _read_stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
             f"{shape[0]}, the output dimension of linear.weight",
         )
     return _make_projection_settings(shape[0], "linear", use_bias=False, residual=False)
+
+
+def _open_projections(checkpoint: Checkpoint) -> list[Checkpoint]:
+    """Open the weights of all projections in a preset."""
+    form, files = _find_layout(checkpoint), checkpoint.files.root
+    if form == _STANFORD:
+        return [checkpoint]
+    if form == _BGE_M3:
+        return [LinearFile(checkpoint.files, COLBERT_LINEAR)]
+    modules = _read_modules(files, form) if MODULES in files else []
+    return [ModuleCheckpoint(files, m) for m in theirs.select_modules(modules, "Dense")]
 
 
 def _make_projection_settings(units: int, activation: str, use_bias: bool, residual: bool) -> dict:

@@ -125,7 +125,7 @@ class SparseFolderFormat(FolderFormat):
         if isinstance(table, self._load_table_class()) and "query_encoder" not in given:
             _restore_query_table(table.weight, table.tokenizer, checkpoint)
         if task.pooling == TOKEN_WEIGHTS and SPARSE_LINEAR in checkpoint.files:
-            _open_token_weights(checkpoint).load(task.head)
+            embedding_modules.load_dense(task.head, _open_token_weights(checkpoint))
         elif task.pooling == TOKEN_WEIGHTS:
             message = "%s: the token weight layer starts from random weights."
             warn_new_weights(message, checkpoint.folder.name)
