@@ -21,6 +21,7 @@ from encoder_zoo.presets.files.folder_files import FolderFiles, Safeguards
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
+    Preset,
     TokenizerPreset,
     enlarge_vocabulary,
     make_default_labels,
@@ -211,7 +212,15 @@ def group_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> L
     """
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
-    preprocessor = _pop_preprocessor(cls, arguments)
+    if arguments.pop("backbone", None) is not None:
+        raise TypeError(
+            f"{cls.__name__}.from_preset creates the backbone and does not accept `backbone`. Pass "
+            f"backbone arguments, such as dropout=0.0, or call {cls.__name__}(backbone, "
+            "preprocessor)."
+        )
+    preprocessor = arguments.pop("preprocessor", CREATE_PREPROCESSOR)
+    if preprocessor is not CREATE_PREPROCESSOR:
+        check_preprocessor_class(cls, preprocessor)
     return LoadArguments(added_tokens, preprocessor, *_split_arguments(cls, family, arguments))
 
 
@@ -259,7 +268,7 @@ def make_preprocessor(
         return request.preprocessor
     if tokenizer is None:
         return None
-    kind, saved = cls.record.preprocessor_class, _read_settings(cls, checkpoint.settings)
+    kind, saved = cls.record.preprocessor_class, _get_saved_settings(cls, checkpoint)
     saved = {name: v for name, v in saved.items() if name not in cls.record.answer_settings}
     stored = _read_preprocessor_arguments(kind, cls.record.folder, checkpoint, tokenizer, saved)
     return kind(tokenizer, **{**stored, **request.texts})
@@ -306,7 +315,7 @@ def load_additional_models(
 
 def read_inference_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
     """Read the inference settings of a preset, such as thresholds."""
-    stored = _read_settings(cls, checkpoint.settings)
+    stored = _get_saved_settings(cls, checkpoint)
     found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
     return found
@@ -337,20 +346,6 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
 
 
 CREATE_PREPROCESSOR = object()  # default: create the preprocessor
-
-
-def _pop_preprocessor(cls: type, arguments: dict) -> object:
-    """Remove `preprocessor` from the arguments, and return the value after validation."""
-    if arguments.pop("backbone", None) is not None:
-        raise TypeError(
-            f"{cls.__name__}.from_preset creates the backbone and does not accept `backbone`. Pass "
-            f"backbone arguments, such as dropout=0.0, or call {cls.__name__}(backbone, "
-            "preprocessor)."
-        )
-    given = arguments.pop("preprocessor", CREATE_PREPROCESSOR)
-    if given is not CREATE_PREPROCESSOR:
-        check_preprocessor_class(cls, given)
-    return given
 
 
 def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> None:
@@ -394,9 +389,7 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
         )
 
 
-def _require_tokenizer(
-    preset: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping] = ()
-) -> Tokenizer:
+def _require_tokenizer(preset: Preset, added_tokens: Sequence[str | Mapping] = ()) -> Tokenizer:
     """Load the tokenizer. Raise a ValueError if there is no tokenizer."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
@@ -407,9 +400,7 @@ def _require_tokenizer(
     return tokenizer
 
 
-def _read_tokenizer(
-    checkpoint: Checkpoint | TokenizerPreset, added_tokens: Sequence[str | Mapping]
-) -> Tokenizer | None:
+def _read_tokenizer(checkpoint: Preset, added_tokens: Sequence[str | Mapping]) -> Tokenizer | None:
     """Load the tokenizer and check that it matches the model. Return None without a tokenizer."""
     check_token_list(added_tokens)
     family, stored = checkpoint.family, checkpoint.read_tokenizer()
@@ -429,7 +420,7 @@ def _read_tokenizer(
     return _add_tokens(tokenizer, [*stored.list_special_tokens_to_add(tokenizer), *added_tokens])
 
 
-def _read_max_length(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
+def _read_max_length(checkpoint: Preset) -> int | None:
     """Return the maximum sequence length of the model, or None if there is no model."""
     family = checkpoint.family
     if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
@@ -445,9 +436,7 @@ def _add_tokens(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> 
     return type(tokenizer)(**{**tokenizer.get_config(), "added_tokens": added})
 
 
-def _check_vocabulary(
-    checkpoint: Checkpoint | TokenizerPreset, kind: TokenizerClass, tokenizer: Tokenizer
-) -> None:
+def _check_vocabulary(checkpoint: Preset, kind: TokenizerClass, tokenizer: Tokenizer) -> None:
     """Check that the vocabulary size and the padding id match the model.
 
     Embeddings can have unused rows. For example, 898 of the 251,000 rows in mDeBERTa are unused.
@@ -480,31 +469,25 @@ def _check_vocabulary(
         )
 
 
-def _read_settings(cls: type[PresetTask], settings: dict) -> dict:
-    """Return the stored settings for the preprocessor and for inference.
+def _get_saved_settings(cls: type[PresetTask], checkpoint: Checkpoint) -> dict:
+    """Return the saved settings for the preprocessor and for inference.
 
     If the preset was saved by a different type of task, the result is {}.
     """
-    record = cls.record
-    if settings.get("task") != record.name:
-        return {}
-    known = {*get_argument_names(record.preprocessor_class), *record.answer_settings} - {
-        "tokenizer"
-    }
-    stored = settings.get("preprocessor", {})
-    return {name: value for name, value in stored.items() if name in known}
+    is_same = checkpoint.settings.get("task") == cls.record.name
+    return checkpoint.settings.get("preprocessor", {}) if is_same else {}
 
 
 def _read_preprocessor_arguments(
     kind: type,
     layout: FolderFormat,
-    preset: Checkpoint | TokenizerPreset,
+    preset: Preset,
     tokenizer: Tokenizer,
     saved: Mapping,
 ) -> dict[str, object]:
     """Get preprocessor arguments from the files of a preset, and from settings in the manifest."""
     from_files = layout.read_preprocessor_arguments(preset, tokenizer)
-    known = get_argument_names(kind)
+    known = {*get_argument_names(kind)} - {"tokenizer"}
     saved = {name: value for name, value in saved.items() if name in known}
     _check_stored(from_files, kind, preset.folder)
     _check_stored(saved, kind, preset.folder / MANIFEST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fnmatch
 import logging
 import os
@@ -111,7 +110,8 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
     with OpenFolder(folder, [*_TOKENIZER_FILES, *list_module_patterns(), *others]) as files:
         files.safeguards = safeguards
         preset = _read_tokenizer_preset(files)
-        yield dataclasses.replace(preset, listed_settings=get_listed_settings(source))
+        preset.listed_settings = get_listed_settings(source)
+        yield preset
         files.check_unchanged()
 
 

@@ -39,23 +39,46 @@ _MAX_WEIGHT = 1e4
 _REDUNDANT = re.compile(r"(^|\.)(position_ids|token_type_ids)$")
 
 
-class Checkpoint(ABC):
+class Preset:
+    """Open preset with a configuration and a tokenizer.
+
+    Attributes:
+        files: `FolderFiles`. The files of the preset.
+        family: The `Family` of the model. None for an unknown model in a `TokenizerPreset`.
+        config_file: The path of the file with the configuration.
+        config: Dict. The `config.json` content, or a configuration converted to this format.
+        settings: Dict. The `encoder_zoo.json` content, or {} for a missing file.
+        listed_settings: Dict. Settings from `list_presets()`. See `registry.get_listed_settings`.
+    """
+
+    files: FolderFiles
+    family: Family
+    config_file: pathlib.Path
+    config: dict
+    settings: dict
+    listed_settings: Mapping[str, object] = MappingProxyType({})
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Folder path for error messages."""
+        return self.files.path
+
+    def read_tokenizer(self) -> StoredTokenizer | None:
+        """Read the tokenizer in the folder. Some formats return None if there is no tokenizer."""
+        return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
+
+
+class Checkpoint(Preset, ABC):
     """Base class of checkpoints. All formats are converted to Hugging Face tensor names.
 
     A checkpoint is a context manager, which closes all files at the end. An error is raised if a
     file has changed.
 
     Attributes:
-        files: `FolderFiles`. The files of the checkpoint.
-        family: The `Family` of the model.
-        config_file: The path of the file with the configuration.
-        config: Dict. The `config.json` content, or a configuration converted to this format.
         config_names: Dict {field in `config`: name in the file} for renamed fields.
         weight_files: Frozen set of strings. Names of all files with tensors.
         shapes: Dict {tensor name without family prefix: shape}. Dense kernels have the shape (out,
             in).
-        settings: Dict. The `encoder_zoo.json` content, or {} for a missing file.
-        listed_settings: Dict. Settings from `list_presets()`. See `registry.get_listed_settings`.
         is_of_one_task: Boolean. Whether the files belong to a single task, which means that the
             head must be complete.
         head_arguments: Dict {head in `Family.heads`: dict of task arguments that config.json cannot
@@ -64,15 +87,9 @@ class Checkpoint(ABC):
             does not belong to the task that is loaded. See `heads.resolve_head`.
     """
 
-    files: FolderFiles
-    family: Family
-    config_file: pathlib.Path
-    config: dict
     config_names: Mapping[str, str] = MappingProxyType({})
     weight_files: frozenset[str] = frozenset()
     shapes: dict[str, tuple[int, ...]]
-    settings: dict
-    listed_settings: Mapping[str, object] = MappingProxyType({})
     is_of_one_task = False
     head_arguments: Mapping[str, Mapping[str, object]] = MappingProxyType({})
     other_class: str | None = None
@@ -87,11 +104,6 @@ class Checkpoint(ABC):
         finally:
             self.files.close()
 
-    @property
-    def folder(self) -> pathlib.Path:
-        """Folder path for error messages."""
-        return self.files.path
-
     def get_size(self, argument: str) -> int:
         """Return a size in the configuration by the backbone argument, such as "hidden_dim"."""
         return self.config[self.family.config_keys[argument]]
@@ -99,10 +111,6 @@ class Checkpoint(ABC):
     @abstractmethod
     def read_tensor(self, name: str) -> np.ndarray:
         """Read a tensor by name."""
-
-    def read_tokenizer(self) -> StoredTokenizer | None:
-        """Read the tokenizer in the folder. Some formats return None if there is no tokenizer."""
-        return read_stored_tokenizer(self.files, self.config, self.family.tokenizer)
 
     def set_head(self, name: str, labels: Sequence[str] | None, classes: int = 0) -> None:
         """Set the fields of `config` that describe a head and its labels.
@@ -127,18 +135,12 @@ class Checkpoint(ABC):
             self.config.pop("label2id", None)  # the inverse of the previous labels
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenizerPreset:
-    """Tokenizer in a preset.
+@dataclasses.dataclass
+class TokenizerPreset(Preset):
+    """Preset whose tokenizer was read. The weights can be missing.
 
     Attributes:
-        files: An open `FolderFiles` for the preset.
-        config: Dict. Content of the configuration file, or {} for a missing file.
-        config_file: Path of the configuration file.
-        family: Optional `Family` of the model. None for an unknown model.
-        settings: Dict. The `encoder_zoo.json` content.
         stored: Optional `StoredTokenizer`.
-        listed_settings: Dict. See `Checkpoint`. Defaults to {}.
     """
 
     files: FolderFiles
@@ -147,15 +149,8 @@ class TokenizerPreset:
     family: Family | None
     settings: dict
     stored: StoredTokenizer | None
-    listed_settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-    @property
-    def folder(self) -> pathlib.Path:
-        """Folder path for error messages."""
-        return self.files.path
 
     def read_tokenizer(self) -> StoredTokenizer | None:
-        """Return the stored tokenizer. See `Checkpoint.read_tokenizer`."""
         return self.stored
 
 

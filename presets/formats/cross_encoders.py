@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, make_default_labels
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, Preset, make_default_labels
 from encoder_zoo.presets.formats.embedding_modules import TORCH_ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
 from encoder_zoo.presets.formats.preset_task import FolderFormat
@@ -27,8 +27,6 @@ from encoder_zoo.presets.formats.sentence_transformers import (
 
 if TYPE_CHECKING:
     import keras
-
-    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 _TOKENIZER = "tokenizer_config.json"
 _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
@@ -86,9 +84,7 @@ class CrossEncoderFolderFormat(FolderFormat):
         activation = read_cross_encoder_activation(checkpoint.files, checkpoint.config)
         return {"activation": activation}
 
-    def read_preprocessor_arguments(
-        self, preset: Checkpoint | TokenizerPreset, tokenizer
-    ) -> dict[str, object]:
+    def read_preprocessor_arguments(self, preset: Preset, tokenizer) -> dict[str, object]:
         check_case(preset.files, tokenizer)
         settings, path = (
             read_model_settings(preset.files.root),

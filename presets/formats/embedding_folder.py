@@ -13,7 +13,7 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json_files
 from encoder_zoo.presets.formats import embedding_modules, preset_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, warn_new_weights
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, Preset, warn_new_weights
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, make_static_files
 
@@ -38,9 +38,7 @@ class EmbeddingFolderFormat(FolderFormat):
     settings = ("pooling", "dense", "normalize", "dim", "similarity_function")
     settings += ("max_length", "prompts", "default_prompt", "include_prompt")
 
-    def read_arguments(
-        self, checkpoint: Checkpoint, given: Mapping[str, object]
-    ) -> dict[str, object]:
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         files = checkpoint.files.root
         names = ("pooling", "normalize")
         listed = {n: v for n, v in checkpoint.listed_settings.items() if n in names}
@@ -70,9 +68,7 @@ class EmbeddingFolderFormat(FolderFormat):
         arguments |= checkpoint.read_model2vec_arguments() if is_static else {}
         return {**arguments, **_read_model_arguments(files, width)}
 
-    def read_preprocessor_arguments(
-        self, preset: Checkpoint | TokenizerPreset, tokenizer
-    ) -> dict[str, object]:
+    def read_preprocessor_arguments(self, preset: Preset, tokenizer) -> dict[str, object]:
         files, root = preset.files, preset.files.root
         if isinstance(preset, StaticCheckpoint):
             return {"max_length": preset.read_length(), **theirs.read_prompts(root)}

@@ -20,7 +20,7 @@ from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, Preset
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.preset_files import CONFIG, GLINER, list_tokenizer_files
 from encoder_zoo.presets.formats.preset_task import FolderFormat
@@ -266,9 +266,7 @@ class GlinerFolderFormat(FolderFormat):
             )
         return _read_fields(config, of_preprocessor=False)
 
-    def read_preprocessor_arguments(
-        self, preset: Checkpoint | TokenizerPreset, tokenizer
-    ) -> dict[str, object]:
+    def read_preprocessor_arguments(self, preset: Preset, tokenizer) -> dict[str, object]:
         if GLINER not in preset.files:
             return {}
         config, path = read_config(preset.files), preset.files.path / GLINER

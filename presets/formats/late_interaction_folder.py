@@ -17,7 +17,7 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import encode_json, encode_json_files
 from encoder_zoo.presets.formats import colbert_settings
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, warn_new_weights
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, Preset, warn_new_weights
 from encoder_zoo.presets.formats.embedding_folder import make_embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
@@ -51,7 +51,7 @@ _SIMILARITIES = {"maxsim": "MaxSim", "meanmaxsim": "meanmaxsim"}
 _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
 
 
-def _find_layout(preset: Checkpoint | TokenizerPreset) -> str:
+def _find_layout(preset: Preset) -> str:
     """Return the name of the layout of a preset."""
     settings = theirs.read_model_settings(preset.files.root)
     if _STANFORD in (preset.config.get("architectures") or []):
@@ -80,9 +80,7 @@ class LateInteractionFolderFormat(FolderFormat):
         needed = dict.fromkeys(markers.get(name) for name in colbert_settings.MARKERS)
         return [one for one in needed if isinstance(one, str) and one and one not in known]
 
-    def read_preprocessor_arguments(
-        self, preset: Checkpoint | TokenizerPreset, tokenizer
-    ) -> dict[str, object]:
+    def read_preprocessor_arguments(self, preset: Preset, tokenizer) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
         known = set(tokenizer.get_vocabulary())
         found = _read_settings(preset, tokenizer)
@@ -91,9 +89,7 @@ class LateInteractionFolderFormat(FolderFormat):
             for n, v in found.items()
         }
 
-    def read_arguments(
-        self, checkpoint: Checkpoint, given: Mapping[str, object]
-    ) -> dict[str, object]:
+    def read_arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         form = _find_layout(checkpoint)
         similarity = _read_similarity(checkpoint.files.root, form)
         projections, normalize, width = [], True, checkpoint.get_size("hidden_dim")
@@ -157,7 +153,7 @@ class LateInteractionFolderFormat(FolderFormat):
         return encode_json_files(files)
 
 
-def _read_settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+def _read_settings(preset: Preset, tokenizer) -> dict[str, object]:
     """Read the preprocessor settings of a preset, such as markers and lengths."""
     form, files = _find_layout(preset), preset.files
     if form == _STANFORD:

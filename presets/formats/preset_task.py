@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from encoder_zoo.encoders.family import Family, Head
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, Preset
 
 if TYPE_CHECKING:
     import keras
 
     from encoder_zoo.encoders.backbone import Backbone
-    from encoder_zoo.presets.formats.checkpoint import TokenizerPreset
 
 
 class FolderFormat:
@@ -52,13 +51,11 @@ class FolderFormat:
         """
         return {}
 
-    def read_preprocessor_arguments(
-        self, preset: Checkpoint | TokenizerPreset, tokenizer
-    ) -> dict[str, object]:
+    def read_preprocessor_arguments(self, preset: Preset, tokenizer) -> dict[str, object]:
         """Get the preprocessor arguments that are stored in the files.
 
         Args:
-            preset: An open `Checkpoint` or `TokenizerPreset`.
+            preset: An open `Preset`.
             tokenizer: Tokenizer loaded from the preset.
 
         Returns:

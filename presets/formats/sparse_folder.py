@@ -23,8 +23,8 @@ from encoder_zoo.presets.formats import embedding_modules
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
+    Preset,
     StoredWeight,
-    TokenizerPreset,
     check_finite,
     convert_to_float32,
     warn_new_weights,
@@ -108,9 +108,7 @@ class SparseFolderFormat(FolderFormat):
         pooling, activation = embedding_modules.read_splade_pooling(files, modules[1])
         return {"pooling": pooling, "activation": activation, **_read_model_arguments(files)}
 
-    def read_preprocessor_arguments(
-        self, preset: Checkpoint | TokenizerPreset, tokenizer
-    ) -> dict[str, object]:
+    def read_preprocessor_arguments(self, preset: Preset, tokenizer) -> dict[str, object]:
         theirs.check_case(preset.files, tokenizer)
         length, root = theirs.read_length(preset.files), preset.files.root
         found = {"max_length": length, **theirs.read_prompts(root)}
