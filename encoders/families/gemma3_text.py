@@ -246,7 +246,7 @@ class Gemma3TextBackbone(UnitOffsetNormMixin, Backbone):
         return self.make_norm("norm")
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        types = _make_layer_types(self.num_layers, self.global_every)
+        types = modernbert.make_layer_types(self.num_layers, self.global_every, offset=1)
         return modernbert.make_alternating_contexts(self, inputs, types, self.head_dim)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
@@ -271,30 +271,14 @@ def read_config(config: Mapping) -> dict:
     config = {**missing, "use_bidirectional_attention": False, **config}
     types = config.get("layer_types")
     if types is not None and _LAYER_TYPES.holds(types):
-        config["sliding_window_pattern"] = _find_sliding_window_pattern(types)
+        config["sliding_window_pattern"] = modernbert.find_global_interval(types, offset=1)
     return config | modernbert.convert_rotary_fields(config, "rope_theta", "rope_local_base_freq")
 
 
-def _make_layer_types(layers: int, every: int) -> list[str]:
-    return [modernbert.LOCAL if i % every else modernbert.GLOBAL for i in range(1, layers + 1)]
-
-
-def _find_sliding_window_pattern(types: list[str]) -> int:
-    """Return the distance between global blocks, or the number of blocks + 1 if none is global."""
-    return types.index(modernbert.GLOBAL) + 1 if modernbert.GLOBAL in types else len(types) + 1
-
-
-_LAYER_TYPES = Rule(
-    lambda v: (
-        v is None
-        or (
-            isinstance(v, list)
-            and bool(v)
-            and v == _make_layer_types(len(v), _find_sliding_window_pattern(v))
-        )
-    ),
+_LAYER_TYPES = modernbert.make_layer_types_rule(
     f"a list that has {modernbert.GLOBAL!r} at the end of groups of equal size, and "
     f"{modernbert.LOCAL!r} everywhere else",
+    offset=1,
 )
 _CLASSIFIER = Head("score", output_bias=False)
 

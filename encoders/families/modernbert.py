@@ -197,7 +197,7 @@ class ModernBertBackbone(Backbone):
         return self.make_norm("norm")
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        types = _make_layer_types(self.num_layers, self.global_every)
+        types = make_layer_types(self.num_layers, self.global_every)
         width = self.hidden_dim // self.num_heads
         return make_alternating_contexts(self, inputs, types, width, self.rope_scaling)
 
@@ -287,8 +287,8 @@ def read_config(config: Mapping) -> dict:
                 f"of the {layers!r} layers."
             )
         every = config.get("global_attn_every_n_layers", 3)
-        fits = type(every) is int and every > 0 and types == _make_layer_types(len(types), every)
-        config["global_attn_every_n_layers"] = every if fits else _find_global_interval(types)
+        fits = type(every) is int and every > 0 and types == make_layer_types(len(types), every)
+        config["global_attn_every_n_layers"] = every if fits else find_global_interval(types)
     if config.get("rope_scaling") is not None:  # has priority over `rope_parameters`
         config["rope_scaling"] = convert_rope_fields({"rope_scaling": config["rope_scaling"]})[
             "rope_scaling"
@@ -323,21 +323,32 @@ def convert_rotary_fields(config: Mapping, global_key: str, local_key: str) -> d
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _make_layer_types(layers: int, every: int) -> list[str]:
-    return [LOCAL if i % every else GLOBAL for i in range(layers)]
+def make_layer_types(layers: int, every: int, offset: int = 0) -> list[str]:
+    """Return the type of each block. Block i is global if `i + offset` is a multiple of `every`.
+
+    Args:
+        layers: Positive integer. The number of blocks.
+        every: Positive integer. The distance between global blocks.
+        offset: Integer, 0 or 1. With 1, the last block of each group is global instead of the first
+            block. Defaults to 0.
+    """
+    return [LOCAL if (i + offset) % every else GLOBAL for i in range(layers)]
 
 
-def _find_global_interval(types: list[str]) -> int:
-    """Return the distance between global blocks, or the number of blocks if only one is global."""
-    return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
+def find_global_interval(types: list[str], offset: int = 0) -> int:
+    """Return the smallest possible `every` for a list of types. See `make_layer_types`."""
+    later = types[1 - offset :]
+    return later.index(GLOBAL) + 1 if GLOBAL in later else len(types) + offset
 
 
-def _is_alternating(types: object) -> bool:
-    return (
-        isinstance(types, list)
-        and bool(types)
-        and types == _make_layer_types(len(types), _find_global_interval(types))
-    )
+def make_layer_types_rule(words: str, offset: int = 0) -> Rule:
+    """Create the rule for `layer_types` in config.json. See `make_layer_types`."""
+
+    def is_alternating(types: object) -> bool:
+        every = find_global_interval(types, offset) if types and isinstance(types, list) else None
+        return every is not None and types == make_layer_types(len(types), every, offset)
+
+    return Rule(lambda v: v is None or is_alternating(v), words)
 
 
 def _has_same_scaling(kinds: object) -> bool:
@@ -356,8 +367,7 @@ def _has_same_scaling(kinds: object) -> bool:
     )
 
 
-_LAYER_TYPES = Rule(
-    lambda v: v is None or _is_alternating(v),
+_LAYER_TYPES = make_layer_types_rule(
     f"a list that has {GLOBAL!r} first and at equal distances, and {LOCAL!r} everywhere else",
 )
 ROTATIONS = Rule(

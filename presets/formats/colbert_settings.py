@@ -25,36 +25,22 @@ ROLE_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus
 STANFORD_FIELDS = ("similarity", "mask_punctuation", "query_token_id", "doc_token_id", "dim")
 STANFORD_FIELDS += ("query_maxlen", "doc_maxlen", "attend_to_mask_tokens")
 STANFORD_BUILT_IN = {"interaction": "colbert", "relu": False, "similarity": "cosine"}
-# {field: why the vectors do not depend on it}
-STANFORD_IRRELEVANT = {
-    **dict.fromkeys(("query_token", "doc_token"), "names of the markers, only their ids are used"),
-    **dict.fromkeys(
-        (
-            *("checkpoint", "triples", "collection", "queries", "index_name", "index_root", "root"),
-            *("experiment", "name", "overwrite", "meta", "index_path", "model_name", "config"),
-        ),
-        "paths of files",
-    ),
-    **dict.fromkeys(
-        ("rank", "nranks", "amp", "gpus", "avoid_fork_if_possible", "total_visible_gpus"),
-        "options of the original programs",
-    ),
-    **dict.fromkeys(
-        (
-            *("bsize", "accumsteps", "lr", "maxsteps", "save_every", "resume", "warmup", "nway"),
-            *("warmup_bert", "use_ib_negatives", "reranker", "distillation_alpha", "ignore_scores"),
-        ),
-        "options of training",
-    ),
-    **dict.fromkeys(
-        (
-            *("index_bsize", "nbits", "kmeans_niters", "ncells", "centroid_score_threshold"),
-            *("ndocs", "load_index_with_mmap", "pool_factor", "clustering_mode"),
-            "protected_tokens",
-        ),
-        "options of the original index",
-    ),
-}
+# Fields on which the vectors do not depend.
+STANFORD_IRRELEVANT = (
+    # Names of the markers. Only their ids are used.
+    *("query_token", "doc_token"),
+    # Paths of files.
+    *("checkpoint", "triples", "collection", "queries", "index_name", "index_root", "root"),
+    *("experiment", "name", "overwrite", "meta", "index_path", "model_name", "config"),
+    # Options of the original programs.
+    *("rank", "nranks", "amp", "gpus", "avoid_fork_if_possible", "total_visible_gpus"),
+    # Options of training.
+    *("bsize", "accumsteps", "lr", "maxsteps", "save_every", "resume", "warmup", "nway"),
+    *("warmup_bert", "use_ib_negatives", "reranker", "distillation_alpha", "ignore_scores"),
+    # Options of the original index.
+    *("index_bsize", "nbits", "kmeans_niters", "ncells", "centroid_score_threshold", "ndocs"),
+    *("load_index_with_mmap", "pool_factor", "clustering_mode", "protected_tokens"),
+)
 LENGTH = Rule(lambda v: type(v) is int and v >= 3, "an integer of 3 or more")
 WORDS = Rule(
     lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "a list of strings"
