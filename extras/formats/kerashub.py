@@ -18,7 +18,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB
-from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset, number_block_names
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
@@ -231,7 +231,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
         }
     }
     for theirs, ours in names.tokenizer_file_names.items():
-        content = read_content(files, ours, inside=_ASSETS)
+        content = read_content(Subfolder(files, _ASSETS), ours)
         # KerasHub opens text files with universal newlines.
         contents[theirs] = content.replace("\r", "\n") if isinstance(content, str) else content
     return StoredTokenizer(family.tokenizer, TokenizerFiles(files.path, contents))

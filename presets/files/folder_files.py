@@ -97,13 +97,12 @@ class FolderFiles:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def open_file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
+    def open_file(self, name: str, named_in: object = None) -> BinaryIO:
         """Open a binary file, or return a file that is already open. `close` closes all files.
 
         Args:
-            name: String. The file name without a folder.
+            name: String. The file name without a folder. For files in a subfolder, see `Subfolder`.
             named_in: Optional string. File and field that contain `name`, for error messages.
-            inside: String. The subfolder that contains the file. Defaults to "".
 
         Returns:
             The file object, positioned at the start.
@@ -113,14 +112,17 @@ class FolderFiles:
         """
         if not is_plain(name):
             raise invalid(str(named_in or self.path), name, "the name of a file in the preset")
-        inner = f"{inside}/{name}" if inside else name
-        if inner not in self._files:
+        return self._open_path(name, named_in)
+
+    def _open_path(self, path: str, named_in: object) -> BinaryIO:
+        """Open the file at a path in this folder. See `open_file`."""
+        if path not in self._files:
             try:
-                self._open(inner)
+                self._open(path)
             except FileNotFoundError:
                 by = f" The name is from {named_in}." if named_in else ""
-                raise ValueError(f"{self.path / inner}: file not found.{by}") from None
-        file = self._files[inner]
+                raise ValueError(f"{self.path / path}: file not found.{by}") from None
+        file = self._files[path]
         file.seek(0)
         if file.read(len(_LFS)) == _LFS:
             raise ValueError(
@@ -130,18 +132,17 @@ class FolderFiles:
         file.seek(0)
         return file
 
-    def read_json(self, name: str, inside: str = "") -> dict:
+    def read_json(self, name: str) -> dict:
         """Read a JSON object. The result is cached and must not be modified.
 
         Raises:
             ValueError: If the file is too large or invalid. See `open_file` and `parse_object`.
         """
-        inner = f"{inside}/{name}" if inside else name
-        if inner not in self._parsed:
+        if name not in self._parsed:
             limit = VOCABULARY if name in _VOCABULARIES else SETTINGS
-            content = self._read(name, limit.content, inside)
-            self._parsed[inner] = parse_object(content, self.path / inner, limit)
-        return self._parsed[inner]
+            content = self._read(name, limit.content)
+            self._parsed[name] = parse_object(content, self.path / name, limit)
+        return self._parsed[name]
 
     def read_json_array(self, name: str) -> list:
         """Read a JSON array.
@@ -149,23 +150,23 @@ class FolderFiles:
         Raises:
             ValueError: If the file is too large or invalid. See `open_file` and `parse_array`.
         """
-        return parse_array(self._read(name, SETTINGS.content, ""), self.path / name)
+        return parse_array(self._read(name, SETTINGS.content), self.path / name)
 
-    def read_text(self, name: str, inside: str = "") -> str:
+    def read_text(self, name: str) -> str:
         """Read a text file with UTF-8 encoding.
 
         Raises:
             ValueError: If the file is too large or not encoded as UTF-8. See also `open_file`.
         """
-        return decode_text(self._read(name, MAX_TEXT_BYTES, inside), self.path / inside / name)
+        return decode_text(self._read(name, MAX_TEXT_BYTES), self.path / name)
 
-    def read_bytes(self, name: str, inside: str = "") -> bytes:
+    def read_bytes(self, name: str) -> bytes:
         """Read a file as bytes.
 
         Raises:
             ValueError: If the file is too large. See also `open_file`.
         """
-        return self._read(name, MAX_TEXT_BYTES, inside)
+        return self._read(name, MAX_TEXT_BYTES)
 
     def list_opened(self, folder: str) -> list[str]:
         """List all open files in a subfolder."""
@@ -180,8 +181,8 @@ class FolderFiles:
         """Open a file and add it to `_files`. Raise a FileNotFoundError for missing files."""
         raise NotImplementedError
 
-    def _read(self, name: str, most: int, inside: str) -> bytes:
-        file = self.open_file(name, inside=inside)
+    def _read(self, name: str, most: int) -> bytes:
+        file = self.open_file(name)
         size = get_size(file)
         if size > most:
             raise ValueError(f"{file.name} has {size} bytes. Expected at most {most} bytes.")
@@ -209,9 +210,8 @@ class Subfolder(FolderFiles):
     def __contains__(self, name: str) -> bool:
         return f"{self._name}/{name}" in self._whole
 
-    def open_file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        inner = f"{self._name}/{inside}" if inside else self._name
-        return self._whole.open_file(name, named_in, inner)
+    def _open_path(self, path: str, named_in: object) -> BinaryIO:
+        return self._whole._open_path(f"{self._name}/{path}", named_in)
 
     def close(self) -> None:
         self._whole.close()

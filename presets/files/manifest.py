@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.presets.files.folder_files import FolderFiles, get_size
+from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder, get_size
 from encoder_zoo.presets.files.json_data import encode_json
 
 MANIFEST_NAME = "encoder_zoo.json"
@@ -74,8 +74,8 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     for name, entry in manifest["files"].items():
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
             found = _SUBFOLDER.match(name)
-            inside, start = (found[1], found.end()) if found else ("", 0)
-            _check_entry(files.open_file(name[start:], f"{path}: files", inside), entry)
+            folder, start = (Subfolder(files, found[1]), found.end()) if found else (files, 0)
+            _check_entry(folder.open_file(name[start:], f"{path}: files"), entry)
     return manifest
 
 

@@ -11,7 +11,7 @@ import string
 
 from encoder_zoo.common.validation import Rule, check_argument, one_of
 from encoder_zoo.common.wording import invalid, quote
-from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import JSON_FLAG, JSON_TEXT, read_field
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.embedding_modules import check_fields
@@ -207,8 +207,8 @@ def _read_skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
     """Read the skiplist for documents from the MultiVectorMask modules."""
     words: list[str] = []
     for module in masks:
-        path = files.path / module.path / CONFIG
-        config = files.read_json(CONFIG, module.path) if f"{module.path}/{CONFIG}" in files else {}
+        inner = Subfolder(files, module.path)
+        path, config = inner.path / CONFIG, inner.read_json(CONFIG) if CONFIG in inner else {}
         check_fields(config, _MASK_FIELDS, path)
         if config.get("keep_only_token_ids"):
             raise invalid(f"{path}: keep_only_token_ids", config["keep_only_token_ids"], "null")

@@ -222,7 +222,8 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
 
 
 def _read_module_config(files: FolderFiles, module: Module) -> tuple[dict, object]:
-    return files.read_json(CONFIG, module.path), files.path / module.path / CONFIG
+    inner = Subfolder(files, module.path)
+    return inner.read_json(CONFIG), inner.path / CONFIG
 
 
 def check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None:

@@ -237,9 +237,9 @@ def _read_contents(files: FolderFiles, names: Iterable[str]) -> TokenizerFiles:
     return TokenizerFiles(files.path, contents)
 
 
-def read_content(files: FolderFiles, name: str, inside: str = "") -> dict | str | bytes:
+def read_content(files: FolderFiles, name: str) -> dict | str | bytes:
     """Read a tokenizer file as JSON, bytes or text. The suffix of the name determines the type."""
     suffix = pathlib.PurePath(name).suffix
     if suffix == ".json":
-        return files.read_json(name, inside)
-    return files.read_bytes(name, inside) if suffix in _BINARY else files.read_text(name, inside)
+        return files.read_json(name)
+    return files.read_bytes(name) if suffix in _BINARY else files.read_text(name)
