@@ -8,7 +8,7 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from encoder_zoo.common.configuration import get_argument_names, get_argument_rules
 from encoder_zoo.common.reading import convert_load_errors
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger("encoder_zoo")
-T = TypeVar("T")
 
 
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
@@ -336,11 +335,9 @@ def collect_task_settings(cls: type[PresetTask], checkpoint: Checkpoint, given: 
     from_files = cls.record.folder.read_arguments(checkpoint, given)
     arguments = {**from_files, **cls.read_checkpoint_arguments(checkpoint, given)}
     if "labels" not in given and arguments.get("labels", ()) is None:
-        names, saved = (
-            make_default_labels(arguments["num_classes"]),
-            checkpoint.settings.get("head", {}),
-        )
-        if saved.get("labels") == names:  # saved by this package with explicit labels
+        names = make_default_labels(arguments["num_classes"])
+        # The labels are saved if the user passed them explicitly.
+        if checkpoint.settings.get("head", {}).get("labels") == names:
             arguments["labels"] = names
     return {**built_in, **read_inference_settings(cls, checkpoint), **arguments}
 

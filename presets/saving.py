@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple
 
@@ -66,8 +66,7 @@ def save_backbone(
 
 def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
     """Save a tokenizer to a folder. See `Tokenizer.save_to_preset`."""
-    others = [name for name in list_replaced_patterns() if name != preset_files.MANIFEST]
-    kind = FolderKind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
+    kind = _make_kind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer")
     with replace_folder(folder, kind) as new:
         _write_files(new, tokenizer.to_files())
         write_manifest(new, {"task": "tokenizer"})
@@ -167,10 +166,8 @@ def _make_usage(task: PresetTask) -> model_card.Usage:
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = model_card.TRANSFORMERS, "AutoModel"
     if theirs := task.record.folder.opened_by:
-        library, there = (
-            model_card.GLINER_LIBRARY if theirs == "GLiNER" else model_card.SENTENCE_TRANSFORMERS,
-            theirs,
-        )
+        is_gliner, there = theirs == "GLiNER", theirs
+        library = model_card.GLINER_LIBRARY if is_gliner else model_card.SENTENCE_TRANSFORMERS
     elif suffix in task.backbone.family.heads:
         there = there + suffix if task.head_record.auto_class else _name_architecture(task)
     example = ""
@@ -255,15 +252,15 @@ def list_replaced_patterns() -> list[str]:
 @contextlib.contextmanager
 def replace_preset(folder, settings, about: model_card.Description) -> Iterator[pathlib.Path]:
     """Context manager that replaces a preset, and writes the model card and the manifest."""
-    kind = FolderKind(
-        "a preset",
-        _is_preset,
-        read=[n for n in list_replaced_patterns() if n != preset_files.MANIFEST],
-    )
-    with replace_folder(folder, kind) as new:
+    with replace_folder(folder, _make_kind("a preset", _is_preset)) as new:
         yield new
         model_card.write_card(new, pathlib.Path(folder).resolve(), about)
         write_manifest(new, settings)
+
+
+def _make_kind(name: str, is_written: Callable[[Mapping], bool]) -> FolderKind:
+    read = [name for name in list_replaced_patterns() if name != preset_files.MANIFEST]
+    return FolderKind(name, is_written, read=read)
 
 
 def _is_preset(manifest: Mapping) -> bool:

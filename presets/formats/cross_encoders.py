@@ -86,10 +86,8 @@ class CrossEncoderFolderFormat(FolderFormat):
 
     def read_preprocessor_arguments(self, preset: Preset, tokenizer) -> dict[str, object]:
         check_case(preset.files, tokenizer)
-        settings, path = (
-            read_model_settings(preset.files.root),
-            preset.files.root.path / MODEL_SETTINGS,
-        )
+        root = preset.files.root
+        settings, path = read_model_settings(root), root.path / MODEL_SETTINGS
         prompt, is_own = settings.get("default_prompt_name"), "activation_fn" in settings
         if is_own and prompt is not None and (settings.get("prompts") or {}).get(prompt):
             raise ValueError(

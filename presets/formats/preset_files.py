@@ -109,15 +109,10 @@ def list_module_patterns() -> list[str]:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(list_module_patterns())
         True
     """
-    inner, folders = (
-        [*list_preset_patterns(), *TRANSFORMER_SETTINGS, IDF],
-        (_MODULE_FOLDER, _ROUTE_FOLDER),
-    )
-    return [
-        *MODULE_SETTINGS,
-        *LINEAR,
-        *(f"{folder}/{name}" for folder in folders for name in inner),
-    ]
+    inner = [*list_preset_patterns(), *TRANSFORMER_SETTINGS, IDF]
+    folders = (_MODULE_FOLDER, _ROUTE_FOLDER)
+    deep = [f"{folder}/{name}" for folder in folders for name in inner]
+    return [*MODULE_SETTINGS, *LINEAR, *deep]
 
 
 def list_replaced_module_patterns() -> list[str]:

@@ -266,10 +266,8 @@ def read_modules(files: FolderFiles) -> list[Module]:
         field = f"{files.path / MODULES}: [{i}]"
         if not isinstance(entry, dict):
             raise invalid(field, entry, "an object with type and path")
-        kind, path = (
-            _check_kind(entry.get("type"), MODULE_KINDS, f"{field}: type"),
-            entry.get("path"),
-        )
+        kind = _check_kind(entry.get("type"), MODULE_KINDS, f"{field}: type")
+        path = entry.get("path")
         path = "" if path == "." and kind == STATIC else path
         if not (is_plain(path) or (path == "" and kind in (*ENCODERS, STATIC, "Router"))):
             raise invalid(f"{field}: path", path, f"a subfolder such as '{i}_{kind}'")
