@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from encoder_zoo.common.validation import FilePath, validate_arguments
@@ -190,21 +190,19 @@ def fetch_preset(
     """
     from encoder_zoo.presets import hub
 
-    presets = {row.name: row for row in list_presets()}
     name = os.fspath(source)
     if (BUNDLED_FOLDER / name / "config.json").is_file() and os.path.basename(name) == name:
         return BUNDLED_FOLDER / name
-    if _read_entries().get(name, {}).get("source") == "bundled":
+    address = _read_entries().get(name, {}).get("source", name)
+    if address == "bundled" != name:
         raise ValueError(
             f"The preset {name!r} is not part of the wheel, only of the repository. Install from a "
             f"clone with `pip install -e .`, or pass the path of the folder presets/data/{name}."
         )
-    if name in presets:
-        name = presets[name].source
-    if name.startswith("hf://"):
-        return hub.download_from_hugging_face(name, verify, max_bytes, weights)
-    if name.startswith("kaggle://"):
-        return hub.download_from_kaggle(name)
+    if address.startswith("hf://"):
+        return hub.download_from_hugging_face(address, verify, max_bytes, weights)
+    if address.startswith("kaggle://"):
+        return hub.download_from_kaggle(address)
     folder = pathlib.Path(source)
     if folder.is_dir():
         return folder
@@ -218,12 +216,13 @@ def fetch_preset(
                 f"The folder {name!r} does not exist, and loading it from the Hugging Face Hub "
                 f"failed: {error}"
             ) from None
-    raise ValueError(f"The preset '{name}' does not exist.{_suggest_presets(name, presets)}")
+    raise ValueError(f"The preset '{name}' does not exist.{_suggest_presets(name)}")
 
 
-def _suggest_presets(name: str, presets: Mapping[str, PresetInfo]) -> str:
+def _suggest_presets(name: str) -> str:
     """Suggest presets of the same repository or with a similar name in an error message."""
-    same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
+    presets = {row.name: row.source for row in list_presets()}
+    same = [known for known, source in presets.items() if source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     begun = [known for known in presets if known.startswith(own)]
     close = same or begun or find_close_names(own, presets, max_names=3, cutoff=0.5)
