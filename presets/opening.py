@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import logging
 import os
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from encoder_zoo.common.extras import load_formats
 from encoder_zoo.encoders import find_family
 from encoder_zoo.presets import adapters, hub
-from encoder_zoo.presets.files.folder_files import FolderFiles, Safeguards
+from encoder_zoo.presets.files.folder_files import FolderFiles, Safeguards, matches_any
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, TokenizerPreset
@@ -174,5 +173,5 @@ def _open_named_encoder(files: FolderFiles) -> Iterator[FolderFiles | None]:
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:
     """Open all files that match a pattern, and parse JSON files, to detect errors early."""
     for name in files.listed:
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+        if matches_any(name, patterns):
             files.read_json(name) if name.endswith(".json") else files.open_file(name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import pathlib
 import tempfile
 from typing import TYPE_CHECKING
 
+from encoder_zoo.presets.files.folder_files import matches_any
 from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, get_endpoint, run_with_retries
 from encoder_zoo.presets.model_card import CARD_MARK
@@ -111,5 +111,4 @@ def _is_replaced(name: str) -> bool:
         >>> [_is_replaced(n) for n in ("vocab.txt", "1_Pooling/config.json", "onnx/config.json")]
         [True, True, False]
     """
-    first = name.split("/")[0]
-    return any(fnmatch.fnmatchcase(first, pattern) for pattern in list_replaced_patterns())
+    return matches_any(name.split("/")[0], list_replaced_patterns())

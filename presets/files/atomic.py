@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import errno
 import filecmp
-import fnmatch
 import glob
 import json
 import logging
@@ -28,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from encoder_zoo.common.validation import check_path
-from encoder_zoo.presets.files.folder_files import is_plain
+from encoder_zoo.presets.files.folder_files import is_plain, matches_any
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.manifest import (
     MANIFEST_NAME,
@@ -96,8 +95,8 @@ def replace_folder(folder: str | os.PathLike, kind: FolderKind) -> Iterator[path
     _check_exchangeable(target)
     owned = _read_owned_files(target, kind)
     for name in sorted(os.listdir(target) if target.is_dir() else ()):
-        matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in kind.read)
-        if matches and name not in owned and not (target / name).is_dir():
+        is_foreign = matches_any(name, kind.read) and name not in owned
+        if is_foreign and not (target / name).is_dir():
             raise _make_foreign_file_error(target, name, kind)
     with _make_temporary(target) as temporary:
         new = temporary / "new"
@@ -147,7 +146,7 @@ def replace_file(
     is_ours = not target.exists() or is_written(target)
     with _make_temporary(target) as folder:
         yield folder / target.name
-        if not (is_ours or _has_same_bytes(target, folder / target.name)):
+        if not (is_ours or filecmp.cmp(target, folder / target.name, shallow=False)):
             raise ValueError(
                 f"{target} already exists and was not written by encoder_zoo. The file was not "
                 "changed. Delete the file or choose a different path."
@@ -304,7 +303,7 @@ def _check_replaceable(
         return
     if not path.is_file():
         raise _make_foreign_file_error(target, name, kind)
-    same = (new / name).is_file() and _has_same_bytes(path, new / name)
+    same = (new / name).is_file() and filecmp.cmp(path, new / name, shallow=False)
     if name not in owned and not same:
         raise _make_foreign_file_error(target, name, kind)
     _check_writable(path)
@@ -314,10 +313,6 @@ def _check_replaceable(
 
 def _is_unchanged(path: pathlib.Path, entry: Mapping) -> bool:
     return "sha256" not in entry or compute_checksum(path) == entry["sha256"]
-
-
-def _has_same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
-    return filecmp.cmp(one, other, shallow=False)
 
 
 def _make_foreign_file_error(target: pathlib.Path, name: str, kind: FolderKind) -> ValueError:

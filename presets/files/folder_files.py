@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO, TypeVar
 
 from encoder_zoo.common.wording import decode_text, invalid
@@ -233,6 +234,16 @@ def is_plain(name: object) -> bool:
         and len(name) < 256
         and re.search(r"[/\\:\x00-\x1f\ud800-\udfff]", name) is None
     )
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name matches any of the patterns. Patterns can contain wildcards.
+
+    Example:
+        >>> matches_any("model.safetensors", ["*.bin", "*.safetensors"])
+        True
+    """
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def get_size(file: BinaryIO) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
 import pathlib
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from encoder_zoo.common.validation import check_path
-from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.folder_files import FolderFiles, matches_any
 
 _MAX_ATTEMPTS = 100  # opening only takes a millisecond
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
@@ -108,10 +107,10 @@ class OpenFolder(FolderFiles):
         globs = [pattern for pattern in deep if glob.has_magic(pattern)]
         exact = [pattern for pattern in deep if pattern not in globs and self._read_state(pattern)]
         parents = {pattern.split("/")[0] for pattern in globs}
-        folders = [name for name in self.listed if _is_match(name, parents)]
+        folders = [name for name in self.listed if matches_any(name, parents)]
         paths = [f"{folder}/{name}" for folder in folders for name in self._list(folder)]
-        inner = [path for path in paths if _is_match(path, globs)]
-        top = [name for name in self.listed if _is_match(name, patterns)]
+        inner = [path for path in paths if matches_any(path, globs)]
+        top = [name for name in self.listed if matches_any(name, patterns)]
         for name in [*top, *exact, *inner]:
             try:
                 self._open(name)
@@ -201,10 +200,6 @@ class OpenFolder(FolderFiles):
                 "with a copy of the file."
             )
         return real
-
-
-def _is_match(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _get_state(file: BinaryIO) -> tuple[int, int]:
