@@ -148,6 +148,27 @@ def map_attention_names(ours: str, theirs: str, output: str = "o") -> dict[str, 
     return {f"{ours}.{name}_dense": theirs.replace("*", part) for name, part in names.items()}
 
 
+def remove_head_width(
+    config: dict, field: str, width: str = "hidden_size", heads: str = "num_attention_heads"
+) -> None:
+    """Remove the field for the width of a head if the value only repeats width / heads.
+
+    Args:
+        config: Dictionary with the contents of config.json, which is modified.
+        field, width, heads: Strings. The names of the fields.
+
+    Example:
+        >>> config = {"hidden_size": 8, "num_attention_heads": 2, "head_dim": 4}
+        >>> remove_head_width(config, "head_dim")
+        >>> config
+        {'hidden_size': 8, 'num_attention_heads': 2}
+    """
+    size, count = config.get(width), config.get(heads)
+    is_known = type(size) is type(count) is int and count > 0
+    if is_known and config.get(field) == size / count:
+        del config[field]
+
+
 CRF = "crf"  # name used in checkpoints for a head with transition scores
 CRF_SCORES = ("first", "between", "last")
 

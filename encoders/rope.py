@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.validation import Rule, is_number, one_of
+from encoder_zoo.encoders.family import remove_head_width
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import NO_VALUE
 from encoder_zoo.encoders.positions import (
@@ -191,9 +192,7 @@ def convert_rope_fields(config: Mapping) -> dict:
         {'rope_theta': 10, 'rope_scaling': None}
     """
     config = dict(config)
-    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    if type(width) is type(heads) is int and heads > 0 and config.get("head_dim") == width / heads:
-        del config["head_dim"]
+    remove_head_width(config, "head_dim")
     # The older name has priority, as in transformers.
     found = config.pop("rope_parameters", None)
     found = config.get("rope_scaling") or found

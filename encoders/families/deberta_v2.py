@@ -19,7 +19,7 @@ from encoder_zoo.encoders.attention_masks import convert_mask
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
-from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
+from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, remove_head_width
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import NO_VALUE, Activation, Size, activate, make_initializer
@@ -370,12 +370,9 @@ def read_config(config: Mapping) -> dict:
     if config["max_relative_positions"] == -1:
         config["max_relative_positions"] = config.get("max_position_embeddings", 512)
     # These widths can be equal to another field.
-    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    if config.get("pooler_hidden_size") == width:
+    if config.get("pooler_hidden_size") == config.get("hidden_size"):
         config.pop("pooler_hidden_size", None)
-    sizes = type(width) is type(heads) is int and heads > 0
-    if sizes and config.get("attention_head_size") == width / heads:
-        config.pop("attention_head_size")
+    remove_head_width(config, "attention_head_size")
     config["legacy"] = True  # selects the names of the masked-LM head, but both are supported
     return config
 

@@ -15,7 +15,7 @@ from encoder_zoo.encoders.attention_masks import convert_mask
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families import electra
-from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head
+from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, remove_head_width
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import (
@@ -383,10 +383,7 @@ def read_config(config: Mapping) -> dict:
         {'d_model': 8, 'n_head': 2}
     """
     config = electra.normalize_summary(config)
-    width, heads = config.get("d_model"), config.get("n_head")
-    sizes = type(width) is type(heads) is int and heads > 0
-    if sizes and config.get("d_head") == width / heads:
-        config.pop("d_head")
+    remove_head_width(config, "d_head", "d_model", "n_head")
     return config
 
 
