@@ -6,7 +6,7 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.presets import loading
 from encoder_zoo.presets.files.folder_files import Safeguards
-from encoder_zoo.presets.heads import resolve_head
+from encoder_zoo.presets.heads import resolve_head, restore_head
 from encoder_zoo.presets.opening import open_preset
 
 CLS = ez.SequenceClassifier
@@ -43,6 +43,15 @@ def test_arguments_go_to_those_that_take_them(checkpoint):
         divided(checkpoint, sequence_lenght=8)
     with pytest.raises(TypeError, match="backbone"):
         divided(checkpoint, backbone=object())
+
+
+def test_the_head_of_another_task_is_named_and_not_loaded(folder):
+    with open_preset(folder, Safeguards()) as checkpoint:
+        own, other = (resolve_head(checkpoint, c, {}) for c in (CLS, ez.TokenClassifier))
+        assert own.other_class is None and checkpoint.other_class is None
+        assert other.other_class == "BertForSequenceClassification"
+        task = ez.TokenClassifier.from_preset(folder)
+        assert not restore_head(other, task, {})
 
 
 def test_the_tokenizer_has_the_added_tokens_and_the_checkpoint_rows_for_them(checkpoint):
