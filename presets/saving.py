@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 from collections import Counter
@@ -22,7 +21,7 @@ from encoder_zoo.common.layers import list_merged_weights
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer, format_json
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets import model_card
 from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.json_data import convert_to_json, encode_json
@@ -30,9 +29,9 @@ from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats import checkpoint, preset_files
 from encoder_zoo.presets.formats.config import make_backbone_config
 from encoder_zoo.presets.formats.preset_task import PresetTask
+from encoder_zoo.presets.formats.stored_tokenizer import make_tokenizer_files
 
 SHARD_BYTES = 5_000_000_000
-TOKENIZER_CONFIG = "tokenizer_config.json"
 ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "an integer of 1 or more")]
 Format = Literal["huggingface", "keras_hub"]
 DType = Literal["float32", "float16", "bfloat16"]
@@ -217,20 +216,10 @@ def _write_model(
         config = {**config, **make_backbone_config(backbone, tokenizer), "dtype": main}
         (new / preset_files.CONFIG).write_bytes(encode_json(config))
     _write_weights(new, weights, dtypes, shard_bytes)
-    _write_files(new, {} if tokenizer is None else make_tokenizer_files(tokenizer, backbone))
-
-
-def make_tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
-    """Create the tokenizer files, including the model's maximum sequence length.
-
-    Without `model_max_length`, transformers pipelines fail for long texts.
-    """
-    files = tokenizer.to_files()
-    if TOKENIZER_CONFIG not in files:  # static embeddings
-        return files
-    longest = min(filter(None, (tokenizer.model_max_length, backbone.max_sequence_length)))
-    settings = {**json.loads(files[TOKENIZER_CONFIG]), "model_max_length": longest}
-    return {**files, TOKENIZER_CONFIG: format_json(settings)}
+    if tokenizer is not None:
+        # Without `model_max_length`, transformers pipelines fail for long texts.
+        lengths = getattr(tokenizer, "model_max_length", None), backbone.max_sequence_length
+        _write_files(new, make_tokenizer_files(tokenizer, min(filter(None, lengths))))
 
 
 def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:

@@ -6,13 +6,11 @@ config.json. Later versions write `modules.json` with one module.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.wording import quote
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import encode_json
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, Preset, make_default_labels
 from encoder_zoo.presets.formats.embedding_modules import TORCH_ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
@@ -24,11 +22,11 @@ from encoder_zoo.presets.formats.sentence_transformers import (
     read_model_settings,
     read_modules,
 )
+from encoder_zoo.presets.formats.stored_tokenizer import TOKENIZER_CONFIG, make_tokenizer_files
 
 if TYPE_CHECKING:
     import keras
 
-_TOKENIZER = "tokenizer_config.json"
 _SINCE_4, _BEFORE_4 = "sentence_transformers", "sbert_ce_default_activation_function"
 
 
@@ -100,12 +98,12 @@ class CrossEncoderFolderFormat(FolderFormat):
     def make_config_fields(self, task: keras.Model) -> dict[str, object]:
         return make_cross_encoder_config(task.activation)
 
-    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+    def make_files(self, task: keras.Model, dtype: object = None) -> dict[str, object]:
         if task.preprocessor is None:
             return {}
-        config = json.loads(task.preprocessor.tokenizer.to_files()[_TOKENIZER])
         length = task.preprocessor.max_sequence_length  # length of a pair with special tokens
-        return {_TOKENIZER: encode_json({**config, "model_max_length": length})}
+        files = make_tokenizer_files(task.preprocessor.tokenizer, length)
+        return {TOKENIZER_CONFIG: files[TOKENIZER_CONFIG]}
 
 
 def _check_modules(checkpoint: Checkpoint) -> None:

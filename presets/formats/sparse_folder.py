@@ -7,7 +7,6 @@ so that transformers can load it. A separate query encoder is stored in a subfol
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -41,6 +40,7 @@ from encoder_zoo.presets.formats.preset_files import (
 )
 from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
+from encoder_zoo.presets.formats.stored_tokenizer import make_tokenizer_files
 
 SPARSE_SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
@@ -144,16 +144,14 @@ class SparseFolderFormat(FolderFormat):
             TRANSFORMER_SETTINGS[0]: theirs.make_length_json(length),
         }
         if task.pooling == TOKEN_WEIGHTS:
-            return encode_json_files(
-                {**files, SPARSE_LINEAR: embedding_modules.encode_linear_file(task.head, dtype)}
-            )
+            files[SPARSE_LINEAR] = embedding_modules.encode_linear_file(task.head, dtype)
+            return encode_json_files(files)
         if task.query_encoder is None:
             paths = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
             modules = [(path, f"{_TYPES}{kind}") for path, kind in paths.items()]
             files[MODULES] = theirs.make_modules_json(modules)
-            return encode_json_files(
-                {**files, f"1_SpladePooling/{CONFIG}": _make_pooling_config(task)}
-            )
+            files[f"1_SpladePooling/{CONFIG}"] = _make_pooling_config(task)
+            return encode_json_files(files)
         files[f"document_1_SpladePooling/{CONFIG}"] = _make_pooling_config(task)
         of_queries, others = _make_query_files(task, dtype)
         document = ["", "document_1_SpladePooling"]
@@ -379,8 +377,6 @@ def _make_query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict
     files: dict[str, object] = {CONFIG: {"frozen": not queries.trainable}}
     weight = {"weight": StoredWeight(queries.weight, transposed=False).make_array(dtype)}
     files[SAFETENSORS.file] = save(weight, metadata=embedding_modules.SAFETENSORS_METADATA)
-    for file, content in queries.tokenizer.to_files().items():
-        if file == "tokenizer_config.json" and queries.max_length:
-            content = {**json.loads(content), "model_max_length": queries.max_length}
+    for file, content in make_tokenizer_files(queries.tokenizer, queries.max_length).items():
         files[file] = content.encode("utf-8") if isinstance(content, str) else content
     return [name], {f"{name}/{file}": content for file, content in files.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,12 +14,14 @@ from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.comparison import create_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import OPTIONS, Template, read_template
+from encoder_zoo.encoders.tokenizers.tokenizer import format_json
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.preset_files import GLINER, TOKENIZER_JSON
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
 _BINARY = (".model", ".spm")  # SentencePiece models
 # Fields of transformers 4 and 5 for special tokens without a role.
 _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
@@ -121,6 +124,21 @@ class StoredTokenizer(NamedTuple):
                     found[content] = {**given, "content": content, "special": True}
         further = [token for token in self.added if token not in vocabulary]
         return [*found.values(), *({"content": token, "special": True} for token in further)]
+
+
+def make_tokenizer_files(tokenizer: Tokenizer, max_length: int | None) -> dict[str, str | bytes]:
+    """Create the files of a tokenizer.
+
+    Args:
+        tokenizer: The `Tokenizer` to save.
+        max_length: Optional integer. The value of `model_max_length` in tokenizer_config.json. If
+            None, the setting of the tokenizer is kept.
+    """
+    files = tokenizer.to_files()
+    if not max_length or TOKENIZER_CONFIG not in files:  # static embeddings have no such file
+        return files
+    settings = {**json.loads(files[TOKENIZER_CONFIG]), "model_max_length": max_length}
+    return {**files, TOKENIZER_CONFIG: format_json(settings)}
 
 
 def _read_sides(files: TokenizerFiles) -> dict[str, str]:
