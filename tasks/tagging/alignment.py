@@ -19,6 +19,7 @@ from encoder_zoo.tasks.preprocessing.character_bounds import trim_to_visible
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     compute_sort_keys,
+    find_overlapping,
     mark_row_starts,
     mark_word_starts,
     number_groups,
@@ -122,6 +123,25 @@ def compute_word_tags(
     return [tags[i:j].tolist() for i, j in itertools.pairwise(first_words)]
 
 
+# Example of two texts with spans. "~" is U+200B, which has no token.
+#
+#   texts         A n n a s   ~   s i n g s                      A n n
+#   spans         "~" at 6-7, "si" at 8-10, "ng" at 10-12        "Ann" at 0-3
+#   tokens        ann     ##as    sings                          ann
+#
+#   span          0       0       3                              4        from 1, 0 for no span
+#   other         True    False   True                           True     other span than before
+#   units         True    False   True                           True     first tokens of words
+#   ends          True    True    True                           True     the span ends in the unit
+#   labels        O       O       B-X                            B-X
+#
+# The spans "~" and "si" are lost: no token belongs to them, because "sings" belongs to "ng". The
+# span "ng" is inexact, because its token is longer. The metric needs their number:
+#
+#   token         2       3       3                              4        at "~", "si", "ng", "Ann"
+#   marks         LOST    0       INEXACT + LOST                 0        at first tokens of units
+#
+# The test `test_arrays_of_the_example_in_the_comments` computes labels and marks.
 def convert_spans(
     tokens: TokenizedTexts,
     spans: dict[str, xp.RaggedTensor],
@@ -145,20 +165,21 @@ def convert_spans(
         Tuple of int32 labels (P,), a boolean mask (P,) of the labelled tokens, and int32 marks (P,)
         of the spans that answers cannot match (see `_compute_marks`).
     """
-    span = _find_span_indices(tokens, spans)
+    spans = _sort_spans(spans)
+    span = _number_spans(tokens, spans)
     # Mark the beginnings of spans and of text outside spans.
-    other = (span != shift_right(span, -2)) | mark_row_starts(tokens.ids)
+    other = (span != shift_right(span, -1)) | mark_row_starts(tokens.ids)
     units = xp.ones_like(other) if all_tokens else other | mark_word_starts(tokens)
     # Only the first token of a unit is labelled, so its tag depends on where the unit ends.
     unit = xp.cumsum(xp.cast(units, xp.int32)) - 1
     span_ends = xp.cast(shift_left(other, True), xp.int32)
     ends = xp.gather(xp.math.segment_max(span_ends, unit), unit) > 0
-    table = xp.concat([_map_type_tags(names), [[_find_outside(names)] * 4]], 0)
-    kind = xp.cast(spans["label"].flat_values, xp.int32)
-    kind = xp.gather(xp.concat([kind, [-1]], 0), xp.maximum(span, 0))
-    kind = xp.where(span < 0, -1, kind) % xp.shape(table)[0]
-    labels = xp.gather_nd(table, xp.stack([kind, _find_span_position(other, ends)], axis=1))
-    return labels, units, _compute_marks(tokens, spans, span, units)
+    kinds = xp.cast(spans["label"].flat_values, xp.int32) + 1
+    kind = xp.gather(xp.concat([[0], kinds], 0), span)
+    index = xp.stack([kind, _find_span_position(other, ends)], axis=1)
+    labels = xp.gather_nd(xp.constant(_map_type_tags(names)), index)
+    inexact, lost = _find_impossible_spans(tokens, spans, span)
+    return labels, units, _compute_marks(tokens, spans, span, units, inexact, lost)
 
 
 def mark_cut_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> np.ndarray:
@@ -166,111 +187,101 @@ def mark_cut_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) ->
 
     Args:
         tokens: `TokenizedTexts`.
-        spans: See `convert_spans`.
+        spans: See `convert_spans`. The result is sorted by text and start.
     """
-    span = _find_span_indices(tokens, spans).numpy()
-    inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~mark_word_starts(tokens).numpy())
-    # the last value is for tokens without a span
+    spans = _sort_spans(spans)
+    span = _number_spans(tokens, spans).numpy()
+    inside = np.flatnonzero((span != np.append(0, span[:-1])) & ~mark_word_starts(tokens).numpy())
+    # the first value is for tokens without a span
     cut = np.zeros(len(spans["start"].flat_values) + 1, bool)
     cut[np.concatenate([span[inside], span[inside - 1]])] = True
-    return cut[:-1]
+    return cut[1:]
 
 
-def _find_span_indices(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> xp.Tensor:
-    """Return the index of the span of each token, shape (P,). Tokens without a span have -1."""
+def _sort_spans(spans: dict[str, xp.RaggedTensor]) -> dict[str, xp.RaggedTensor]:
+    """Sort the spans of each text by their start."""
     order = xp.argsort(compute_sort_keys(spans["start"]))
-    start_keys = xp.gather(compute_sort_keys(spans["start"]), order)
-    # the last span that starts before the end of the token, if it ends after its start
-    span = xp.searchsorted(start_keys, compute_sort_keys(tokens.ends), side="left") - 1
-    none = xp.size(order)  # the index of tokens if there are no spans
-    index = xp.gather(xp.concat([order, [none]], 0), xp.maximum(span, 0))
-    row, end = (
-        xp.gather(xp.concat([xp.cast(values, xp.int64), [-1]], 0), index)
-        for values in (spans["start"].value_rowids(), spans["end"].flat_values)
-    )
-    inside = (span >= 0) & (row == tokens.ids.value_rowids())
-    inside &= end > xp.cast(tokens.starts.flat_values, xp.int64)
-    return xp.where(inside, index, -1)
+    return {name: rows.with_values(xp.gather(rows.values, order)) for name, rows in spans.items()}
 
 
-# Example of `_compute_marks`, with three spans in one text. "~" has no token.
-#
-#   text          A n n a s   ~   s i n g s
-#   spans         "~" at 6-7, "si" at 8-10, "ng" at 10-12
-#     lost        True        True          False       no token belongs to the span
-#     inexact     False       False         True        the token "sings" is longer than "ng"
-#     token       1           2             2           "~" begins after ##as
-#     unit        0           1             1
-#
-#   tokens        ann    ##as   sings
-#     span        -1     -1     2
-#     units       True   False  True                    ann and ##as are one unit
-#     number      1      0      1                       lost spans of the unit, at its first token
-#     result      LOST   0      INEXACT + LOST
-def _compute_marks(
-    tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor], span: xp.Tensor, units: xp.Tensor
-) -> xp.Tensor:
-    """Return int32 marks (P,) of the spans that cannot be predicted, because they cut tokens.
+def _number_spans(tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor]) -> xp.Tensor:
+    """Return the span of each token, int32 (P,), counted from 1 over all texts. 0 for no span.
 
-    A token has the mark `INEXACT` if its span begins or ends inside a token. The first token of a
-    unit has the mark `LOST` for each span that begins in the unit and has no token of its own. For
-    data in memory, the number of spans of both kinds is logged.
+    If a token shares characters with several spans, it belongs to the last of them.
+    """
+    row, bounds = tokens.ids.value_rowids(), (tokens.starts.flat_values, tokens.ends.flat_values)
+    first, last = find_overlapping(spans["start"], spans["end"], row, *bounds)
+    before = xp.cast(xp.gather(spans["start"].row_starts(), row), xp.int32)
+    return xp.where(first <= last, before + last + 1, 0)
+
+
+def _find_impossible_spans(
+    tokens: TokenizedTexts, spans: dict[str, xp.RaggedTensor], span: xp.Tensor
+) -> tuple[xp.Tensor, xp.Tensor]:
+    """Find spans that cut tokens, so that they cannot be predicted.
+
+    For data in memory, their numbers are logged.
 
     Args:
         tokens: `TokenizedTexts`.
-        spans: See `convert_spans`.
-        span: Integer tensor of shape (P,). Index of the span of each token, or -1.
+        spans: Sorted spans, see `convert_spans`.
+        span: Integer tensor of shape (P,). See `_number_spans`.
+
+    Returns:
+        Two boolean tensors of shape (S,): spans that begin or end inside a token, and spans without
+        a token.
+    """
+    start, end = spans["start"], spans["end"]
+    bounds = tokens.starts.flat_values, tokens.ends.flat_values
+    bounds = trim_to_visible(tokens.texts, tokens.ids.value_rowids(), *bounds)
+    wrong = bounds[0] < xp.gather(xp.concat([[0], start.flat_values], 0), span)
+    wrong |= bounds[1] > xp.gather(xp.concat([[0], end.flat_values], 0), span)
+
+    def mark_spans(chosen: xp.Tensor) -> xp.Tensor:
+        """Return whether each span (S,) has a token that is chosen."""
+        numbers, count = xp.cast(chosen, xp.int32), xp.size(start.flat_values) + 1
+        return xp.math.unsorted_segment_sum(numbers, span, count)[1:] > 0
+
+    inexact, lost = mark_spans(wrong), ~mark_spans(span > 0)
+    if not xp.is_symbolic_tensor(span):
+        message = "%d of the spans have no token of their own, so they are ignored."
+        log_spans(message, start, end, np.flatnonzero(lost.numpy()))
+        message = (
+            "%d of the spans begin or end inside a token of the vocabulary. Answers contain the "
+            "whole token, which counts as an error."
+        )
+        log_spans(message, start, end, np.flatnonzero(inexact.numpy()))
+    return inexact, lost
+
+
+def _compute_marks(
+    tokens: TokenizedTexts,
+    spans: dict[str, xp.RaggedTensor],
+    span: xp.Tensor,
+    units: xp.Tensor,
+    inexact: xp.Tensor,
+    lost: xp.Tensor,
+) -> xp.Tensor:
+    """Return int32 marks (P,) of the spans that cannot be predicted, for the metric.
+
+    A token of an inexact span has the mark `INEXACT`. The first token of a unit has the mark `LOST`
+    for each lost span that begins in the unit.
+
+    Args:
+        tokens, spans, span, inexact, lost: See `_find_impossible_spans`.
         units: Boolean tensor of shape (P,). Tokens with a label.
     """
-    row = tokens.ids.value_rowids()
-    span_row, start = spans["start"].value_rowids(), spans["start"].flat_values
-    count, inside = xp.size(start), span >= 0
-    segment = xp.where(inside, span, count)  # the last segment is for tokens without a span
-    ends = xp.concat([spans["end"].flat_values, [0]], 0)
-    begin, behind = trim_to_visible(
-        tokens.texts, row, tokens.starts.flat_values, tokens.ends.flat_values
-    )
-    wrong = begin < xp.gather(xp.concat([start, [0]], 0), segment)
-    wrong |= behind > xp.gather(ends, segment)
-    inexact = _segment_any(inside & wrong, segment, count)
-    lost = ~_segment_any(inside, segment, count)
-    if not xp.is_symbolic_tensor(span):
-        log_spans(
-            "%d of the spans have no token of their own, so they are ignored.",
-            spans["start"],
-            spans["end"],
-            np.flatnonzero(lost.numpy()),
-        )
-        log_spans(
-            "%d of the spans begin or end inside a token of the vocabulary. Answers contain the "
-            "whole token, which counts as an error.",
-            spans["start"],
-            spans["end"],
-            np.flatnonzero(inexact.numpy()),
-        )
-
     # The token in which each span begins, or the token before the span.
-    token = (
-        xp.searchsorted(
-            compute_sort_keys(tokens.starts), compute_sort_keys(spans["start"]), side="right"
-        )
-        - 1
-    )
-    token_row = xp.gather(xp.concat([row, [-1]], 0), xp.maximum(token, 0))
-    lost &= (token >= 0) & (token_row == span_row)
+    starts = compute_sort_keys(tokens.starts), compute_sort_keys(spans["start"])
+    token = xp.searchsorted(*starts, side="right")  # counted from 1
+    first_token = xp.gather(tokens.ids.row_starts(), spans["start"].value_rowids())
+    lost &= xp.cast(token, xp.int64) > first_token
     unit = xp.cumsum(xp.cast(units, xp.int32)) - 1
-    places = xp.concat([xp.where(units)[:, 0], [0]], 0)
-    unit = xp.gather(xp.concat([unit, [0]], 0), xp.maximum(token, 0))
-    size, number = xp.size(span), xp.cast(lost, xp.int32)
-    number = xp.math.unsorted_segment_sum(number, xp.gather(places, unit), size)
-    marked = inside & xp.gather(xp.concat([inexact, [False]], 0), segment)
+    first = xp.gather(xp.where(units)[:, 0], unit)  # the first token of the unit of each token
+    place = xp.gather(xp.concat([[0], xp.cast(first, xp.int32) + 1], 0), token)
+    number = xp.math.unsorted_segment_sum(xp.cast(lost, xp.int32), place, xp.size(span) + 1)[1:]
+    marked = xp.gather(xp.concat([[False], inexact], 0), span)
     return xp.cast(marked, xp.int32) * INEXACT + number * LOST
-
-
-def _segment_any(values: xp.Tensor, segment: xp.Tensor, count: xp.Tensor) -> xp.Tensor:
-    """Return whether each of the first `count` segments of values (P,) contains True."""
-    numbers = xp.cast(values, xp.int32)
-    return xp.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
 
 
 def log_spans(
@@ -298,33 +309,31 @@ def _find_span_position(begins: xp.Tensor, ends: xp.Tensor) -> xp.Tensor:
 
 
 def _map_type_tags(names: Sequence[str]) -> np.ndarray:
-    """Return the tags (T, 4) of the only, first, middle and last word in spans of each type."""
+    """Return the tags of the only, first, middle and last word of a span, (1 + T, 4), by type.
 
+    The first row is for text outside of spans.
+
+    Example:
+        >>> _map_type_tags(["O", "B-PER", "I-PER", "E-PER"]).tolist()
+        [[0, 0, 0, 0], [1, 1, 2, 3]]
+    """
+    outside = find_outside_index(names)
+    if outside is None:
+        raise invalid("labels", names, "a list with the tag O, for text outside of spans")
     tags = parse_tags(names)
     pairs = list(zip(tags.prefixes.tolist(), tags.types.tolist(), strict=True))
     numbers = {pair: i for i, pair in reversed([*enumerate(pairs)])}  # tags of the first words
-
-    def choose_best(prefixes: Sequence[int], kind: int) -> int:
-        return next(numbers[p, kind] for p in prefixes if (p, kind) in numbers)
-
-    choices = (  # tags of the only, first, middle and last word
+    choices = (  # tags of the only, first, middle and last word, the best first
         (SINGLE, BEGIN, END, INSIDE),
         (BEGIN, INSIDE, SINGLE, END),
         (INSIDE, BEGIN, SINGLE, END),
         (END, INSIDE, BEGIN, SINGLE),
     )
     table = [
-        [choose_best(prefixes, kind) for prefixes in choices]
+        [next(numbers[p, kind] for p in prefixes if (p, kind) in numbers) for prefixes in choices]
         for kind in range(len(tags.type_names))
     ]
-    return np.array(table, "int32").reshape(-1, 4)
-
-
-def _find_outside(names: Sequence[str]) -> int:
-    index = find_outside_index(names)
-    if index is None:
-        raise invalid("labels", names, "a list with the tag O, for text outside of spans")
-    return index
+    return np.array([[outside] * 4, *table], "int32")
 
 
 def make_symbol_table(tokenizer) -> np.ndarray:

@@ -11,7 +11,8 @@ from keras import ops
 from paths import CHECKPOINTS
 
 import encoder_zoo as ez
-from encoder_zoo.common.lazy import use_numpy
+from encoder_zoo.common.lazy import use_numpy, use_tensorflow
+from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST
 from encoder_zoo.tasks.tagging.entities import find_entities
 from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import parse_tags
@@ -284,6 +285,30 @@ def learned_logits(classifier, x, y):
     with use_numpy():
         tokens = classifier.preprocessor.tokenize(x, classifier.split_symbols)
     return tokens, np.eye(classifier.num_classes)[labels]
+
+
+@pytest.mark.parametrize("engine", [use_tensorflow, use_numpy])
+def test_arrays_of_the_example_in_the_comments(engine, caplog):
+    """The values that the comments in `alignment.py` show."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = ez.BertTokenizer([*special, "ann", "##as", "sings"])
+    preprocessor = ez.TokenClassifierPreprocessor(tokenizer)
+    preprocessor.labels = ["O", "B-X", "I-X"]
+    spans = [[(10, 12, "X"), (6, 7, "X"), (8, 10, "X")], [(0, 3, "X")]]
+    with engine():
+        examples = preprocessor.encode(["Annas \u200b sings", "Ann"], spans)
+    names = ("token_ids", "labels", "label_weights", "span_marks")
+    inner = {name: examples[name][:, 1:-1].to_list() for name in names}
+    tokens = [[tokenizer.id_to_token(i) for i in row] for row in inner["token_ids"]]
+    assert tokens == [["ann", "##as", "sings"], ["ann"]]
+    assert inner["labels"] == [[0, 0, 1], [1]]
+    assert inner["label_weights"] == [[1, 0, 1], [1]]
+    assert inner["span_marks"] == [[LOST, 0, INEXACT + LOST], [0]]
+    assert "2 of the spans have no token" in caplog.text
+    assert "1 of the spans begin or end inside a token" in caplog.text
+    with engine():
+        examples = preprocessor.encode(["\u200b"], [[(0, 1, "X")]])  # no tokens at all
+    assert examples["span_marks"].to_list() == [[0, 0]]
 
 
 @pytest.mark.matrix
