@@ -15,6 +15,27 @@ from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.tagging.entities import MIN_PROBABILITY
 
 
+def move_to_front(weight, *values) -> tuple:
+    """Move the tokens with weight to the front of their row, so that they are adjacent.
+
+    Args:
+        weight: Tensor of shape (B, L). Tokens with the weight 0 are moved to the end.
+        *values: Tensors of shape (B, L) or (B, L, C) to return in the new order.
+
+    Example:
+        >>> import numpy as np
+        >>> weight, tags = np.array([[0, 1, 0, 1]]), np.array([[5, 6, 7, 8]])
+        >>> [ops.convert_to_numpy(v).tolist() for v in move_to_front(weight, weight, tags)]
+        [[[1, 1, 0, 0]], [[6, 8, 5, 7]]]
+    """
+    length = ops.shape(weight)[1]
+    column = ops.arange(length)[None]
+    order = ops.argsort(ops.where(weight > 0, column, column + length), axis=1)  # (B, L)
+
+    orders = {2: order, 3: order[..., None]}
+    return tuple(ops.take_along_axis(v, orders[len(v.shape)], axis=1) for v in values)
+
+
 def find_best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
     """Find the best tag sequences with Keras ops, as in `find_best_tags`.
 
@@ -158,14 +179,9 @@ class CrfLoss(keras.losses.Loss):
     def call(self, y_true, y_pred, tokens=None):
         logits, tags = ops.cast(y_pred, "float32"), ops.cast(y_true, "int32")
         counted = ops.ones_like(tags) if tokens is None else ops.cast(tokens > 0, "int32")
-        column = ops.arange(ops.shape(tags)[1])[None]
-        order = ops.argsort(ops.where(counted > 0, column, column + ops.shape(tags)[1]), axis=1)
-        mask = ops.take_along_axis(counted, order, axis=1) > 0
-        tags = ops.maximum(ops.take_along_axis(tags, order, axis=1), 0)
-        logits = ops.take_along_axis(logits, order[..., None], axis=1)
-
-        loss = self.transitions.compute_log_partition(logits, mask) - self.transitions.score(
-            logits, tags, mask
-        )  # (B,)
+        counts, tags, logits = move_to_front(counted, counted, tags, logits)
+        mask, tags = counts > 0, ops.maximum(tags, 0)
+        loss = self.transitions.compute_log_partition(logits, mask)
+        loss = loss - self.transitions.score(logits, tags, mask)  # (B,)
         counted = ops.cast(counted, "float32")
         return loss[:, None] * counted / ops.maximum(ops.sum(counted, 1, keepdims=True), 1.0)

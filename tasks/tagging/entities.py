@@ -91,12 +91,9 @@ def add_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Tran
     return Transitions(*(np.where(may, scores, np.float32(FORBIDDEN)) for may, scores in pairs))
 
 
-def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bool:
-    """Return whether the tags (U,) of every text are a valid sequence.
-
-    `row` is the index of the text of each unit.
-    """
-    return bool(xp.reduce_all(_mark_valid(xp.constant(labels), xp.constant(row), allowed)))
+def is_possible(tags: xp.RaggedTensor, allowed: Transitions) -> bool:
+    """Return whether the tags (N, None) of every text are a valid sequence."""
+    return bool(xp.reduce_all(_mark_valid(tags.flat_values, tags.value_rowids(), allowed)))
 
 
 def find_best_tags(

@@ -18,7 +18,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
-from encoder_zoo.tasks.tagging.crf import find_best_sequences
+from encoder_zoo.tasks.tagging.crf import find_best_sequences, move_to_front
 from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, find_spans, mark_span_starts, parse_tags
 from encoder_zoo.tasks.training.metrics import compute_f1_scores, divide_or_zero, flatten_tokens
@@ -142,15 +142,10 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
         marks, self._marks = self._marks, None
         marks = ops.zeros_like(y_true) if marks is None else ops.cast(marks, "int32")  # (B, L)
-        column = ops.arange(ops.shape(y_true)[1])[None]
-        order = ops.argsort(ops.where(weight > 0, column, column + ops.shape(y_true)[1]), axis=1)
-        weight = ops.take_along_axis(weight, order, axis=1)
-        y_true, marks = (ops.take_along_axis(v, order, axis=1) for v in (y_true, marks))
+        weight, y_true, marks, y_pred = move_to_front(weight, weight, y_true, marks, y_pred)
         if len(y_pred.shape) == 3:
-            y_pred = ops.take_along_axis(y_pred, order[..., None], axis=1)
             y_pred = find_best_sequences(y_pred, weight > 0, self.transitions)
-        else:
-            y_pred = ops.take_along_axis(ops.cast(y_pred, "int32"), order, axis=1)
+        y_pred = ops.cast(y_pred, "int32")
         true, predicted = (self._find_spans(tags, weight > 0) for tags in (y_true, y_pred))
         same = (true[1] == predicted[1]) & (true[2] == predicted[2]) & (marks % LOST < INEXACT)
         found = [true[0] & predicted[0] & same, predicted[0], true[0]]

@@ -13,8 +13,8 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     cumsum_in_rows,
     get_row_values,
     make_sort_keys,
-    slice_texts,
 )
+from encoder_zoo.tasks.tagging import entities
 from encoder_zoo.tasks.tagging.entities import ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, TokenizedWords
 
@@ -204,16 +204,9 @@ def make_entity_columns(
         texts: String tensor of shape (N,).
         names: Ragged string tensor of shape (N, None). Labels for each text.
     """
-    row = xp.cast(found.row, xp.int64)
-    start, end = (
-        get_row_values(words.starts, row, found.start),
-        get_row_values(words.ends, row, found.end),
-    )
-    text = slice_texts(texts, row, start, end)
-    fields = {"label": get_row_values(names, row, found.label), "text": text}
-    fields |= {"start": start, "end": end, "score": found.score}
-    count = xp.size(texts, xp.int64)
-    return {
-        name: xp.RaggedTensor.from_value_rowids(values, row, count)
-        for name, values in fields.items()
-    }
+    row = found.row
+    start = get_row_values(words.starts, row, found.start)
+    end = get_row_values(words.ends, row, found.end)
+    label = xp.gather(names.row_starts(), row) + xp.cast(found.label, xp.int64)
+    found = found._replace(start=start, end=end, label=label)
+    return entities.make_entity_columns(found, texts, names.values)

@@ -177,7 +177,6 @@ class TokenClassifier(LabelledTask):
         labels_tokens=True,
         learns_soft_labels=True,
     )
-    _logged_notation: str | None = None
     if not TYPE_CHECKING:  # editors must not suggest this name
         classification_report = ForeignName("evaluate_entities(x, y)")
 
@@ -294,10 +293,8 @@ class TokenClassifier(LabelledTask):
             self._warn_if_thresholds_unused("evaluate_entities")
             return
         self._learn_labels(given, find_labels)
-        line = describe_notation(self.labels) if self.labels else None
-        if line and line != self._logged_notation:
+        if self.labels and (line := describe_notation(self.labels)):
             logger.warning(line)
-            self._logged_notation = line
 
     def _prepare_training(self, given, data) -> bool:
         super()._prepare_training(given, data)
@@ -306,63 +303,16 @@ class TokenClassifier(LabelledTask):
         labelled_all = self.preprocessor.label_all_tokens
         of_spans = has_spans(given)
         self.split_symbols = True if of_spans else "outer"
-        self._adapt_to_cut_spans(self._measure_cut_spans(given) if of_spans else 0.0)
-        if self.valid_tags is None:
-            self.valid_tags = of_spans or self._has_valid_tags(given.x, given.y)
+        cut_share = measure_cut_spans(self.preprocessor, given) if of_spans else 0.0
+        self.strategy = choose_strategy(self.strategy, labelled_all, cut_share)
+        self.preprocessor.label_all_tokens = labelled_all or self.strategy != "first"
+        if self.valid_tags is None and of_spans:
+            self.valid_tags = True
+        elif self.valid_tags is None and given.y is not None:
+            tags = token_labels.check_labels(given.x, given.y, self.labels, self.num_classes)
+            allowed = entities.make_transitions(parse_tags(self.tag_names))
+            self.valid_tags = entities.is_possible(tags, allowed)
         return self.preprocessor.label_all_tokens != labelled_all
-
-    def _adapt_to_cut_spans(self, cut_share: float) -> None:
-        """Set `label_all_tokens` and the strategy, so that answers can match the spans.
-
-        Args:
-            cut_share: Float. Fraction of spans that cut a word.
-        """
-        prepares = self.preprocessor
-        if cut_share >= MIN_CUT_SHARE and self.strategy in (None, "simple", "none"):
-            if self.strategy is None or not prepares.label_all_tokens:
-                logger.warning(
-                    "%.3g%% of the spans begin or end inside a word of the tokenizer. All "
-                    "tokens are labelled, and answers consist of tokens (strategy='simple').",
-                    100 * cut_share,
-                )
-            self.strategy, prepares.label_all_tokens = self.strategy or "simple", True
-        elif cut_share and self.strategy != "simple":
-            logger.warning(
-                "%.3g%% of the spans begin or end inside a word of the tokenizer. Answers "
-                "consist of whole words and cannot match these spans. Use from_preset(..., "
-                "strategy='simple', label_all_tokens=True) for answers that consist of tokens.",
-                100 * cut_share,
-            )
-        if self.strategy is None:
-            self.strategy = "average" if prepares.label_all_tokens else "first"
-        if self.strategy != "first" and not prepares.label_all_tokens:
-            prepares.label_all_tokens = True
-            logger.warning(
-                "All tokens are labelled because strategy=%r requires it.", self.strategy
-            )
-
-    def _measure_cut_spans(self, given: InputData) -> float:
-        """Return the fraction of spans that begin or end inside a word.
-
-        For datasets and streams, only the first batches are checked.
-        """
-        if not given.is_read_in_batches:
-            return self.preprocessor.measure_cut_spans(given.x, given.y)
-        if isinstance(given, StreamData):
-            parts = given.x.peek(BATCH_SIZE, FIRST_BATCHES)
-        else:
-            seen = self.preprocessor.batch_examples(given.x, BATCH_SIZE).take(FIRST_BATCHES)
-            parts = map(keras.utils.unpack_x_y_sample_weight, seen)
-        shares = [self.preprocessor.measure_cut_spans(x, y) for x, y, _ in parts]
-        return float(np.mean(shares)) if shares else 0.0
-
-    def _has_valid_tags(self, x, y) -> bool | None:
-        """Return whether the tags in the training data are valid sequences, or None if unknown."""
-        if y is None:
-            return None
-        tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
-        allowed = entities.make_transitions(parse_tags(self.tag_names))
-        return entities.is_possible(tags.flat_values, tags.value_rowids(), allowed)
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -533,6 +483,57 @@ class TokenClassifier(LabelledTask):
     def tag_names(self) -> list[str]:
         """The labels, or LABEL_0, LABEL_1 and so on if the tags have no names."""
         return self.labels or make_default_labels(self.num_classes)
+
+
+def choose_strategy(strategy: str | None, labels_all: bool, cut_share: float) -> str:
+    """Return the strategy of the answers, so that they can match the spans in the training data.
+
+    With any strategy except "first", all tokens are labelled.
+
+    Args:
+        strategy: Optional string. The given strategy.
+        labels_all: Boolean. Whether all tokens are labelled with any strategy.
+        cut_share: Float. Fraction of spans that cut a word.
+
+    Example:
+        >>> choose_strategy(None, False, 0.0), choose_strategy(None, True, 0.0)
+        ('first', 'average')
+    """
+    if cut_share >= MIN_CUT_SHARE and strategy in (None, "simple", "none"):
+        if strategy is None or not labels_all:
+            logger.warning(
+                "%.3g%% of the spans begin or end inside a word of the tokenizer. All "
+                "tokens are labelled, and answers consist of tokens (strategy='simple').",
+                100 * cut_share,
+            )
+        return strategy or "simple"
+    if cut_share and strategy != "simple":
+        logger.warning(
+            "%.3g%% of the spans begin or end inside a word of the tokenizer. Answers "
+            "consist of whole words and cannot match these spans. Use from_preset(..., "
+            "strategy='simple', label_all_tokens=True) for answers that consist of tokens.",
+            100 * cut_share,
+        )
+    strategy = strategy or ("average" if labels_all else "first")
+    if strategy != "first" and not labels_all:
+        logger.warning("All tokens are labelled because strategy=%r requires it.", strategy)
+    return strategy
+
+
+def measure_cut_spans(preprocessor: TokenClassifierPreprocessor, given: InputData) -> float:
+    """Return the fraction of spans that begin or end inside a word.
+
+    For datasets and streams, only the first batches are checked.
+    """
+    if not given.is_read_in_batches:
+        parts = [(given.x, given.y)]
+    elif isinstance(given, StreamData):
+        parts = (batch[:2] for batch in given.x.peek(BATCH_SIZE, FIRST_BATCHES))
+    else:
+        seen = preprocessor.batch_examples(given.x, BATCH_SIZE).take(FIRST_BATCHES)
+        parts = (keras.utils.unpack_x_y_sample_weight(batch)[:2] for batch in seen)
+    shares = [preprocessor.measure_cut_spans(x, y) for x, y in parts]
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def has_spans(given: InputData) -> bool:
