@@ -128,7 +128,7 @@ def find_best_tags(
     chosen = xp.ones_like(best) > 0
     if _has_rules(allowed):
         # If the most probable tags of a text are a valid sequence, they are the best sequence.
-        number = xp.cumsum(xp.cast(row != shift_right(row, -1), xp.int64)) - 1
+        number = _number_texts(row)
         wrong = xp.cast(~_mark_valid(best, row, allowed), xp.int32)
         chosen = xp.gather(xp.math.segment_max(wrong, number) > 0, number)  # (U,)
     scores = _compute_logarithms(
@@ -193,10 +193,14 @@ def compute_marginals(probabilities: xp.Tensor, row: xp.Tensor, scores: Transiti
 
 def _compute_logarithms(probabilities: xp.Tensor, row: xp.Tensor) -> xp.RaggedTensor:
     """Convert probabilities (U, C) to ragged log-probabilities (N, None, C)."""
-    number = xp.cumsum(xp.cast(row != shift_right(row, -1), xp.int64)) - 1
     values = xp.cast(probabilities, xp.float32)
     values = xp.math.log(xp.maximum(values, MIN_PROBABILITY))
-    return xp.RaggedTensor.from_value_rowids(values, number)
+    return xp.RaggedTensor.from_value_rowids(values, _number_texts(row))
+
+
+def _number_texts(row: xp.Tensor) -> xp.Tensor:
+    """Number the texts of units (U,) without gaps, because texts without units are left out."""
+    return xp.cumsum(xp.cast(row != shift_right(row, -1), xp.int64)) - 1
 
 
 def _has_rules(allowed: Transitions) -> bool:
@@ -314,6 +318,20 @@ class ScoredSpans(NamedTuple):
         return ScoredSpans(*(xp.gather(field, order) for field in self))
 
 
+# Example of two texts with the tags O, B-PER and I-PER, and the strategy "simple". With "first",
+# "average" or "max", the units are words.
+#
+#   texts         A n n a   m e t   J o   L e e     B o
+#   units         ann ##a   met     jo    lee       bo
+#     row         0   0     0       0     0         1
+#     first       T   .     .       .     .         T     first unit of a text
+#   label         B   I     O       B     I         I     most probable tags
+#   begins        T   .     .       T     .         T     a span begins, also with I
+#   inside        T   T     .       T     T         T
+#   group         0   0             1     1         2     the entity of each unit inside of spans
+#
+#   found.row     0                 0               1
+#   start, end    0-4               9-15            0-2   start of the first, end of the last unit
 def find_entities(
     probabilities: xp.Tensor,
     tokens: TokenizedTexts,
@@ -338,6 +356,22 @@ def find_entities(
         `ScoredSpans`. The score is the mean probability of the entity's tokens or words. If
         `allowed` contains transition scores, marginal probabilities are used (see
         `compute_marginals`).
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from encoder_zoo.tasks.tagging.tags import parse_tags
+        >>> make = tf.ragged.constant
+        >>> tokens = TokenizedTexts(
+        ...     texts=tf.constant(["Anna met Jo Lee", "Bo"]),
+        ...     ids=make([[5, 6, 7, 8, 9], [4]]),
+        ...     starts=make([[0, 3, 5, 9, 12], [0]]),
+        ...     ends=make([[3, 4, 8, 11, 15], [2]]),
+        ...     words=make([[0, 0, 1, 2, 3], [0]]),
+        ... )
+        >>> probabilities = tf.one_hot([1, 2, 0, 1, 2, 2], 3)
+        >>> found = find_entities(probabilities, tokens, parse_tags(["O", "B-PER", "I-PER"]))
+        >>> [field.numpy().tolist() for field in (found.row, found.start, found.end)]
+        [[0, 0, 1], [0, 9, 0], [4, 15, 2]]
     """
     row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
     first = mark_row_starts(tokens.ids)

@@ -175,6 +175,16 @@ def _divide_into_steps(
 
     Returns:
         The indices (U,) of the spans, and the offsets (steps + 1,) at which the steps begin.
+
+    Example:
+        The spans 0-1, 1-2 and 2-3 are connected, so each step decides about one of them. The span
+        5-5 is a group of its own, so the first step also decides about it.
+
+        >>> import tensorflow as tf
+        >>> start, end = tf.constant([0, 1, 5, 2], tf.int64), tf.constant([1, 2, 5, 3], tf.int64)
+        >>> spans, offsets = _divide_into_steps(start, end, 7)
+        >>> spans.numpy().tolist(), offsets.numpy().tolist()
+        ([0, 2, 1, 3], [0, 2, 3, 4])
     """
     # For each word, the number of spans that also contain the next word. If it is 0, a group ends.
     ones = xp.ones_like(start)
