@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from encoder_zoo.common.reading import parse_json, read_field, read_text
@@ -38,47 +37,34 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
     text = read_text(path)
     try:
         whole = parse_json(text, "the file")
+        if not isinstance(whole, dict):
+            raise ValueError(f"the file contains {quote_with_type(whole)}")
+        return [
+            {
+                "id": read_field(question, "id", (str, int), at),
+                "question": read_field(question, "question", str, at),
+                "context": read_field(paragraph, "context", str, of_paragraph),
+                "answers": [
+                    {
+                        "text": read_field(answer, "text", str, of_answer),
+                        "answer_start": read_field(answer, "answer_start", int, of_answer),
+                    }
+                    for of_answer, answer in _read_list(question, "answers", at)
+                ],
+            }
+            for of_article, article in _read_list(whole, "data", "")
+            for of_paragraph, paragraph in _read_list(article, "paragraphs", of_article)
+            for at, question in _read_list(paragraph, "qas", of_paragraph)
+        ]
     except ValueError as error:
-        raise _make_squad_error(path, str(error).rstrip(".")) from None
-    if not isinstance(whole, dict):
-        raise _make_squad_error(path, f"the file contains {quote_with_type(whole)}")
-    return [
-        {
-            "id": _read_field(path, question, "id", (str, int), at),
-            "question": _read_field(path, question, "question", str, at),
-            "context": _read_field(path, paragraph, "context", str, of_paragraph),
-            "answers": [
-                {
-                    "text": _read_field(path, answer, "text", str, of_answer),
-                    "answer_start": _read_field(path, answer, "answer_start", int, of_answer),
-                }
-                for of_answer, answer in _read_list(path, question, "answers", at)
-            ],
-        }
-        for of_article, article in _read_list(path, whole, "data", "")
-        for of_paragraph, paragraph in _read_list(path, article, "paragraphs", of_article)
-        for at, question in _read_list(path, paragraph, "qas", of_paragraph)
-    ]
+        raise ValueError(
+            f"{path} is not a SQuAD file: {str(error).rstrip('.')}. Expected data[] > paragraphs[] "
+            "> context and qas[] > id, question, answers[] > text, answer_start."
+        ) from None
 
 
-def _read_list(
-    path: str | os.PathLike[str], holder: object, key: str, at: str
-) -> list[tuple[str, object]]:
+def _read_list(holder: object, key: str, at: str) -> list[tuple[str, Any]]:
     """Return (location, item) for each item of a list. Error messages contain the location."""
-    items = _read_field(path, holder, key, list, at)
+    items = read_field(holder, key, list, at or "the file")
     place = f"{at}.{key}".lstrip(".")
     return [(f"{place}[{i}]", item) for i, item in enumerate(items)]
-
-
-def _read_field(path: str | os.PathLike[str], holder: object, key: str, kind, at: str) -> Any:
-    try:
-        return read_field(holder, key, kind, at or "the file")
-    except ValueError as error:
-        raise _make_squad_error(path, str(error).rstrip(".")) from None
-
-
-def _make_squad_error(path: str | os.PathLike, what: str) -> ValueError:
-    return ValueError(
-        f"{path} is not a SQuAD file: {what}. Expected data[] > paragraphs[] > context and qas[] > "
-        "id, question, answers[] > text, answer_start."
-    )
