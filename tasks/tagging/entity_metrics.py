@@ -157,7 +157,18 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.counts.assign_add(ops.stack(counts, axis=0))
 
     def _find_spans(self, tags, valid):
-        """Return a mask (B, L) of the positions where spans start, and their types and ends."""
+        """Return a mask (B, L) of the positions where spans start, and their types and ends.
+
+        Example:
+            The spans are at positions 0 to 2 and 3 to 4. Spans can only end at a break, which is
+            the beginning of a span, O or the end of the row.
+
+            >>> metric = EntityF1(["O", "B-PER", "I-PER"])
+            >>> tags, valid = np.array([[1, 2, 0, 1, 0]]), np.array([[1, 1, 1, 1, 0]]) > 0
+            >>> begins, _, ends = map(ops.convert_to_numpy, metric._find_spans(tags, valid))
+            >>> begins.tolist(), ends[begins].tolist()
+            ([[True, False, False, True, False]], [2, 4])
+        """
         tags = ops.where(valid, tags, len(self.labels))
         prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
         before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
@@ -166,11 +177,9 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
         length = ops.shape(tags)[1]
         breaks = begins | (prefix == OUTSIDE)
-        # Positions of the breaks.
-        positions = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)
+        positions = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
         positions = ops.pad(positions, [[0, 0], [0, 1]], constant_values=length)
-        # Number of breaks up to this position.
-        number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)
+        number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)  # of breaks up to each position
         return begins, kind, ops.take_along_axis(positions, number, axis=1)  # the next break
 
     def _count(self, found, kind, weight):
