@@ -17,9 +17,9 @@ from encoder_zoo.extras.explanations.attributions import (
     make_example_inputs,
     select_tokens,
     select_window,
+    tokenize_columns,
     warn_if_incomplete,
 )
-from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_word_tokens, tokenize_texts
 from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.question_answering.answer_ranking import Answer, AnswerExplanation
 
@@ -37,13 +37,9 @@ def explain_answers(
 ) -> list[AnswerExplanation]:
     """Explain the answers to questions. See `SpanQA.explain` for the arguments."""
     preprocessor = model.preprocessor
-    marks = model.batch_maker.get_graph(
-        "word_marks", lambda: mark_word_tokens(preprocessor.tokenizer)
-    )
-    asked, told = (
-        tokenize_texts(preprocessor.tokenizer, xp.constant(texts, xp.string), marks)
-        for texts in ([question.strip() for question in questions], contexts)
-    )
+    columns = [question.strip() for question in questions], contexts
+    columns = [xp.constant(texts, xp.string) for texts in columns]
+    asked, told = tokenize_columns(model, columns)
     encoded = preprocessor.tokenize_contexts(asked.texts, told.texts)
     examples = preprocessor.make_examples(encoded)
     columns = Columns(

@@ -14,11 +14,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import tf, xp
 from encoder_zoo.tasks.base.explanation import Attributions, WordAttribution
 from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
-from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    mark_word_tokens,
+    tokenize_texts,
+)
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -135,6 +139,13 @@ def compute_gradient_times_input(along: Callable) -> Attribution:
     """
     outputs, slopes = along(np.array([0.0, 1.0]))
     return Attribution(slopes[1], outputs[1], outputs[0])
+
+
+def tokenize_columns(task: Task, columns: Sequence[xp.Tensor]) -> list[TokenizedTexts]:
+    """Tokenize columns of texts (N,), and find the word of each token."""
+    tokenizer = task.preprocessor.tokenizer
+    marks = task.batch_maker.get_graph("word_marks", lambda: mark_word_tokens(tokenizer))
+    return [tokenize_texts(tokenizer, column, marks) for column in columns]
 
 
 def select_tokens(tokens: TokenizedTexts, row: int) -> TextPart:

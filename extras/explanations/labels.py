@@ -14,7 +14,6 @@ from encoder_zoo.extras.explanations import attributions
 from encoder_zoo.tasks.base.classes import find_label_indices
 from encoder_zoo.tasks.classification.sequence_classifier import Explanation, SequenceClassifier
 from encoder_zoo.tasks.preprocessing.packing import compute_kept_tokens
-from encoder_zoo.tasks.preprocessing.tokenized_texts import mark_word_tokens, tokenize_texts
 from encoder_zoo.tasks.preprocessing.windows import Windows, take
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
@@ -62,8 +61,7 @@ def _encode_texts(classifier: SequenceClassifier, texts) -> tuple:
     """Encode one or two text columns. Return tokens, windows and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
-    marks = classifier.batch_maker.get_graph("word_marks", lambda: mark_word_tokens(tokenizer))
-    tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.read_texts(texts)]
+    tokens = attributions.tokenize_columns(classifier, preprocessor.read_texts(texts))
     ids = [part.ids for part in tokens]
     if preprocessor.pools_windows:
         windows = preprocessor._split_into_windows(ids)

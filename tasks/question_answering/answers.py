@@ -206,18 +206,13 @@ def list_answers(y) -> list[list[dict]]:
 
 
 def _list_answers_at(answers, number: int) -> list[dict]:
-    if isinstance(answers, dict):
-        columns = isinstance(answers.get("text"), list | tuple | np.ndarray)
-        answers = _make_answers(answers, number) if columns else [answers]
-    elif answers is None:
-        answers = []
-    elif is_span(answers):
-        answers = [answers]
-    if isinstance(answers, list | tuple):
-        answers = [
-            {"text": a.text, "answer_start": a.start_char} if is_span(a) else a for a in answers
-        ]
-    for answer in answers if isinstance(answers, list | tuple | np.ndarray) else [answers]:
+    lists = list | tuple | np.ndarray
+    if isinstance(answers, dict) and isinstance(answers.get("text"), lists):
+        answers = _make_answers(answers, number)
+    answers = [] if answers is None else answers
+    answers = list(answers) if isinstance(answers, lists) else [answers]
+    answers = [{"text": a.text, "answer_start": a.start_char} if is_span(a) else a for a in answers]
+    for answer in answers:
         if (
             not isinstance(answer, dict)
             or not isinstance(answer.get("text"), str)
@@ -228,7 +223,7 @@ def _list_answers_at(answers, number: int) -> list[dict]:
                 "string text and the integer answer_start, or an empty list for a question "
                 "without an answer."
             )
-    return list(answers)
+    return answers
 
 
 def _make_answers(columns: dict, number: int) -> list[dict]:

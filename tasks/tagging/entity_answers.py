@@ -30,6 +30,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import get_row_values
 from encoder_zoo.tasks.tagging import span_decoding
 from encoder_zoo.tasks.tagging.entities import Entity, ScoredSpans
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
+    NO_LABELS,
     EntityExtractorPreprocessor,
     SpanWindows,
     TokenizedWords,
@@ -298,9 +299,7 @@ def make_label_sets(
     if unordered or not isinstance(labels, Collection):
         raise invalid("labels", labels, "a list of names such as ['person', 'city']")
     if not labels:
-        raise ValueError(
-            "No labels were passed. Pass one or more entity types, such as labels=['person']."
-        )
+        raise ValueError(NO_LABELS)
     several = not isinstance(labels, Mapping) and _is_set(next(iter(labels)))
     if several and len(labels) != count:
         raise ValueError(

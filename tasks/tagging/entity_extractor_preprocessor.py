@@ -84,6 +84,7 @@ logger = logging.getLogger("encoder_zoo")
 # one search over the values of all texts finds the positions in all rows.
 
 WORD_SPACE, SYMBOL, WORD_LETTER, HYPHEN = range(4)  # kinds of characters
+NO_LABELS = "No labels were passed. Pass one or more entity types, such as labels=['person']."
 MAX_LABELS = 25  # maximum number of labels per text in training
 
 
@@ -220,7 +221,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     def tokenize_words(self, texts: xp.Tensor) -> TokenizedWords:
         """Split texts (N,) into words, and tokenize the words."""
-        words, starts, ends = split_words(texts, compute_character_classes())
+        words, starts, ends = split_words(texts)
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
         counts = words.with_values(ids.row_lengths())  # ragged (N, None)
         present = counts.with_values(counts.values > 0)
@@ -327,7 +328,9 @@ class EntityExtractorPreprocessor(Preprocessor):
                 labels will be used.
         """
         texts, *own = self.read_texts(x)
-        names = self._check_known_labels(labels)
+        names = list(labels or self.labels or ())
+        if not names:
+            raise ValueError(NO_LABELS)
         self.check_prompts(names)
         if own:
             sets = _find_label_sets(own[0], names)
@@ -359,14 +362,6 @@ class EntityExtractorPreprocessor(Preprocessor):
                         f"The label {prompt!r} contains {marker!r}, which separates labels and "
                         "texts. Rename the label."
                     )
-
-    def _check_known_labels(self, labels: Sequence[str] | None) -> list[str]:
-        names = labels or self.labels
-        if not names:
-            raise ValueError(
-                "No labels were passed. Pass one or more entity types, such as labels=['person']."
-            )
-        return list(names)
 
     def _make_targets(
         self, texts, words: TokenizedWords, found: SpanWindows, sets, y, names
@@ -475,26 +470,31 @@ def compute_character_classes() -> np.ndarray:
     return kinds
 
 
-def split_words(
-    texts: xp.Tensor, kinds: np.ndarray
-) -> tuple[xp.RaggedTensor, xp.RaggedTensor, xp.RaggedTensor]:
+# Example of `split_words`:
+#
+#   text          a   -   b       -   c   !
+#   joins         .   T   .   .   .   .   .     a hyphen between two letters
+#   goes_on       .   T   T   .   .   .   .     continues the word of the character before
+#   first         0               4   5   6
+#   behind        3               5   6   7
+def split_words(texts: xp.Tensor) -> tuple[xp.RaggedTensor, xp.RaggedTensor, xp.RaggedTensor]:
     r"""Split texts into words, the matches of `\w+(?:[-_]\w+)*|\S`.
 
     Args:
         texts: String tensor of shape (N,).
-        kinds: Array with character kinds, as returned from `compute_character_classes`.
 
     Returns:
         words, starts, ends: Ragged tensors of shape (N, None), strings and int32 character offsets.
 
     Example:
         >>> import tensorflow as tf
-        >>> words, starts, ends = split_words(tf.constant(["a-b -c!"]), compute_character_classes())
+        >>> words, starts, ends = split_words(tf.constant(["a-b -c!"]))
         >>> [word.decode() for word in words.to_list()[0]], starts.to_list(), ends.to_list()
         (['a-b', '-', 'c', '!'], [[0, 4, 5, 6]], [[3, 5, 6, 7]])
     """
     codes = xp.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
-    kind, begins_text = xp.gather(kinds, codes.values), mark_row_starts(codes)
+    kind = xp.gather(compute_character_classes(), codes.values)
+    begins_text = mark_row_starts(codes)
     letter, hyphen = kind == WORD_LETTER, kind == HYPHEN
     letter_before = shift_right(letter, False) & ~begins_text
     letter_after = shift_left(letter, False) & ~shift_left(begins_text, True)

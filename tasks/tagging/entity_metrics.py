@@ -5,7 +5,6 @@ Comments use these letters for shapes: B batch, L sequence, C tags, T types.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import keras
@@ -19,7 +18,7 @@ from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.losses.replicas import ignores_padding_rows
 from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import find_best_sequences, move_to_front
-from encoder_zoo.tasks.tagging.entities import Transitions, convert_to_scores
+from encoder_zoo.tasks.tagging.entities import convert_to_scores
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, find_spans, mark_span_starts, parse_tags
 from encoder_zoo.tasks.training.metrics import compute_f1_scores, divide_or_zero, flatten_tokens
 
@@ -123,8 +122,12 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
 
     def store_transitions(self, task: keras.Model) -> None:
         """Store the current transition scores of a task with the same tags."""
-        if getattr(task, "labels", None) == self.labels:
-            set_transitions(self, task._answers.get_transitions())
+        if getattr(task, "labels", None) != self.labels:
+            return
+        allowed = task._answers.get_transitions()
+        scores = [np.zeros(1)] * 3 if allowed is None else convert_to_scores(allowed)
+        for variable, values in zip(self.transitions, scores, strict=True):
+            variable.assign(np.broadcast_to(values, variable.shape))
 
     def reset_state(self) -> None:
         self.counts.assign(np.zeros(self.counts.shape))
@@ -215,19 +218,6 @@ def _make_report(counts: np.ndarray, kinds: Sequence[str]) -> dict[str, dict[str
         kind: dict(zip(scores, row, strict=True))
         for kind, *row in zip(kinds, *scores.values(), strict=True)
     }
-
-
-def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
-    """Set the transition scores that the task uses for its predictions.
-
-    Args:
-        metric: `EntityF1` with the task's tags.
-        allowed: Optional `Transitions`. Valid transitions between tags, or transition scores. If
-            None, all transitions are allowed.
-    """
-    scores = itertools.repeat(np.zeros(1)) if allowed is None else convert_to_scores(allowed)
-    for variable, values in zip(metric.transitions, scores, strict=False):
-        variable.assign(np.broadcast_to(values, variable.shape))
 
 
 def score_tags(

@@ -17,7 +17,6 @@ import encoder_zoo as ez
 from encoder_zoo.common.lazy import use_numpy, use_tensorflow, xp
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor,
-    compute_character_classes,
     split_words,
 )
 
@@ -77,7 +76,7 @@ def test_words_are_those_of_the_pattern():
     array = np.array([text.encode() for text in texts], object)
     import tensorflow as tf
 
-    words, starts, ends = split_words(tf.constant(array), compute_character_classes())
+    words, starts, ends = split_words(tf.constant(array))
     for i, text in enumerate(texts):
         theirs = list(re.finditer(r"\w+(?:[-_]\w+)*|\S", text))
         assert [w.decode() for w in words[i].numpy()] == [m.group() for m in theirs], repr(text)
