@@ -273,6 +273,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         windows = make_windows(lengths, capacity, xp.minimum(stride, capacity - 1))
 
+        # The tokens of each window, their words, and whether they stand for their word.
         numbers = take(words.numbers, windows)
         stands = numbers.with_values(take(self._mark_words(words), windows).values)
         index = cumsum_in_rows(stands.with_values(xp.cast(stands.values, xp.int32)))
