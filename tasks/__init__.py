@@ -43,6 +43,7 @@ ANSWERS = {
     "MaskAnswers": "tasks.pretraining.mask_answers.MaskAnswers",
     "DetectionAnswers": "tasks.pretraining.detection_answers.DetectionAnswers",
     "VectorAnswers": "tasks.embedding.vector_answers.VectorAnswers",
+    "FewShotAnswers": "tasks.embedding.few_shot_answers.FewShotAnswers",
     "TermAnswers": "tasks.embedding.term_answers.TermAnswers",
     "TokenAnswers": "tasks.embedding.token_answers.TokenAnswers",
     "RankAnswers": "tasks.ranking.rank_answers.RankAnswers",

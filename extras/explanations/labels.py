@@ -111,4 +111,4 @@ def _get_score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -
     """Compute a class probability, or the predicted value for regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])
-    return float(classifier._class_answers.compute_probabilities(logits)[index])
+    return float(classifier._answers.compute_probabilities(logits)[index])

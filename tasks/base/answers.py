@@ -13,7 +13,7 @@ from typing import Any, ClassVar, ParamSpec, Protocol, Self, TypeVar, cast
 import numpy as np
 
 from encoder_zoo.common.lazy import use_numpy, xp
-from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.validation import Rule, get_rules, validate_arguments
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import quote
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -46,7 +46,7 @@ def _has_tensors(values: object) -> bool:
     return any(map(_has_tensors, values)) if is_tuple else xp.is_tensor(values)
 
 
-def delegate_to_answers(method: F, answers: str = "_answers") -> F:
+def delegate_to_answers(method: F) -> F:
     """Create a task method that calls the same method of the task's `Answers`.
 
     The task method has the same signature, argument checks and docstring. It holds the weights
@@ -54,14 +54,12 @@ def delegate_to_answers(method: F, answers: str = "_answers") -> F:
 
     Args:
         method: Method of a subclass of `Answers`.
-        answers: String. Name of the task property that returns the `Answers`. Defaults to
-            "_answers".
     """
 
     @functools.wraps(method, updated=())  # without the signature that marks checked functions
     def answer(self, *args, **kwargs):
         first = next(iter((*args, *kwargs.values())), None)
-        return getattr(self._get_answers(first, answers), method.__name__)(*args, **kwargs)
+        return getattr(self._get_answers(first), method.__name__)(*args, **kwargs)
 
     return validate_arguments(lock_weights(cast(F, answer)))
 
@@ -115,12 +113,23 @@ class Answers:
     def from_task(cls, task: Any, runner: Runner) -> Self:
         """Create the object with the settings of a task, which are attributes with the same names.
 
+        Settings that the task does not have keep their defaults.
+
         Args:
             task: `Task`.
             runner: `Runner` that computes the outputs.
         """
         names = {field.name for field in dataclasses.fields(cls)} - {"preprocessor", "runner"}
-        return cls(task.preprocessor, runner, **{name: getattr(task, name) for name in names})
+        settings = {name: getattr(task, name) for name in names if hasattr(task, name)}
+        return cls(task.preprocessor, runner, **settings)
+
+    @classmethod
+    def get_setting_rules(cls) -> dict[str, Rule]:
+        """Return the rule of each setting that can be stored in the files of an export."""
+        rules = {}
+        for base in reversed(cls.__mro__[:-1]):  # annotations are read in the module of their class
+            rules |= get_rules(base.__init__)
+        return rules
 
     def copy_with_model(self) -> Answers:
         """Return the `Answers` to export. They must compute all outputs with the exported model."""

@@ -336,10 +336,10 @@ class Task(TextModel, metaclass=SharedVariableNames):
             batches = itertools.islice(runner.read_batches(given, batch_size), steps)
             return [row for batch in batches for row in answers.predict_texts(batch, batch_size)]
 
-    def _get_answers(self, x, answers: str = "_answers") -> Any:
+    def _get_answers(self, x) -> Any:
         """Return the `Answers` for raw inputs. If there is no preprocessor, raise a ValueError."""
         check_preprocessor(self, x)
-        return getattr(self, answers)
+        return self._answers
 
     def _prepare_training(self, given: InputData, data: Source) -> bool:
         settings = self.record.tuned_settings

@@ -168,16 +168,28 @@ def compute_coverage(
 class ClassScoresMixin:
     """Mixin for classifiers, with evaluation per class and per minimum score.
 
-    A classifier that uses this mixin must implement `_class_answers` and
-    `_compute_scores_and_targets`.
+    A classifier that uses this mixin must implement `_compute_scores_and_targets`. Its answers must
+    be a subclass of `ClassAnswers`.
     """
 
-    _class_answers: ClassAnswers
+    _answers: ClassAnswers
+    labels: list[str] | None
+    num_classes: int | None
+    problem_type: str
     if not TYPE_CHECKING:  # hidden from autocompletion in editors
         classification_report = ForeignName("evaluate_classes(x, y)")
 
-    predict_proba = delegate_to_answers(ClassAnswers.predict_proba, "_class_answers")
-    classify = delegate_to_answers(ClassAnswers.classify, "_class_answers")
+    predict_proba = delegate_to_answers(ClassAnswers.predict_proba)
+    classify = delegate_to_answers(ClassAnswers.classify)
+
+    @property
+    def class_names(self) -> Sequence:
+        """The class names, or the class indices if the classes have no names."""
+        return self.labels or range(self.num_classes or 0)
+
+    @property
+    def _is_multi_label(self) -> bool:
+        return self.problem_type == "multi_label_classification"
 
     @validation.validate_arguments
     @lock_weights
@@ -209,7 +221,7 @@ class ClassScoresMixin:
             1.0
         """
         scores, true = self._compute_scores_and_targets("evaluate_classes", x, y, batch_size)
-        answers = self._class_answers
+        answers = self._answers
         answered, several = answers.mark_answered_classes(scores), answers.is_multi_label
         return compute_class_report(answers.class_names, answered, true, several)
 
@@ -251,7 +263,7 @@ class ClassScoresMixin:
 
     def _score_best_classes(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the score of each text's best class, and whether this class is correct, (N,)."""
-        if self._class_answers.is_multi_label:
+        if self._is_multi_label:
             raise ValueError(
                 "`evaluate_coverage` requires one class per text, but this classifier predicts "
                 "several. Use `tune_thresholds` or `ez.display.thresholds`."

@@ -350,9 +350,9 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
     def _find_labels(self, given: InputData) -> list[str] | int:
         if given.is_read_in_batches:
             return class_labels.learn_classes(
-                class_labels.collect_labels(given.x, self.preprocessor), self._is_multi_label()
+                class_labels.collect_labels(given.x, self.preprocessor), self._is_multi_label
             )
-        learned = class_labels.learn_classes(given.y, self._is_multi_label())
+        learned = class_labels.learn_classes(given.y, self._is_multi_label)
         # Errors must be raised before the head is built for these labels.
         check_same_length(given.x, given.y)
         if isinstance(given, TextData) and self.preprocessor is not None:
@@ -366,19 +366,15 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
 
     # -- answers -----------------------------------------------------------------------------------
 
-    @property
-    def _class_answers(self) -> ClassAnswers:
-        return self._answers
-
     def _compute_scores_and_targets(self, method, x, y, batch_size):
         x, y = self._check_held_out(method, x, y)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        true = targets > 0.5 if self._is_multi_label() else mark_best_classes(targets)
+        true = targets > 0.5 if self._is_multi_label else mark_best_classes(targets)
         return self._answers.compute_probabilities(logits), true
 
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
-        if self._is_multi_label():
+        if self._is_multi_label:
             targets = class_labels.convert_multi_label_targets(y, self.labels, classes)
         else:
             targets = class_labels.convert_class_indices(y, self.labels, classes)
@@ -396,14 +392,6 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         right = targets[:, -len(least) :] > 0.5
         names = list(self.class_names)[-len(least) :]
         return ScoredLabels(names, scores.T, right.T, right.sum(axis=0), least)
-
-    @property
-    def class_names(self) -> Sequence:
-        """The class names, or the class indices if the classes have no names."""
-        return self.labels or range(self.num_classes)
-
-    def _is_multi_label(self) -> bool:
-        return self.problem_type == "multi_label_classification"
 
     # -- logits of texts -----------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Comments use these letters for shapes: N texts, D width of vectors, C classes.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -46,13 +47,14 @@ from encoder_zoo.tasks.base.confidence import (
     check_abstention,
     tune_thresholds,
 )
-from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS, ClassAnswers
+from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS
 from encoder_zoo.tasks.classification.class_labels import (
     convert_class_indices,
     convert_multi_label_targets,
     learn_classes,
 )
 from encoder_zoo.tasks.classification.class_scores import ClassScoresMixin
+from encoder_zoo.tasks.embedding.few_shot_answers import FewShotAnswers
 from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.text_embedder import SCORES, EmbedderPresetArguments, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
@@ -241,7 +243,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
     Then, a logistic regression is fitted to the vectors. All methods of `TextEmbedder` are
     available, for example to embed texts or to build an index. sentence-transformers can load saved
     presets as embedders. `export` to a single model file, such as an ONNX file, writes the
-    embedder. A SavedModel also contains the classification head.
+    embedder. A SavedModel and a folder for `open_export` also contain the classification head.
 
     Args:
         backbone, preprocessor: See `TextEmbedder`.
@@ -282,6 +284,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         TextEmbedderPreprocessor,
         pipeline_tag="text-classification",
         text_method="classify",
+        answers_class=FewShotAnswers,
         answer_settings=("thresholds", "abstain_below"),
         compile_settings=("chunk_size",),
         folder=FewShotFolderFormat(),
@@ -334,11 +337,6 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             )
             self.head.build((None, width))
 
-    @property
-    def class_names(self) -> Sequence:
-        """Return the labels. If there are no labels, class indices are returned."""
-        return self.labels or range(self.num_classes)
-
     # -- training ------------------------------------------------------------------------------
 
     @validation.validate_arguments
@@ -380,10 +378,10 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         log_suspicious_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
-            count, names = get_count_and_names(learn_classes(labels, self._has_multiple_labels))
+            count, names = get_count_and_names(learn_classes(labels, self._is_multi_label))
         hot = self._make_targets(len(column), labels, names, count)
         _check_has_several_classes(hot, names or range(count))
-        if epochs and self._has_multiple_labels and (hot @ hot.T > 0).all():
+        if epochs and self._is_multi_label and (hot @ hot.T > 0).all():
             raise ValueError(
                 "All pairs of texts share a label. Expected some pairs without a common label. To "
                 "fit only the head, use epochs=0."
@@ -403,7 +401,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
                 verbose=verbose,
                 callbacks=callbacks,
             )
-        activation = compute_sigmoid if self._has_multiple_labels else compute_softmax
+        activation = compute_sigmoid if self._is_multi_label else compute_softmax
         weights = fit_logistic(self.embed(column), hot, activation)
         with get_weights_lock(self).exclusive():
             self.head.set_weights(weights)
@@ -415,26 +413,20 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
 
         If `labels` is None, they are read from the rows in `texts`.
         """
-        texts, labels = split_texts_and_labels(
-            texts, labels, self.labels, self._has_multiple_labels
-        )
+        texts, labels = split_texts_and_labels(texts, labels, self.labels, self._is_multi_label)
         if labels is None:
-            expected = "a list of classes" if self._has_multiple_labels else "a class"
+            expected = "a list of classes" if self._is_multi_label else "a class"
             raise ValueError(
                 f"The labels are missing. Expected {expected} for each text."
                 f"{describe_columns(texts)}"
             )
         return texts, check_not_missing(labels, texts)
 
-    @property
-    def _has_multiple_labels(self) -> bool:
-        return self.problem_type == SEVERAL
-
     def _make_targets(
         self, texts: int, labels, names: Sequence[str] | None, count: int
     ) -> np.ndarray:
         """Convert the labels passed to `fit` to a binary array (N, C)."""
-        if self._has_multiple_labels:
+        if self._is_multi_label:
             hot = convert_multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
             hot = check_each(hot, xp.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected)
@@ -500,7 +492,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         texts, labels = self._check_labelled(texts, labels)
         logits = self.predict(texts, batch_size)
         hot = self._make_targets(len(logits), labels, self.labels, self.num_classes)
-        if self._has_multiple_labels:
+        if self._is_multi_label:
             f1 = ClassScore("f1", "macro", "sigmoid")
             f1.update_state(hot, logits)
             results = {"accuracy": float(np.mean((logits > 0) == hot)), "f1": float(f1.result())}
@@ -531,23 +523,12 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         Raises:
             ValueError: If the classifier has no classes, because `fit` has not been called.
         """
-        self._check_classes_known()
-        vectors = self.embed(convert_single_texts(texts), batch_size=batch_size)
-        kernel, bias = self.head.get_weights()
-        return vectors @ kernel + bias
-
-    def _check_classes_known(self) -> None:
-        if self.head is None:
-            raise ValueError(
-                "This FewShotClassifier has no classes yet. Call fit with texts of each class."
-            )
+        return self._get_answers(texts).predict_texts(texts, batch_size)
 
     @property
-    def _class_answers(self) -> ClassAnswers:
-        self._check_classes_known()
-        names = ("class_names", "problem_type", "thresholds", "abstain_below")
-        settings = {name: getattr(self, name) for name in names}
-        return ClassAnswers(self.preprocessor, self, **settings)
+    def _answers(self) -> FewShotAnswers:
+        weights = None if self.head is None else self.head.get_weights()
+        return dataclasses.replace(super()._answers, head_weights=weights)
 
     @validation.validate_arguments
     @lock_weights
@@ -574,7 +555,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
 
     def _score_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
-        if not self._has_multiple_labels:
+        if not self._is_multi_label:
             raise ValueError(
                 f"problem_type is {self.problem_type!r}, but thresholds require {SEVERAL!r}. Pass "
                 f"problem_type={SEVERAL!r} to create the classifier."
@@ -582,7 +563,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         texts, labels = self._check_labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
         right = self._make_targets(len(scores), labels, self.labels, self.num_classes) > 0
-        least = self._class_answers.get_min_scores(self.thresholds)
+        least = self._answers.get_min_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 
     def _compute_scores_and_targets(self, method, x, y, batch_size):
@@ -603,7 +584,9 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         def run(texts):
             return self.head(embed(*texts)["embedding"])
 
-        answer = self._class_answers.make_classify_function(run)
+        answers = self._answers
+        answers.check_has_head()
+        answer = answers.make_classify_function(run)
         return {"serving_default": lambda text: answer(text)}
 
 

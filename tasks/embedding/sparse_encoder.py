@@ -150,6 +150,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         "sparse_encoder",
         SparseEncoderPreprocessor,
         head="ForMaskedLM",
+        answers_class=TermAnswers,
         text_method="embed",
         compile_settings=("chunk_size", "query_learning_rate"),
         folder=SparseEncoderPreprocessor.get_folder_format(),
@@ -399,8 +400,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             of_queries = {"query_rows": other.embed}
         elif other is not None:
             of_queries = {"query_runner": other._runner}
-        vectors = self.preprocessor, self._runner, self.embedding_dim, self.similarity_function
-        return TermAnswers(*vectors, self.max_terms, **of_queries)
+        return dataclasses.replace(super()._answers, **of_queries)
 
     embed = delegate_to_answers(TermAnswers.embed)
 

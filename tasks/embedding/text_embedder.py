@@ -6,6 +6,7 @@ sequence, D width.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from encoder_zoo.common.weights_lock import get_weights_lock, lock_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.encoders.inputs import select_backbone_inputs
-from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
 from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolderFormat
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
@@ -50,7 +51,7 @@ from encoder_zoo.tasks.embedding.text_embedder_preprocessor import (
     ChunkPart,
     TextEmbedderPreprocessor,
 )
-from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers, check_dim
+from encoder_zoo.tasks.embedding.vector_answers import VectorAnswers, check_dim
 from encoder_zoo.tasks.preprocessing.batch_shapes import iterate_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.documents import Documents
@@ -58,6 +59,7 @@ from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
+TABLE_TEXTS_PER_STEP = 1024  # number of texts whose table rows are averaged at a time
 DEFAULT_LOSSES = {PAIRS: losses.InfoNCE, SCORES: losses.CoSENT, VECTORS: losses.VectorDistillation}
 
 
@@ -188,17 +190,29 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def _answers(self) -> VectorAnswers:
-        answers = super()._answers
-        if not self._averages_table_rows:
-            return answers
-        with get_weights_lock(self).shared():
-            table = self.backbone.get_table()
-        return StaticAnswers(**vars(answers), table=table, project=self._project)
+        average = self._average_table_rows if self._averages_table_rows else None
+        return dataclasses.replace(super()._answers, average_rows=average)
 
     @property
     def _averages_table_rows(self) -> bool:
         """Return whether texts are embedded by averaging table rows."""
         return isinstance(self.backbone, TokenTable) and list_modes(self.pooling) == ["mean"]
+
+    def _average_table_rows(self, texts: xp.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
+        """Compute vectors (N, D) without the model. If `whole` is True, texts are not truncated."""
+        with get_weights_lock(self).shared():
+            table = self.backbone.get_table()
+        texts = list_texts(texts)
+        vectors = np.zeros((len(texts), table.shape[1]), "float32")
+        for first in range(0, len(texts), TABLE_TEXTS_PER_STEP):
+            some = texts[first : first + TABLE_TEXTS_PER_STEP]
+            ids, lengths = self.preprocessor.compute_ids(some, prompt, whole)
+            filled = np.flatnonzero(lengths)
+            if len(filled):
+                starts = np.cumsum(lengths) - lengths
+                sums = np.add.reduceat(table[ids], starts[filled])
+                vectors[first + filled] = sums / lengths[filled, None]
+        return self._project(vectors)
 
     def _project(self, vectors: np.ndarray) -> np.ndarray:
         """Apply the dense layers to the pooled vectors."""

@@ -1,6 +1,6 @@
-"""Dense embeddings from whole texts, from windows, or from table rows.
+"""Dense embeddings from whole texts or from windows.
 
-Comments use these letters for shapes: N texts, W windows, D dimensions, V vocabulary.
+Comments use these letters for shapes: N texts, W windows, D dimensions.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from encoder_zoo.common.lazy import xp
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, list_texts
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.tasks.base.answers import prepares_in_numpy
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
@@ -23,8 +23,6 @@ from encoder_zoo.tasks.embedding.searchable import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.retrieval.similarity import Similarity, scale_to_unit_length
-
-TABLE_TEXTS_PER_STEP = 1024  # number of texts whose table rows are averaged at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +33,8 @@ class VectorAnswers(EmbeddingAnswers):
         similarity_function: String. Name of the function that compares vectors.
         normalize: Boolean. Whether to normalize vectors to unit length.
         dim: Optional positive integer. Number of dimensions to which embeddings are truncated.
+        average_rows: Optional function that computes the vectors of a static embedder without the
+            model. Its arguments are texts (N,), a prompt, and whether long texts are not truncated.
     """
 
     preprocessor_class = TextEmbedderPreprocessor
@@ -43,6 +43,10 @@ class VectorAnswers(EmbeddingAnswers):
     similarity_function: Similarity = "cosine"
     normalize: bool = True
     dim: PositiveInt | None = None
+    average_rows: Callable[..., np.ndarray] | None = None
+
+    def copy_with_model(self) -> Self:
+        return dataclasses.replace(self, average_rows=None)
 
     @validate_arguments
     @prepares_in_numpy
@@ -60,10 +64,11 @@ class VectorAnswers(EmbeddingAnswers):
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
         check_dim(dim, self.embedding_dim)
+        column = convert_single_texts(texts)
+        if self.average_rows is not None:
+            return self.truncate(self.scale(self.average_rows(column, prompt, bool(windows))), dim)
         embed = self.embed_windows if windows else self.embed_whole
-        return self.truncate(
-            embed(convert_single_texts(texts), prompt, batch_size or BATCH_SIZE), dim
-        )
+        return self.truncate(embed(column, prompt, batch_size or BATCH_SIZE), dim)
 
     def embed_whole(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
         """Compute the vectors (N, D) for texts (N,), truncated to the model's maximum length."""
@@ -103,43 +108,6 @@ class VectorAnswers(EmbeddingAnswers):
         if dim is None or dim == vectors.shape[1]:
             return vectors
         return self.scale(np.ascontiguousarray(vectors[:, :dim]))
-
-
-@dataclasses.dataclass(frozen=True)
-class StaticAnswers(VectorAnswers):
-    """The `Answers` of a `TextEmbedder` with a table instead of an encoder.
-
-    Attributes:
-        table: Float array of shape (V, D). Token vectors, which are averaged for each text.
-        project: A function that applies the layers after averaging to vectors (N, D).
-    """
-
-    table: np.ndarray = dataclasses.field(kw_only=True)
-    project: Callable[[np.ndarray], np.ndarray] = dataclasses.field(kw_only=True)
-
-    def copy_with_model(self) -> VectorAnswers:
-        names = [field.name for field in dataclasses.fields(VectorAnswers)]
-        return VectorAnswers(**{name: getattr(self, name) for name in names})
-
-    def embed_whole(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
-        return self._average_table_rows(texts, prompt, whole=False)
-
-    def embed_windows(self, texts: xp.Tensor, prompt: str | None, batch_size: int):
-        return self._average_table_rows(texts, prompt, whole=True)
-
-    def _average_table_rows(self, texts: xp.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
-        texts = list_texts(texts)
-        vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
-        for first in range(0, len(texts), TABLE_TEXTS_PER_STEP):
-            ids, lengths = self.preprocessor.compute_ids(
-                texts[first : first + TABLE_TEXTS_PER_STEP], prompt, whole
-            )
-            filled = np.flatnonzero(lengths)
-            if len(filled):
-                starts = np.cumsum(lengths) - lengths
-                sums = np.add.reduceat(self.table[ids], starts[filled])
-                vectors[first + filled] = sums / lengths[filled, None]
-        return self.scale(self.project(vectors))
 
 
 def check_dim(dim: int | None, embedding_dim: int) -> None:

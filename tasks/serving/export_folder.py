@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.configuration import get_argument_names
 from encoder_zoo.common.lazy import keras, require, tf
-from encoder_zoo.common.validation import get_rules, validate_arguments
+from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import invalid, quote
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
@@ -191,7 +191,7 @@ def _make_unsupported_error(task: PresetTask, reason: str, advice: str = "") -> 
 
 def _collect_settings(task: PresetTask, answers: Answers) -> dict[str, object]:
     """Return the prediction settings as plain data."""
-    rules, found = get_rules(type(answers).__init__), {}
+    rules, found = answers.get_setting_rules(), {}
     for field in dataclasses.fields(answers):
         value = getattr(answers, field.name)
         if field.name in rules:

@@ -149,7 +149,7 @@ class OpenedExport:
 
     def __setattr__(self, name: str, value: object) -> None:
         answers = vars(self).get("_answers")
-        if answers is not None and name in _list_setting_names(type(answers)):
+        if answers is not None and name in answers.get_setting_rules():
             raise AttributeError(
                 f"The setting {name!r} of an export cannot be changed. Change the setting of the "
                 "task, and export the task again."
@@ -163,13 +163,13 @@ class OpenedExport:
         )
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.methods, *_list_setting_names(type(self._answers))]
+        return [*super().__dir__(), *self.methods, *self._answers.get_setting_rules()]
 
     def __getattr__(self, name: str) -> Any:
         answers = vars(self).get("_answers")
         if name in vars(self).get("methods", ()):
             return _run_in_numpy(getattr(answers, name))
-        if answers is not None and name in _list_setting_names(type(answers)):
+        if answers is not None and name in answers.get_setting_rules():
             return getattr(answers, name)
         raise AttributeError(
             f"An export of {vars(self).get('task')} has no {name!r}. Its methods are "
@@ -240,10 +240,6 @@ def _run_in_numpy(function: Callable) -> Callable:
             return function(*args, **kwargs)
 
     return run_in_numpy
-
-
-def _list_setting_names(cls: type[Answers]) -> list[str]:
-    return list(get_rules(cls.__init__))
 
 
 @validate_arguments
@@ -387,7 +383,7 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
         name: from_json_value(value) if isinstance(value, str | float) else value
         for name, value in record.settings.items()
     }
-    settings = check_fields(settings, get_rules(cls.__init__), f"{where}.settings")
+    settings = check_fields(settings, cls.get_setting_rules(), f"{where}.settings")
     tokenizer = _open_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
     preprocessor = _make_preprocessor(
         cls.preprocessor_class, tokenizer, record.preprocessor, f"{where}.preprocessor"

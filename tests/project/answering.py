@@ -7,6 +7,7 @@ import numpy as np
 import encoder_zoo as ez
 from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
+from encoder_zoo.tasks.embedding.few_shot_answers import FewShotAnswers
 from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.embedding.vector_answers import VectorAnswers
 from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
@@ -109,6 +110,11 @@ def answer_all() -> None:
     size = len(TOKENS)
     embedder = answers_of(VectorAnswers, ez.TextEmbedderPreprocessor, first_words, size)
     assert embedder.embed(["cat", "rome"]).argmax(axis=1).tolist() == [CAT, ROME]
+
+    head = np.eye(size)[:, [ROME, CAT]], np.zeros(2)
+    parts = embedder.preprocessor, embedder.runner, ["city", "pet"], kind
+    few = FewShotAnswers(*parts, embedding_dim=size, head_weights=head)
+    assert [row["label"] for row in few.classify(["cat", "rome"])] == ["pet", "city"]
 
     late = answers_of(TokenAnswers, ez.LateInteractionPreprocessor, all_words, size)
     assert CAT in late.embed("a cat").argmax(axis=1)

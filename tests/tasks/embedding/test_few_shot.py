@@ -254,10 +254,24 @@ class TestFiles:
         scores = [[answer["score"] for answer in row] for row in expected]
         np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
-    def test_a_folder_without_the_head_is_refused(self, fitted, tmp_path):
-        with pytest.raises(ValueError, match="classify"):
-            fitted.export(tmp_path / "served", format="onnx")
-        assert not (tmp_path / "served").exists()
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    def test_a_folder_classifies_and_embeds_alike_without_keras(self, fitted, tmp_path):
+        pytest.importorskip("tf2onnx")
+        fitted.export(tmp_path / "served", format="onnx")
+        opened = ez.open_export(tmp_path / "served")
+        np.testing.assert_allclose(opened.predict(TEXTS), fitted.predict(TEXTS), atol=1e-5)
+        np.testing.assert_allclose(opened.embed(TEXTS), fitted.embed(TEXTS), atol=1e-5)
+        found, expected = opened.classify(TEXTS), fitted.classify(TEXTS)
+        assert [a["label"] for a in found] == [a["label"] for a in expected]
+        assert opened.index(TEXTS).search("d c d", top_k=1)[0]["index"] == 4
+
+    @pytest.mark.parametrize("target", ["served", "1"])
+    def test_without_a_head_nothing_is_exported(self, tiny, tmp_path, target):
+        format = "onnx" if target == "served" else None
+        with pytest.raises(ValueError, match="no classes yet. Call fit"):
+            classifier_of(tiny).export(tmp_path / target, format=format)
+        assert not (tmp_path / target).exists()
 
 
 SEVERAL = {"problem_type": "multi_label_classification"}
