@@ -105,7 +105,7 @@ def save_task(
         load_extra("save_for_keras_hub")(task, None, dtype, folder, settings, about)
         return
     if task.record.has_classes and task.head is None:
-        task._check_labels_known()
+        task._check_can_predict()
     model = _collect_stored_model(task)
     config = model.config | layout.make_config_fields(task)
     labels = tuple(config.get("id2label", {}).values())

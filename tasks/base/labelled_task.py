@@ -93,7 +93,7 @@ class LabelledTask(Task):
         config = super().get_config()
         return {**config, "head": serialize_value(self.given_head)} if "head" in config else config
 
-    def _check_labels_known(self) -> None:
+    def _check_can_predict(self) -> None:
         if self.head is None:
             raise ValueError(
                 f"This {type(self).__name__} has no labels yet. Pass labels=[...] or num_classes, "
@@ -107,7 +107,7 @@ class LabelledTask(Task):
             ValueError: If the file contains weights of another model, or if the labels of this
                 model are not known yet.
         """
-        self._check_labels_known()
+        self._check_can_predict()
         try:
             super().load_weights(filepath, *args, **kwargs)
         except ValueError as error:
@@ -119,18 +119,15 @@ class LabelledTask(Task):
             ) from error
 
     def call(self, inputs, training=None):
-        self._check_labels_known()
+        self._check_can_predict()
         return super().call(inputs, training)
 
     @property
     def _answers(self) -> Answers:
-        self._check_labels_known()
+        self._check_can_predict()
         return super()._answers
 
     # -- training ------------------------------------------------------------------------------
-
-    def _check_can_predict(self) -> None:
-        self._check_labels_known()
 
     def _learn_labels(
         self, given: sources.InputData, labels_in: Callable[[sources.InputData], list[str] | int]
@@ -250,8 +247,7 @@ class LabelledTask(Task):
 
     def _score_labels(self, x, y=None, batch_size: int | None = None) -> confidence.ScoredLabels:
         """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
-        x, y = self._check_held_out("tune_thresholds", x, y)
-        return self._score_examples(x, y, batch_size)
+        raise NotImplementedError
 
     def _check_held_out(self, method: str, x, y) -> tuple:
         """Check the held-out examples and their labels, and return them.
@@ -260,7 +256,7 @@ class LabelledTask(Task):
             method: String. Method name in error messages.
             x, y: Examples in memory with labels.
         """
-        self._check_labels_known()
+        self._check_can_predict()
         if self.objective.activation == "linear":
             raise ValueError(
                 f"`{method}` requires classes, but this {type(self).__name__} predicts numbers. "
@@ -274,10 +270,6 @@ class LabelledTask(Task):
         self, x, y, batch_size: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Compute the logits and targets of M labelled texts or tokens, both with shape (M, C)."""
-        raise NotImplementedError
-
-    def _score_examples(self, x, y, batch_size: int | None) -> confidence.ScoredLabels:
-        """Compute the scores of held-out examples for every label that has a threshold."""
         raise NotImplementedError
 
     # -- checkpoints ---------------------------------------------------------------------------

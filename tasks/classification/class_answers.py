@@ -206,19 +206,23 @@ class ClassAnswers(Answers):
         if self.is_regression:
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in outputs]
         scores = self.compute_probabilities(outputs)
-        if top_k is not None:
-            order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
-            return sort_labels(self.class_names, scores, order)
-        answered = self.mark_answered_classes(scores, threshold)
-        if self.is_multi_label:
-            order = np.argsort(-scores, axis=-1, kind="stable")
+        return self.choose_labels(scores, top_k, threshold, abstain_below)
+
+    def choose_labels(
+        self, scores: np.ndarray, top_k: int | None, threshold, abstain_below: float | None
+    ) -> list:
+        """Convert class probabilities (N, C) to labels. See `classify` for the arguments."""
+        if top_k is None and not self.is_multi_label:
+            order = self.mark_answered_classes(scores, threshold).argmax(axis=-1)[:, None]
+            best = [row[0] for row in sort_labels(self.class_names, scores, order)]
+            return confidence.drop_uncertain_labels(
+                best, self.abstain_below if abstain_below is None else abstain_below
+            )
+        order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
+        if top_k is None:
+            answered = self.mark_answered_classes(scores, threshold)
             order = confidence.select_answer_labels(order, answered)
-            return sort_labels(self.class_names, scores, order)
-        order = answered.argmax(axis=-1)[:, None]
-        best = [row[0] for row in sort_labels(self.class_names, scores, order)]
-        return confidence.drop_uncertain_labels(
-            best, self.abstain_below if abstain_below is None else abstain_below
-        )
+        return sort_labels(self.class_names, scores, order)
 
     def make_classify_function(self, run: Callable) -> Callable:
         """Create the function to export. See `SequenceClassifier.signatures`.

@@ -326,6 +326,17 @@ def _make_multi_hot(rows: list[list], labels: list[str] | None, num_classes: int
     return xp.constant(hot)
 
 
+def convert_targets(
+    y, problem_type: str, labels: list[str] | None, num_classes: int | None
+) -> xp.Tensor:
+    """Convert labels to the targets of a classifier with this problem type."""
+    if problem_type == "regression":
+        return convert_regression_targets(y, num_classes)
+    if problem_type == "multi_label_classification":
+        return convert_multi_label_targets(y, labels, num_classes)
+    return convert_class_indices(y, labels, num_classes)
+
+
 def convert_regression_targets(y, count: int) -> xp.Tensor:
     """Convert regression targets to float32, shape (B, count), in memory or inside `tf.data`.
 

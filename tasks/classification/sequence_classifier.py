@@ -330,7 +330,7 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         return compute_text_logits(self, encoded, inputs, training)  # (B, C)
 
     def compute_output_spec(self, inputs, training=None):
-        self._check_labels_known()
+        self._check_can_predict()
         return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
@@ -374,17 +374,15 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
 
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
-        if self._is_multi_label:
-            targets = class_labels.convert_multi_label_targets(y, self.labels, classes)
-        else:
-            targets = class_labels.convert_class_indices(y, self.labels, classes)
+        targets = class_labels.convert_targets(y, self.problem_type, self.labels, classes)
         targets = np.asarray(targets)
         targets = np.eye(classes)[targets] if targets.ndim == 1 else targets
         if len(targets) != len(logits):
             raise invalid("The length of `y`", len(targets), f"{len(logits)}, one label per text")
         return logits, targets
 
-    def _score_examples(self, x, y, batch_size) -> ScoredLabels:
+    def _score_labels(self, x, y=None, batch_size=None) -> ScoredLabels:
+        x, y = self._check_held_out("tune_thresholds", x, y)
         answers = self._answers
         least = answers.get_min_scores(self.thresholds)
         logits, targets = self._compute_held_out_logits(x, y, batch_size)

@@ -218,8 +218,4 @@ class SequenceClassifierPreprocessor(Preprocessor):
         Raises:
             ValueError: If `y` contains an unknown label. The message names the row.
         """
-        if self.problem_type == "regression":
-            return class_labels.convert_regression_targets(y, self.num_classes)
-        if self.problem_type == "multi_label_classification":
-            return class_labels.convert_multi_label_targets(y, self.labels, self.num_classes)
-        return class_labels.convert_class_indices(y, self.labels, self.num_classes)
+        return class_labels.convert_targets(y, self.problem_type, self.labels, self.num_classes)

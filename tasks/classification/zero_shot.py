@@ -21,7 +21,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base import confidence
 from encoder_zoo.tasks.base.classes import validate_labels
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.classification.class_answers import LabelScore, sort_labels
+from encoder_zoo.tasks.classification.class_answers import ClassAnswers, LabelScore
 from encoder_zoo.tasks.classification.class_labels import convert_multi_label_targets
 from encoder_zoo.tasks.classification.sequence_classifier import (
     ClassifierPresetArguments,
@@ -255,18 +255,9 @@ class ZeroShotClassifier:
             return self.classify([texts], labels, **options, **more)[0]
         labels = validate_labels(labels)  # converts a generator to a list
         scores = self.predict_proba(texts, labels, **options)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        if multi_label and top_k is None:
-            least = confidence.expand_thresholds(threshold, labels, confidence.DEFAULT_THRESHOLD)
-            order = confidence.select_answer_labels(order, scores >= least)
-        ranked = sort_labels(labels, scores, order)
-        if top_k is not None:
-            return [row[:top_k] for row in ranked]
-        return (
-            ranked
-            if multi_label
-            else confidence.drop_uncertain_labels([row[0] for row in ranked], abstain_below)
-        )
+        kind = "multi_label_classification" if multi_label else "single_label_classification"
+        answers = ClassAnswers(self.classifier.preprocessor, self.classifier._runner, labels, kind)
+        return answers.choose_labels(scores, top_k, threshold, abstain_below)
 
     @validate_arguments
     def tune_thresholds(

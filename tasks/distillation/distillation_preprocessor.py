@@ -179,7 +179,7 @@ def _check_same_answers(teacher, student) -> None:
 
 def _copy_classes(teacher: Task, student: Task) -> None:
     """Copy the teacher's classes to a student without classes, and copy `distilled_settings`."""
-    teacher._check_labels_known()
+    teacher._check_can_predict()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
     for here, there in ((student, teacher), (student.preprocessor, teacher.preprocessor)):

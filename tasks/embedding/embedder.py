@@ -111,10 +111,6 @@ class Embedder(Task, Searchable[IndexKind]):
         default_prompt_name = ForeignName("from_preset(source, default_prompt=...)")
         similarity_fn_name = ForeignName("from_preset(source, similarity_function=...)")
 
-    def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any:
-        """Embed texts, and return their vectors in the same order."""
-        raise NotImplementedError
-
     # -- the model -----------------------------------------------------------------------------
 
     def call(self, inputs, training=None):
@@ -346,19 +342,30 @@ class Embedder(Task, Searchable[IndexKind]):
         """
         cutoffs = evaluation.check_cutoffs(cutoffs)
         texts = evaluation.merge_judgements(queries, documents, relevant)
-        found = [
-            prepare_vectors(self, self.embed(part, prompt=prompt, batch_size=batch_size, **options))
-            for part, prompt in ((texts.queries, query_prompt), (texts.documents, document_prompt))
-        ]
-        store = make_store(self, found[1])
+        a = self._embed_checked(texts.queries, query_prompt, batch_size, **options)
+        b = self._embed_checked(texts.documents, document_prompt, batch_size, **options)
+        store = make_store(self, b)
 
         def search(some: list[int], k: int):
-            return zip(
-                *store.find_nearest(select_vectors(found[0], some), min(k, len(store))), strict=True
-            )
+            found = store.find_nearest(select_vectors(a, some), min(k, len(store)))
+            return zip(*found, strict=True)
 
         metrics = evaluation.compute_search_metrics(search, texts.relevant, cutoffs, len(store))
-        return metrics | (_count_terms(*found) if isinstance(store, Postings) else {})
+        return metrics | (_count_terms(a, b) if isinstance(store, Postings) else {})
+
+    def _embed_checked(self, texts, prompt: str | None, batch_size: int | None, **options) -> Any:
+        """Embed texts, and normalize the vectors to unit length for the cosine similarity.
+
+        Raises:
+            ValueError: If a value in the vectors is NaN, infinite or too large.
+        """
+        vectors = self.embed(texts, prompt=prompt, batch_size=batch_size, **options)
+        if isinstance(vectors, list):
+            return vectors
+        if not isinstance(vectors, np.ndarray):
+            return normalize_rows(vectors, self.similarity_function)
+        check_finite(vectors, "vectors")
+        return scale_to_unit_length(vectors) if self.similarity_function == "cosine" else vectors
 
     @validation.validate_arguments
     @lock_weights
@@ -404,12 +411,7 @@ class Embedder(Task, Searchable[IndexKind]):
         named = zip(columns, ("first", "second"), strict=True)
         first, second = (check_texts(column, name) for column, name in named)
         scores = evaluation.check_scores(scores, len(first), len(second))
-        a, b = (
-            prepare_vectors(
-                self, self.embed(texts, prompt=prompt, batch_size=batch_size, **options)
-            )
-            for texts in (first, second)
-        )
+        a, b = (self._embed_checked(x, prompt, batch_size, **options) for x in (first, second))
         found = compute_pair_scores(a, b, self.similarity_function)
         if np.ptp(found) == 0:
             raise ValueError(
@@ -492,11 +494,9 @@ class Embedder(Task, Searchable[IndexKind]):
             (['A cat?'], ['A cat.'], [['A dog.']])
         """
         texts = evaluation.merge_judgements(queries, documents, relevant)
-        a = prepare_vectors(
-            self, self.embed(texts.queries, prompt=query_prompt, batch_size=batch_size)
-        )
-        b = self.embed(texts.documents, prompt=document_prompt, batch_size=batch_size)
-        store = make_store(self, b := prepare_vectors(self, b))
+        a = self._embed_checked(texts.queries, query_prompt, batch_size)
+        b = self._embed_checked(texts.documents, document_prompt, batch_size)
+        store = make_store(self, b)
 
         def score(asked: np.ndarray, found: np.ndarray) -> np.ndarray:
             if reranker is None:
@@ -537,22 +537,8 @@ def check_pooled_by_mean(embedder: Any) -> None:
         )
 
 
-def prepare_vectors(embedder: Any, vectors: Any) -> Any:
-    """Check vectors, and normalize them to unit length for the cosine similarity.
-
-    Raises:
-        ValueError: If a value in `vectors` is NaN, infinite or too large.
-    """
-    if isinstance(vectors, list):
-        return vectors
-    if not isinstance(vectors, np.ndarray):
-        return normalize_rows(vectors, embedder.similarity_function)
-    check_finite(vectors, "vectors")
-    return scale_to_unit_length(vectors) if embedder.similarity_function == "cosine" else vectors
-
-
 def make_store(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
-    """Build a store for exact search from vectors that `prepare_vectors` returned."""
+    """Build a store for exact search from normalized vectors."""
     if isinstance(vectors, list):
         return TokenVectors.create(vectors, "float32")
     if isinstance(vectors, np.ndarray):

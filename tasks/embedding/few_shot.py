@@ -560,9 +560,9 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
                 f"problem_type is {self.problem_type!r}, but thresholds require {SEVERAL!r}. Pass "
                 f"problem_type={SEVERAL!r} to create the classifier."
             )
-        texts, labels = self._check_labelled(texts, labels)
-        scores = self.predict_proba(texts, batch_size)
-        right = self._make_targets(len(scores), labels, self.labels, self.num_classes) > 0
+        scores, right = self._compute_scores_and_targets(
+            "tune_thresholds", texts, labels, batch_size
+        )
         least = self._answers.get_min_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 

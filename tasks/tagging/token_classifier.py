@@ -256,7 +256,7 @@ class TokenClassifier(LabelledTask):
         return self.head(encoded["sequence_output"], training=training)  # (B, L, C)
 
     def compute_output_spec(self, inputs, training=None):
-        self._check_labels_known()
+        self._check_can_predict()
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
@@ -429,7 +429,7 @@ class TokenClassifier(LabelledTask):
         Returns:
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
         """
-        self._check_labels_known()
+        self._check_can_predict()
         x, y = self.batch_maker.separate(x, y)
         if has_word_lists(x):
             true, names = self._find_true_tags(x, y), self.tag_names
@@ -456,7 +456,8 @@ class TokenClassifier(LabelledTask):
         labels, labelled = np.asarray(labels), np.asarray(labelled)
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
-    def _score_examples(self, x, y, batch_size) -> ScoredLabels:
+    def _score_labels(self, x, y=None, batch_size=None) -> ScoredLabels:
+        x, y = self._check_held_out("tune_thresholds", x, y)
         check_weights_finite(self)
         answers = self._answers
         found = self.extract_entities(x, answers.counting_strategy, batch_size, threshold=0.0)
