@@ -33,7 +33,8 @@ class LabelledTask(Task):
     """Base class for tasks whose head has one output for each class.
 
     If neither the labels nor the number of classes is given, the first call to `fit` learns the
-    labels and builds the head.
+    labels and builds the head. A subclass must implement `_compute_held_out_logits` for `calibrate`
+    and `_score_labels`, which returns `ScoredLabels`, for `tune_thresholds`.
 
     Attributes:
         labels: Optional list of strings. Class names.
@@ -244,10 +245,6 @@ class LabelledTask(Task):
         """
         self.thresholds = confidence.tune_thresholds(self._score_labels(x, y, batch_size))
         return dict(self.thresholds)
-
-    def _score_labels(self, x, y=None, batch_size: int | None = None) -> confidence.ScoredLabels:
-        """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
-        raise NotImplementedError
 
     def _check_held_out(self, method: str, x, y) -> tuple:
         """Check the held-out examples and their labels, and return them.

@@ -5,7 +5,7 @@ Comments use these letters for shapes: N texts, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import numpy as np
@@ -14,7 +14,8 @@ from encoder_zoo.common import validation
 from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.tasks.base.answers import delegate_to_answers
-from encoder_zoo.tasks.classification.class_answers import ClassAnswers
+from encoder_zoo.tasks.base.confidence import ScoredLabels
+from encoder_zoo.tasks.classification.class_answers import ClassAnswers, mark_best_classes
 
 _PROBABILITY = validation.get_rule(validation.Probability)
 Levels = Annotated[
@@ -168,14 +169,15 @@ def compute_coverage(
 class ClassScoresMixin:
     """Mixin for classifiers, with evaluation per class and per minimum score.
 
-    A classifier that uses this mixin must implement `_compute_scores_and_targets`. Its answers must
-    be a subclass of `ClassAnswers`.
+    A classifier that uses this mixin must implement `_check_held_out` and
+    `_compute_held_out_logits`, as in `LabelledTask`. Its answers must be `ClassAnswers`.
     """
 
     _answers: ClassAnswers
     labels: list[str] | None
     num_classes: int | None
     problem_type: str
+    thresholds: Mapping[str, float] | None
     if not TYPE_CHECKING:  # hidden from autocompletion in editors
         classification_report = ForeignName("evaluate_classes(x, y)")
 
@@ -220,7 +222,8 @@ class ClassScoresMixin:
             >>> classifier.evaluate_classes(texts, labels)["per_class"]["positive"]["recall"]
             1.0
         """
-        scores, true = self._compute_scores_and_targets("evaluate_classes", x, y, batch_size)
+        x, y = self._check_held_out("evaluate_classes", x, y)
+        scores, true = self._compute_scores_and_targets(x, y, batch_size)
         answers = self._answers
         answered, several = answers.mark_answered_classes(scores), answers.is_multi_label
         return compute_class_report(answers.class_names, answered, true, several)
@@ -268,16 +271,22 @@ class ClassScoresMixin:
                 "`evaluate_coverage` requires one class per text, but this classifier predicts "
                 "several. Use `tune_thresholds` or `ez.display.thresholds`."
             )
-        scores, true = self._compute_scores_and_targets("evaluate_coverage", x, y, batch_size)
+        x, y = self._check_held_out("evaluate_coverage", x, y)
+        scores, true = self._compute_scores_and_targets(x, y, batch_size)
         best = scores.argmax(axis=1)[:, None]
         return tuple(np.take_along_axis(values, best, axis=1)[:, 0] for values in (scores, true))
 
-    def _compute_scores_and_targets(
-        self, method: str, x, y, batch_size
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return class probabilities and a boolean mask of the true classes, both (N, C).
+    def _compute_scores_and_targets(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
+        """Return class probabilities and a boolean mask of the true classes, both (N, C)."""
+        logits, targets = self._compute_held_out_logits(x, y, batch_size)
+        true = targets > 0.5 if self._is_multi_label else mark_best_classes(targets)
+        return self._answers.compute_probabilities(logits), true
 
-        Args:
-            method: String. Method name to use in error messages.
-        """
-        raise NotImplementedError
+    def _score_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
+        """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
+        x, y = self._check_held_out("tune_thresholds", x, y)
+        least = self._answers.get_min_scores(self.thresholds)
+        first = len(self.class_names) - len(least)  # binary classifiers have one threshold
+        scores, right = self._compute_scores_and_targets(x, y, batch_size)
+        scores, right, names = scores[:, first:], right[:, first:], self.class_names[first:]
+        return ScoredLabels(names, scores.T, right.T, right.sum(axis=0), least)

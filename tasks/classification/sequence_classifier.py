@@ -30,7 +30,7 @@ from encoder_zoo.tasks.base.classes import (
     apply_label_weights,
     compute_label_weights,
 )
-from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, check_abstention
+from encoder_zoo.tasks.base.confidence import Thresholds, check_abstention
 from encoder_zoo.tasks.base.explanation import Attributions, Method
 from encoder_zoo.tasks.base.head import check_pooler, compute_text_logits, get_head_dropout
 from encoder_zoo.tasks.base.inference import compute_text_outputs_in_graph
@@ -44,7 +44,6 @@ from encoder_zoo.tasks.classification.class_answers import (
     LabelScore,
     ProblemType,
     is_single_input,
-    mark_best_classes,
 )
 from encoder_zoo.tasks.classification.class_scores import ClassScoresMixin
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
@@ -366,12 +365,6 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def _compute_scores_and_targets(self, method, x, y, batch_size):
-        x, y = self._check_held_out(method, x, y)
-        logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        true = targets > 0.5 if self._is_multi_label else mark_best_classes(targets)
-        return self._answers.compute_probabilities(logits), true
-
     def _compute_held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
         targets = class_labels.convert_targets(y, self.problem_type, self.labels, classes)
@@ -380,16 +373,6 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         if len(targets) != len(logits):
             raise invalid("The length of `y`", len(targets), f"{len(logits)}, one label per text")
         return logits, targets
-
-    def _score_labels(self, x, y=None, batch_size=None) -> ScoredLabels:
-        x, y = self._check_held_out("tune_thresholds", x, y)
-        answers = self._answers
-        least = answers.get_min_scores(self.thresholds)
-        logits, targets = self._compute_held_out_logits(x, y, batch_size)
-        scores = answers.compute_probabilities(logits)[:, -len(least) :]
-        right = targets[:, -len(least) :] > 0.5
-        names = list(self.class_names)[-len(least) :]
-        return ScoredLabels(names, scores.T, right.T, right.sum(axis=0), least)
 
     # -- logits of texts -----------------------------------------------------------------------
 

@@ -373,7 +373,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             ValueError: If `labels` and `texts` differ in length, if a label is unknown, or if all
                 texts have the same classes, so that there are no negative pairs.
         """
-        texts, labels = self._check_labelled(texts, labels)
+        texts, labels = self._check_held_out("fit", texts, labels)
         column = convert_single_texts(texts)
         log_suspicious_labels(labels)
         count, names = self.num_classes, self.labels
@@ -408,11 +408,8 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             self.thresholds = None  # thresholds were tuned for the old weights
         return history
 
-    def _check_labelled(self, texts, labels) -> tuple:
-        """Validate and return the texts and labels.
-
-        If `labels` is None, they are read from the rows in `texts`.
-        """
+    def _check_held_out(self, method: str, texts, labels) -> tuple:
+        """Validate and return the texts and labels. Missing labels are read from the rows."""
         texts, labels = split_texts_and_labels(texts, labels, self.labels, self._is_multi_label)
         if labels is None:
             expected = "a list of classes" if self._is_multi_label else "a class"
@@ -443,6 +440,10 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
                 "per text."
             )
         return np.eye(count)[classes]
+
+    def _compute_held_out_logits(self, texts, labels, batch_size) -> tuple[np.ndarray, np.ndarray]:
+        logits = self.predict(texts, batch_size)
+        return logits, self._make_targets(len(logits), labels, self.labels, self.num_classes)
 
     @overload
     def evaluate(
@@ -489,9 +490,8 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         Returns:
             Dict mapping metric names to values, or a list of values.
         """
-        texts, labels = self._check_labelled(texts, labels)
-        logits = self.predict(texts, batch_size)
-        hot = self._make_targets(len(logits), labels, self.labels, self.num_classes)
+        texts, labels = self._check_held_out("evaluate", texts, labels)
+        logits, hot = self._compute_held_out_logits(texts, labels, batch_size)
         if self._is_multi_label:
             f1 = ClassScore("f1", "macro", "sigmoid")
             f1.update_state(hot, logits)
@@ -554,22 +554,12 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         return dict(self.thresholds)
 
     def _score_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
-        """Compute all scores and labels that `tune_thresholds` and `display.thresholds` need."""
         if not self._is_multi_label:
             raise ValueError(
                 f"problem_type is {self.problem_type!r}, but thresholds require {SEVERAL!r}. Pass "
                 f"problem_type={SEVERAL!r} to create the classifier."
             )
-        scores, right = self._compute_scores_and_targets(
-            "tune_thresholds", texts, labels, batch_size
-        )
-        least = self._answers.get_min_scores(self.thresholds)
-        return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
-
-    def _compute_scores_and_targets(self, method, x, y, batch_size):
-        texts, labels = self._check_labelled(x, y)
-        scores = self.predict_proba(texts, batch_size)
-        return scores, self._make_targets(len(scores), labels, self.labels, self.num_classes) > 0.5
+        return super()._score_labels(texts, labels, batch_size)
 
     def signatures(self) -> dict[str, Callable]:
         """Return the functions to export.
