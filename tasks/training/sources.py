@@ -66,17 +66,19 @@ class InputData:
     Attributes:
         x: Inputs.
         y: Labels, or None if there are no labels or if `x` contains them.
+        sample_weight: Optional weights of the examples.
     """
 
     x: Any
     y: Any = None
+    sample_weight: Any = None
     # Whether the inputs are a dataset or a stream, which contain the labels.
     is_read_in_batches: ClassVar[bool] = False
 
     @property
     def element(self) -> tuple:
         """Return `(x, y, sample_weight)`. For a dataset or stream, return its `element_spec`."""
-        return self.x, self.y, None
+        return self.x, self.y, self.sample_weight
 
     @property
     def is_prepared(self) -> bool:
@@ -88,13 +90,12 @@ class InputData:
         check_not_empty(self.x)
         check_no_iterator(self.y, "y")
 
-    def make_source(self, plan: Plan, maker: BatchMaker, sample_weight=None) -> Source:
+    def make_source(self, plan: Plan, maker: BatchMaker) -> Source:
         """Check the inputs, and create the `Source` of their batches.
 
         Args:
             plan: `Plan` with the batch size, epochs and steps.
             maker: The task's `BatchMaker`.
-            sample_weight: Optional weights of the examples.
         """
         raise NotImplementedError
 
@@ -102,25 +103,25 @@ class InputData:
 class TextData(InputData):
     """Raw inputs in memory."""
 
-    def make_source(self, plan, maker, sample_weight=None):
+    def make_source(self, plan, maker):
         check_not_empty(self.x)
         with log_truncation_once():
-            return ExampleBatches(plan, maker, maker.encode(self.x, self.y, sample_weight))
+            return ExampleBatches(plan, maker, maker.encode(self.x, self.y, self.sample_weight))
 
 
 class ArrayData(InputData):
     """Preprocessed inputs in memory."""
 
-    def make_source(self, plan, maker, sample_weight=None):
+    def make_source(self, plan, maker):
         x = check_arrays(maker.model, self.x)
-        return ExampleBatches(plan, maker, make_prepared_examples(x, self.y, sample_weight))
+        return ExampleBatches(plan, maker, make_prepared_examples(x, self.y, self.sample_weight))
 
 
 class CorpusData(InputData):
     """Object with a method `make_training_data`, such as a `PretrainingCorpus`."""
 
-    def make_source(self, plan, maker, sample_weight=None):
-        check_no_separate_labels(self.y, sample_weight)
+    def make_source(self, plan, maker):
+        check_no_separate_labels(self.y, self.sample_weight)
         return self.x.make_training_data(plan, maker)
 
 
@@ -137,13 +138,13 @@ class DatasetData(InputData):
         if int(self.x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
 
-    def make_source(self, plan, maker, sample_weight=None):
+    def make_source(self, plan, maker):
         prepared, x = self.is_prepared, self.x
         if prepared:
             x = check_dataset(maker.model, x)
         else:
             check_preprocessor(maker.model, x)
-        check_no_separate_labels(self.y, sample_weight)
+        check_no_separate_labels(self.y, self.sample_weight)
         check_has_elements(x)
         return DatasetBatches(plan, maker, x, prepared)
 
@@ -154,14 +155,14 @@ class StreamData(DatasetData):
     def check_can_learn_labels(self) -> None:
         raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
 
-    def make_source(self, plan, maker, sample_weight=None):
+    def make_source(self, plan, maker):
         if not self.is_prepared:  # every preprocessed batch is checked when it is read
             check_preprocessor(maker.model, self.x)
-        check_no_separate_labels(self.y, sample_weight)
+        check_no_separate_labels(self.y, self.sample_weight)
         return StreamBatches(plan, maker, self.x, self.is_prepared)
 
 
-def read_data(task, x, y) -> InputData:
+def read_data(task, x, y, sample_weight=None) -> InputData:
     """Check the inputs and labels of `fit` or `evaluate`, and convert them to an `InputData`.
 
     Raises:
@@ -171,7 +172,7 @@ def read_data(task, x, y) -> InputData:
     x, y = materialize(x), materialize(y)
     _check_arguments(task, x, y)
     check_not_missing(y, x, maker.none_is_answer)
-    given = make_input_data(maker, x, y)
+    given = make_input_data(maker, x, y, sample_weight)
     _check_labels(task, given)
     return given
 
@@ -218,17 +219,19 @@ def _check_labels(task, given: InputData) -> None:
         )
 
 
-def make_input_data(maker: BatchMaker, x, y=None) -> InputData:
+def make_input_data(maker: BatchMaker, x, y=None, sample_weight=None) -> InputData:
     """Separate inputs and labels, and select the class for this kind of inputs."""
     if is_stream(x):  # the labels of each batch are separated when it is read
-        return StreamData(Stream(x, maker), y)
+        return StreamData(Stream(x, maker), y, sample_weight)
     x, y = maker.separate(x, y)
     # A table can have a column with the name of this method.
     if callable(getattr(x, "make_training_data", None)):
-        return CorpusData(x, y)
-    if hasattr(x, "element_spec"):
-        return DatasetData(x, y)
-    return ArrayData(x, y) if is_prepared(x) else TextData(x, y)
+        kind = CorpusData
+    elif hasattr(x, "element_spec"):
+        kind = DatasetData
+    else:
+        kind = ArrayData if is_prepared(x) else TextData
+    return kind(x, y, sample_weight)
 
 
 class ExampleBatches(Source):

@@ -523,18 +523,18 @@ class TextModel(BaseModel):
                 not among the callbacks.
         """
         held_out = sources.make_validation_data(self, validation_data, y)
-        given = self._read_data(x, y)
+        given = self._read_data(x, y, sample_weight)
         size = batch_size or BATCH_SIZE
         plan = Plan(size, range(initial_epoch, epochs), shuffle, steps_per_epoch)
         held_out_plan = Plan(validation_batch_size or size, steps_per_epoch=validation_steps)
         if held_out is not None:
-            held_out = sources.read_data(self, *held_out[:2]), held_out[2]
+            held_out = sources.read_data(self, *held_out)
             validation_split = 0.0  # as in Keras
 
         def make_sources() -> tuple[Source, Source | None]:
             with log_truncation_once():
-                others = held_out and self._make_source(held_out[0], held_out_plan, held_out[1])
-                data = self._make_source(given, plan, sample_weight)
+                others = None if held_out is None else self._make_source(held_out, held_out_plan)
+                data = self._make_source(given, plan)
             if validation_split:
                 return data.split(validation_split, held_out_plan)
             return data, others
@@ -557,9 +557,9 @@ class TextModel(BaseModel):
         }
         return self._fit(data, held_out_data, callbacks, verbose, options)
 
-    def _read_data(self, x, y, training: bool = True) -> sources.InputData:
+    def _read_data(self, x, y, sample_weight=None, training: bool = True) -> sources.InputData:
         """Check inputs and labels, adapt the task to them, and compile it if necessary."""
-        given = sources.read_data(self, x, y)
+        given = sources.read_data(self, x, y, sample_weight)
         columns = list(x) if isinstance(x, Mapping) else list_table_columns(x)
         are_used = y is not None or given.y is None  # the labels are not taken from `x`
         are_used = are_used and not isinstance(given, sources.ArrayData)
@@ -572,9 +572,9 @@ class TextModel(BaseModel):
             self.compile()
         return given
 
-    def _make_source(self, given: sources.InputData, plan: Plan, sample_weight=None) -> Source:
+    def _make_source(self, given: sources.InputData, plan: Plan) -> Source:
         """Create the batches, and reserve memory in the metrics that store examples."""
-        data = given.make_source(plan, self.batch_maker, sample_weight)
+        data = given.make_source(plan, self.batch_maker)
         if self.task_metrics.reserve_examples(data):
             # The graphs use variables that have been replaced.
             self.train_function = self.test_function = None
@@ -690,10 +690,10 @@ class TextModel(BaseModel):
             called = f"{type(self).__name__}.evaluate"
             raise TypeError(describe_unknown_argument(called, next(iter(of_keras)), names))
         self._check_can_predict()
-        given = self._read_data(x, y, training=False)
+        given = self._read_data(x, y, sample_weight, training=False)
         self.task_metrics.store_transitions(self)
         plan = Plan(batch_size or BATCH_SIZE, steps_per_epoch=steps)
-        data = self._make_source(given, plan, sample_weight)
+        data = self._make_source(given, plan)
         self.distribution.check_equal_batches(self, data)
         batches = data.read_in_order()
         build_metrics(self, batches)
