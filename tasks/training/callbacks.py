@@ -184,8 +184,8 @@ class Backup:
         self.window_sizes: list = training.get("window_sizes", [])
 
     @contextlib.contextmanager
-    def open_arrays(self) -> Iterator[SafetensorsFile]:
-        """Open the file with the arrays, as a context manager.
+    def _open(self, group: str) -> Iterator[tuple[SafetensorsFile, dict[str, tuple[int, ...]]]]:
+        """Open the file with the arrays, and list the shapes in a group, such as "optimizer".
 
         Raises:
             ValueError: If another run has replaced the backup.
@@ -196,19 +196,19 @@ class Backup:
                     f"Another run replaced {self.path} while it was being restored. Use a separate "
                     "backup_dir for each run."
                 )
-            yield SafetensorsFile(files.open_file(STATE))
+            file = SafetensorsFile(files.open_file(STATE))
+            shapes = file.shapes.items()
+            yield file, {name: shape for name, shape in shapes if name.startswith(f"{group}.")}
 
-    def read_shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Return a dict mapping names to shapes for a group of variables, such as "optimizer"."""
-        with self.open_arrays() as file:
-            shapes = file.shapes
-        return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
+    def count(self, group: str) -> int:
+        """Return the number of stored variables in a group."""
+        with self._open(group) as (_, stored):
+            return len(stored)
 
     def read(self, group: str) -> list[np.ndarray]:
         """Read the stored values of a group of variables from the backup."""
-        names = self.read_shapes(group)
-        with self.open_arrays() as file:
-            return [file.read(f"{group}.{i}") for i in range(len(names))]
+        with self._open(group) as (file, stored):
+            return [file.read(f"{group}.{i}") for i in range(len(stored))]
 
     def restore(self, group: str, variables: list) -> None:
         """Assign the stored values to a group of variables.
@@ -218,14 +218,13 @@ class Backup:
         """
         now = {f"{group}.{i}": variable for i, variable in enumerate(variables)}
         shapes = {name: tuple(variable.shape) for name, variable in now.items()}
-        stored = self.read_shapes(group)
-        for name in sorted({*shapes, *stored}):
-            if shapes.get(name) != stored.get(name):
-                raise self._make_run_error(
-                    f"variable {name} has the shape {stored.get(name)} in the backup, but "
-                    f"{shapes.get(name)} now"
-                )
-        with self.open_arrays() as file:
+        with self._open(group) as (file, stored):
+            for name in sorted({*shapes, *stored}):
+                if shapes.get(name) != stored.get(name):
+                    raise self._make_run_error(
+                        f"variable {name} has the shape {stored.get(name)} in the backup, but "
+                        f"{shapes.get(name)} now"
+                    )
             for name, variable in now.items():
                 saved, own = file.get_dtype(name).name, _get_backup_dtype(variable)
                 if saved != own:
@@ -504,7 +503,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             batches: Dataset of training batches. Its first batch is used to build the metrics.
         """
         model = self.model
-        if len(model.metrics_variables) < len(self._continued.read_shapes("metrics")):
+        if len(model.metrics_variables) < self._continued.count("metrics"):
             # The TensorFlow trainer of Keras only builds the metrics in its first step.
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(next(iter(batches)))
             y_pred = model(x, training=False)

@@ -287,7 +287,8 @@ class ExampleBatches(Source):
         examples, plan = self.examples, self.plan
         if plan.steps_per_epoch:
             # The batches will be sorted by length, so the first examples are selected before.
-            examples = take_first(examples, plan.steps_per_epoch * plan.batch_size)
+            count = plan.steps_per_epoch * plan.batch_size
+            examples = xp.nest.map_structure(lambda values: values[:count], examples)
         return self._make_batcher(True).make_ordered_batches(examples, plan.batch_size).dataset
 
     def describe(self) -> dict:
@@ -752,11 +753,6 @@ def split_examples(examples: dict, share: float) -> tuple[dict, dict]:
         first = count_training_examples(examples["token_ids"].shape[0], share)
     parts = (lambda values: values[:first]), (lambda values: values[first:])
     return tuple(xp.nest.map_structure(part, examples) for part in parts)
-
-
-def take_first(examples: dict, count: int) -> dict:
-    """Return the first `count` examples, or all examples if there are fewer."""
-    return xp.nest.map_structure(lambda values: values[:count], examples)
 
 
 def count_training_examples(count: int, share: float) -> int:
