@@ -26,7 +26,7 @@ from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import distribution, sources
 from encoder_zoo.tasks.training.callbacks import Callbacks
 from encoder_zoo.tasks.training.data import BatchMaker, raise_original_errors
-from encoder_zoo.tasks.training.streams import suppress_end_warning
+from encoder_zoo.tasks.training.streams import TokenCache, suppress_end_warning
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -71,6 +71,8 @@ class KerasRunner:
 
     def read(self, x: Any) -> sources.InputData:
         """Convert the inputs of `predict` to an `InputData`."""
+        if isinstance(x, TokenCache):  # its files contain labels
+            x = x.source
         return sources.make_input_data(self._batch_maker, x)
 
     def read_batches(self, given: sources.InputData, batch_size: int | None = None) -> Iterator:
@@ -84,8 +86,14 @@ class KerasRunner:
 
     @property
     def _batch_maker(self) -> BatchMaker:
-        maker = self.task.batch_maker
-        return dataclasses.replace(maker, separate=lambda x, y: (x, y), fills=False)
+        """Return the task's `BatchMaker`, without labels and weights, which can be missing."""
+        task = self.task
+        return dataclasses.replace(
+            task.batch_maker,
+            separate=lambda x, y: (x, None),
+            encode=lambda x, y=None, sample_weight=None: task.preprocess(x),
+            fills=False,
+        )
 
     def _warn_if_head_new(self) -> None:
         """Log a warning if the head has random weights. Later calls do not log again."""

@@ -372,13 +372,13 @@ class DatasetBatches(Source):
         """Preprocess a dataset of batches, starting at index `start`."""
         if self._is_prepared:
             return batched.skip(start) if start else batched
-        preprocessor, collate = self.maker.preprocessor, self.maker.collate()
+        encode, collate = self.maker.encode, self.maker.collate()
         multiple = self.maker.multiple
         rows = self._get_batch_size() if multiple else 0
 
         @tf.autograph.experimental.do_not_convert  # converting the preprocessor takes seconds
         def prepare(data, number):
-            examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
+            examples = encode(*keras.utils.unpack_x_y_sample_weight(data))
             seeds = xp.stack([xp.cast(seed, xp.int64), number])
             return fill_batch(collate, examples, seeds, rows, multiple)
 

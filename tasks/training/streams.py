@@ -112,7 +112,7 @@ class Stream:
         self._separate, self._labels_tokens = maker.separate, maker.labels_tokens
         self._none_is_answer = maker.none_is_answer
         self._elements = self._read()
-        self.first = None
+        self.first = self._first_labels = None
         first = next(self._elements, None)
         if first is None:
             raise ValueError(f"The stream is empty: {source!r:.60}. Expected at least one text.")
@@ -120,9 +120,9 @@ class Stream:
             self._elements = itertools.chain([first], self._elements)
         self.first = first
         self.is_single = _is_single(*first[:2], self._labels_tokens)
-        self.element_spec = keras.utils.pack_x_y_sample_weight(
-            *self.separate_labels(_combine_rows([first]) if self.is_single else first)
-        )
+        batch = self.separate_labels(_combine_rows([first]) if self.is_single else first)
+        self._first_labels = batch[1:]
+        self.element_spec = keras.utils.pack_x_y_sample_weight(*batch)
 
     def __repr__(self) -> str:
         return f"a {type(self.source).__name__}"
@@ -147,15 +147,18 @@ class Stream:
         x, y, weight = batch
         if not count_rows(x):
             raise ValueError("The batch is empty. Expected at least one text in each batch.")
-        for name, part, first in zip(("labels", "weights"), batch[1:], self.first[1:], strict=True):
+        with use_numpy():
+            x, y = self._separate(x, y)
+        labels = y, weight
+        pairs = zip(labels, self._first_labels or labels, strict=True)
+        for name, (part, first) in zip(("labels", "weights"), pairs, strict=True):
             if (part is None) != (first is None):
                 has, other = ("no", "some") if part is None else ("some", "none")
                 raise ValueError(
                     f"The batch has {has} {name}, but the first batch has {other}. Expected the "
                     "same structure in all batches."
                 )
-        with use_numpy():
-            return *self._separate(x, y), weight
+        return x, y, weight
 
     def _read(self) -> Iterator[tuple]:
         """Yield `(x, y, sample_weight)` for each element in one pass.

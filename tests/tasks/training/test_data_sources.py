@@ -121,6 +121,28 @@ def test_elements_of_a_wrong_form_are_named(task, source, method):
         METHODS[method](task, make(), None)
 
 
+# Labels that `fit` refuses, next to inputs that can be answered: Keras ignores them in `predict`.
+UNUSABLE = {
+    "unknown names": lambda: Elements((TEXTS, ["x", "y", "z", "x"])),
+    "a test set of GLUE": lambda: Elements((TEXTS, [-1] * 4)),
+    "missing": lambda: Elements((TEXTS, [0, None, 1, None])),
+    "labels in some batches": lambda: Elements((TEXTS[:2], None), (TEXTS[2:], [0, 1])),
+    "labels of some rows": lambda: iter([(text, [None, 1][i > 1]) for i, text in enumerate(TEXTS)]),
+    "weights": lambda: Elements((TEXTS, LABELS, [1, -1, np.nan, 1])),
+    "TokenCache": lambda: ez.TokenCache(Elements((TEXTS, [-1] * 4)), "nowhere"),
+    "dataset of names": lambda: tf.data.Dataset.from_tensor_slices((TEXTS, ["x", "", "z", "x"])),
+    "dataset of numbers": lambda: tf.data.Dataset.from_tensors((TEXTS, [-1, np.nan, 1, 1])),
+}
+
+
+@pytest.mark.slow(except_for="labels in some batches|dataset of numbers")
+@pytest.mark.parametrize("source", UNUSABLE)
+def test_predictions_ignore_labels_and_weights(task, source):
+    expected = task.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(task.predict(UNUSABLE[source](), verbose=0), expected, atol=1e-6)
+    assert len(task.classify(UNUSABLE[source]())) == 4
+
+
 ENDLESS = {
     "rows": dataset,
     "batches": lambda: dataset().batch(4),
