@@ -228,10 +228,22 @@ def make_input_data(maker: BatchMaker, x, y=None, sample_weight=None) -> InputDa
     if callable(getattr(x, "make_training_data", None)):
         kind = CorpusData
     elif hasattr(x, "element_spec"):
+        _check_ranks(x)
         kind = DatasetData
     else:
         kind = ArrayData if is_prepared(x) else TextData
     return kind(x, y, sample_weight)
+
+
+def _check_ranks(dataset) -> None:
+    """Raise a ValueError if the inputs of a `tf.data.Dataset` have an unknown number of axes."""
+    x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+    if any(spec.shape.rank is None for spec in keras.tree.flatten(x)):
+        raise ValueError(
+            f"The shape of the inputs in the dataset is unknown: {quote(x)}. Set the shape after a "
+            "tf.py_function: text.set_shape([]) for single texts, or text.set_shape([None]) for "
+            "batches."
+        )
 
 
 class ExampleBatches(Source):

@@ -143,6 +143,16 @@ def test_predictions_ignore_labels_and_weights(task, source):
     assert len(task.classify(UNUSABLE[source]())) == 4
 
 
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_datasets_of_unknown_rank_are_refused_by_name(task, method):
+    def read(text):  # as users read files
+        return tf.py_function(lambda text: text, [text], tf.string)
+
+    texts = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
+    with pytest.raises(ValueError, match=r"shape of the inputs .* unknown.*set_shape\(\[\]\)"):
+        METHODS[method](task, texts.map(lambda text, y: (read(text), y)), None)
+
+
 ENDLESS = {
     "rows": dataset,
     "batches": lambda: dataset().batch(4),
