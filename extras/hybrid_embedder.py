@@ -89,6 +89,11 @@ class _ThreeHeads(Task):
         self.tasks = {"dense": dense, "terms": terms, "tokens": tokens}
         self.built = True
 
+    @property
+    def preprocessor(self) -> TextEmbedderPreprocessor:
+        """Return the current preprocessor of the `TextEmbedder`, which can be replaced."""
+        return self.tasks["dense"].preprocessor
+
     def get_config(self) -> dict:
         return dict(self.tasks)
 
@@ -248,7 +253,6 @@ class HybridEmbedder(Searchable[HybridIndex]):
         if count:
             examples = self.dense.preprocessor.encode(column, prompt=prompt)
             kept = self.tokens._answers.mark_scored_tokens(examples)
-            self._model.preprocessor = self.dense.preprocessor  # it can have been replaced
             for indices, outputs in self._model._runner.run_examples(examples, batch_size):
                 dense[indices] = outputs["dense"]
                 parts.append(

@@ -168,7 +168,6 @@ class TestIndex:
         model = ez.HybridEmbedder.from_preset(FOLDER)
         other = ez.TextEmbedderPreprocessor.from_preset(FOLDER, sequence_length=8)
         model.dense.preprocessor = other
-        model.embed(["a dog"])
         assert model._model.preprocessor.sequence_length == 8
 
     @pytest.mark.slow(every=True)
