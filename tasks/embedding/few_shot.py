@@ -196,6 +196,8 @@ class FewShotFolderFormat(EmbeddingFolderFormat):
     def restore(self, task: keras.Model, checkpoint: Checkpoint, given: Mapping) -> set[str]:
         used = super().restore(task, checkpoint, given)
         if not _should_load_head(checkpoint, given):
+            if task.head is not None:
+                task.new_head = tuple(task.head.get_weights())
             return used
         weights = ModuleCheckpoint(checkpoint.files.root, HEAD_MODULE)
         matched, misfits = match_weights(weights, task, LAYERS)
@@ -388,6 +390,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             )
         if self.num_classes is None:  # set last, so that `fit` can be called again after an error
             self._set_classes(count, names)
+        self.new_head = None
         history = keras.callbacks.History()
         history.on_train_begin()
         if epochs:  # the JAX and PyTorch trainers of Keras do not support 0 epochs
@@ -584,8 +587,9 @@ def _should_load_head(checkpoint: Checkpoint, given: dict) -> bool:
     """Return whether the checkpoint contains a head that fits the given arguments."""
     there = f"{HEAD_MODULE.path}/{SAFETENSORS.file}" in checkpoint.files.root
     asked = given.get("problem_type", _read_problem_type(checkpoint))
-    others = {"labels", "num_classes"} & given.keys() or asked != _read_problem_type(checkpoint)
-    return there and not others
+    names, labels = read_labels(checkpoint.config), validate_labels(given.get("labels"))
+    same = labels in (None, names) and given.get("num_classes") in (None, len(names))
+    return there and same and asked == _read_problem_type(checkpoint)
 
 
 def _read_problem_type(checkpoint: Checkpoint) -> str:

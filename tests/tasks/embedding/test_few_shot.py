@@ -225,6 +225,31 @@ class TestFiles:
         assert again.classify(["a b", "c d"]) == classifier.classify(["a b", "c d"])
         assert again.classify("c d")["label"] in names
 
+    @pytest.mark.slow(except_for="own labels|other order")
+    @pytest.mark.parametrize(
+        ("given", "kept"),
+        [
+            ({"labels": ["x", "y", "z"]}, True),
+            ({"num_classes": 3}, True),
+            ({"labels": ["x", "y", "z"], "num_classes": 3}, True),
+            ({"labels": None, "num_classes": None}, True),
+            ({"problem_type": "single_label_classification"}, True),
+            ({"labels": ["z", "y", "x"]}, False),
+            ({"labels": ["x", "y"]}, False),
+            ({"num_classes": 4}, False),
+        ],
+        ids=["own labels", "number", "both", "None", "problem", "other order", "fewer", "more"],
+    )
+    def test_the_head_is_kept_for_its_own_labels(self, fitted, tmp_path, caplog, given, kept):
+        fitted.save_to_preset(tmp_path)
+        again = ez.FewShotClassifier.from_preset(tmp_path, **given)
+        scores = again.predict(TEXTS)
+        assert ("random weights" in caplog.text) is not kept
+        assert (scores.shape == (8, 3) and np.allclose(scores, fitted.predict(TEXTS))) is kept
+        caplog.clear()
+        again.fit(TEXTS, [list(again.class_names)[i % 2] for i in range(8)], epochs=0)
+        assert "random weights" not in caplog.text
+
     @pytest.mark.slow
     def test_a_head_of_other_labels_is_refused(self, fitted, tmp_path):
         fitted.save_to_preset(tmp_path)
