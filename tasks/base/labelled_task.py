@@ -274,9 +274,10 @@ class LabelledTask(Task):
     @classmethod
     def read_checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         config, stored = checkpoint.config, super().read_checkpoint_arguments(checkpoint, {})
-        others = {"head", "problem_type"} & given.keys()
+        problem = config.get("problem_type") or "single_label_classification"
+        is_other = given.get("head") is not None or given.get("problem_type", problem) != problem
         kept = cls._compare_classes(config, given)
-        if others or kept != "all":
+        if is_other or kept != "all":
             # The stored thresholds belong to the checkpoint's classes.
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings

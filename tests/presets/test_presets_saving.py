@@ -99,6 +99,26 @@ def test_names_as_of_classes_without_names_come_back(golden, tmp_path, cls, give
     assert (hub.labels, hub.num_classes) == (None, 2)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"problem_type": "multi_label_classification"},
+        {"head": None},
+        {"labels": ["negative", "positive"]},
+        {"num_classes": 2},
+    ],
+    ids=str,
+)
+def test_arguments_that_a_folder_has_already_change_nothing(tmp_path, given):
+    problem = {"problem_type": "multi_label_classification"}
+    tuned = {"temperature": 2.0, "thresholds": {"negative": 0.25, "positive": 0.75}}
+    name = "bert_nano_en_uncased_sentiment"
+    ez.SequenceClassifier.from_preset(name, **problem, **tuned).save_to_preset(tmp_path)
+    again = ez.SequenceClassifier.from_preset(tmp_path, **given)
+    assert again.labels == ["negative", "positive"] and again.problem_type in problem.values()
+    assert (again.temperature, dict(again.thresholds)) == tuple(tuned.values())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_configuration_says_what_transformers_said(golden, family, tmp_path):
     folder = golden(f"{family}_ForSequenceClassification").folder
