@@ -82,8 +82,8 @@ def materialize(values):
     Args:
         values: Any. A polars LazyFrame is converted to a table, a SciPy sparse matrix to an array,
             and a view on dict keys or values to a list. A tensor from PyTorch or JAX, or from
-            TensorFlow on another backend, is converted to an array. Any other value is returned
-            unchanged.
+            TensorFlow on another backend, is converted to an array, and a ragged tensor to a list.
+            Any other value is returned unchanged.
 
     Example:
         >>> materialize({1: "good", 2: "bad"}.values())
@@ -99,6 +99,8 @@ def materialize(values):
         return values
     if hasattr(values, "detach") and hasattr(values, "cpu"):  # PyTorch
         return values.detach().cpu().numpy()
+    if hasattr(values, "row_splits"):  # a `tf.RaggedTensor` on JAX and PyTorch
+        return values.to_list()
     # TensorFlow (except for symbolic tensors) and JAX
     is_tensor = hasattr(values, "numpy") or hasattr(values, "addressable_data")
     return np.asarray(values) if is_tensor else values

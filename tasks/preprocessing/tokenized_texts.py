@@ -39,7 +39,7 @@ def is_list(x) -> bool:
 
 def has_word_lists(x) -> bool:
     """Return whether an input contains lists of words instead of texts."""
-    if isinstance(x, xp.RaggedTensor):
+    if hasattr(x, "row_splits"):  # a ragged tensor of any library
         return True
     if xp.is_tensor(x):
         return len(x.shape) == 2

@@ -5,8 +5,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse
+import tensorflow as tf
+from processes import run
 
 import encoder_zoo as ez
+from encoder_zoo.common.lazy import use_numpy
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.preprocessing.columns import convert_to_plain, list_categories, materialize
 
@@ -30,6 +33,43 @@ def classifier(tiny, **arguments):
 
 def several_labels(tiny):
     return classifier(tiny, labels=["a", "b"], problem_type="multi_label_classification")
+
+
+def test_ragged_tensors_of_another_library_are_lists():
+    with use_numpy():  # as on JAX and PyTorch
+        assert materialize(tf.ragged.constant([["one"], []])) == [[b"one"], []]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_ragged_tensors_are_taken_on_every_backend(backend):
+    code = """
+        import numpy as np
+        import tensorflow as tf
+
+        import encoder_zoo as ez
+        from encoder_zoo.encoders import get_family
+        from encoder_zoo.testing import tiny
+
+        words, tags = [["a", "b"], ["c"]], [["O", "B-X"], ["O"]]
+        ragged, ragged_tags = tf.ragged.constant(words), tf.ragged.constant(tags)
+        rows = tf.data.Dataset.from_tensor_slices((ragged, ragged_tags))
+        tagger = tiny.task(get_family("bert"), ez.TokenClassifier)
+        expected = np.concatenate(tagger.predict(words, verbose=0))
+        for x in (ragged, rows, rows.ragged_batch(2), tf.data.Dataset.from_tensors(ragged)):
+            found = np.concatenate(tagger.predict(x, verbose=0))
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert tagger.predict_tags(ragged) == tagger.predict_tags(words)
+        loss = tagger.evaluate(words, tags, verbose=0)[0]
+        assert abs(tagger.evaluate(ragged, ragged_tags, verbose=0)[0] - loss) < 1e-4
+        tagger.fit(ragged, ragged_tags, verbose=0)
+        chooser = tiny.task(get_family("bert"), ez.MultipleChoice)
+        x = ["a"], [["b", "c"]]
+        found = chooser.predict((x[0], tf.ragged.constant(x[1])), verbose=0)
+        np.testing.assert_allclose(found, chooser.predict(x, verbose=0), atol=1e-5)
+        print("equal")
+    """
+    assert run(code, KERAS_BACKEND=backend).split() == ["equal"]
 
 
 @pytest.mark.slow
