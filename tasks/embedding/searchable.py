@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import lock_weights
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.retrieval import similarity
 from encoder_zoo.tasks.retrieval.options import IndexOptions, OpenOptions
@@ -42,6 +43,7 @@ class Searchable(Generic[IndexKind]):
 
         def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any: ...
 
+    @lock_weights
     def similarity(self, a: object, b: object) -> np.ndarray:
         """Compute the similarity between all texts in `a` and all texts in `b`.
 
@@ -77,6 +79,7 @@ class Searchable(Generic[IndexKind]):
         return (self.embed(x, prompt), False) if given is None else given
 
     @validate_arguments
+    @lock_weights
     def rank(
         self,
         query: str,
