@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import keras
 
@@ -44,6 +44,10 @@ class BaseModel(ConfigFromSignature, keras_private.TrainerOverrides, keras.Model
         >>> Twice.from_config(model.get_config()).dense.quantization_mode
         'int8'
     """
+
+    train_function: Any
+    test_function: Any
+    predict_function: Any
 
     # Pickling and copying call `__reduce__`.
     __reduce__ = lock_weights(keras.Model.__reduce__)
@@ -169,10 +173,9 @@ class BaseModel(ConfigFromSignature, keras_private.TrainerOverrides, keras.Model
         if keras_private.RUNS_JAX_STEPS:
             self.predict_function = keras_private.make_jax_predict_function(self)
             return
+        function = self._make_forward_function()
         if keras_private.has_ddp_model(self):
             function = keras_private.make_torch_predict_function(self)
-        else:
-            function = self._make_forward_function()
         if function is None:
             super().make_predict_function(True)
             function = self.predict_function

@@ -32,6 +32,7 @@ import operator
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import keras
 
@@ -117,7 +118,8 @@ class TrainerOverrides:
             By default, Keras computes the average of the batches for all replicas, which raises an
             error for masks and for batches of different sizes.
             """
-            strategy = self.distribute_strategy
+            parent: Any = super()
+            strategy = parent.distribute_strategy
             if iterator is not None and strategy.num_replicas_in_sync > 1:
                 *_, batches = next(iter(iterator))
                 data_batch = keras.tree.map_structure(
@@ -125,7 +127,7 @@ class TrainerOverrides:
                     next(batches),
                 )
                 iterator = None
-            super()._maybe_symbolic_build(iterator, data_batch)
+            parent._maybe_symbolic_build(iterator, data_batch)
 
     if RUNS_JAX_STEPS:
 
