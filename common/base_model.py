@@ -118,7 +118,7 @@ class BaseModel(ConfigFromSignature, keras_private.TrainerOverrides, keras.Model
         return None
 
     def _make_forward_function(self) -> Callable | None:
-        """Create a function to run `predict` on a list with one batch, or return None (default)."""
+        """Create a function to run `predict` on a list with one batch, or None (default)."""
         return None
 
     def _get_next_execution(self) -> int:
@@ -144,39 +144,35 @@ class BaseModel(ConfigFromSignature, keras_private.TrainerOverrides, keras.Model
         if force or self.test_function is None:
             self.test_function = self._make_loop_function("test", super().make_test_function)
 
-    def _make_loop_function(self, kind: str, make_keras_function: Callable) -> Callable:
-        """Create a function for `fit` ("train") or `evaluate` ("test"), using the weights lock."""
+    def make_predict_function(self, force: bool = False) -> None:
+        """Create the function for `predict`. Other threads cannot change weights during a step."""
+        self.forget_stale_functions()
+        if force or self.predict_function is None:
+            self.predict_function = self._make_loop_function(
+                "predict", super().make_predict_function
+            )
+
+    def _make_loop_function(self, kind: str, make_keras: Callable) -> Callable:
+        """Create a function for "train", "test" or "predict" that uses the weights lock."""
         attribute, step = f"{kind}_function", getattr(self, f"{kind}_step")
 
         def make() -> Callable:
             before = getattr(self, attribute)
-            make_keras_function(True)
+            make_keras(True)
             of_keras = getattr(self, attribute)
             setattr(self, attribute, before)  # undo the assignment by Keras
             return of_keras
 
         if keras_private.RUNS_JAX_STEPS:
-            return keras_private.make_jax_function(self, step, kind)
-        if self.steps_per_execution > 1:
+            return keras_private.make_jax_function(self, kind)
+        if kind == "predict" and keras_private.has_ddp_model(self):
+            function = keras_private.make_torch_predict_function(self)
+        elif kind == "predict":
+            function = self._make_forward_function() or make()
+        elif self.steps_per_execution > 1:
             function = keras_private.make_execution(self, make)
         elif own := self.make_step_function(step):
             return own
         else:
             function = make()
         return keras_private.wrap_in_lock(self, kind == "train", function)
-
-    def make_predict_function(self, force: bool = False) -> None:
-        """Create the function for `predict`. Other threads cannot change weights during a step."""
-        self.forget_stale_functions()
-        if not force and self.predict_function is not None:
-            return
-        if keras_private.RUNS_JAX_STEPS:
-            self.predict_function = keras_private.make_jax_predict_function(self)
-            return
-        function = self._make_forward_function()
-        if keras_private.has_ddp_model(self):
-            function = keras_private.make_torch_predict_function(self)
-        if function is None:
-            super().make_predict_function(True)
-            function = self.predict_function
-        self.predict_function = keras_private.wrap_in_lock(self, False, function)

@@ -44,11 +44,12 @@ jax = LazyModule("jax")
 RUNS_JAX_STEPS = keras.config.backend() == "jax" and hasattr(keras.Model, "_purge_model_variables")
 # Keras classes that wrap a function as a loss or metric.
 WRAPPERS = (*keras.losses.MeanSquaredError.__bases__, keras.metrics.MeanMetricWrapper)
-# Names of the state variables to pass to each step on JAX.
-WEIGHT_LISTS = ("trainable_variables", "non_trainable_variables")
-STATES_OF_JAX = {
-    "test": (*WEIGHT_LISTS, "metrics_variables"),
-    "train": (*WEIGHT_LISTS, "optimizer_variables", "metrics_variables"),
+# Names of the variables to pass to each step on JAX.
+_WEIGHTS = ("trainable_variables", "non_trainable_variables")
+STATES = {
+    "predict": _WEIGHTS,
+    "test": (*_WEIGHTS, "metrics_variables"),
+    "train": (*_WEIGHTS, "optimizer_variables", "metrics_variables"),
 }
 
 
@@ -179,11 +180,6 @@ def wrap_in_lock(model: keras.Model, changes: bool, function: Callable) -> Calla
     return call_inside_lock
 
 
-def get_variable_reader() -> Callable:
-    """Return a function that gets the tensor of a variable without converting its dtype."""
-    return _get_accessors()[0]
-
-
 class _VariableContainer:
     """Container of variables that replaces a list of values in the training state.
 
@@ -215,12 +211,12 @@ def _has_variables(given: tuple) -> bool:
 
 def _read_values(held: tuple[_VariableContainer, ...]) -> tuple[list, ...]:
     """Return the values of all variables as arguments for a JAX function."""
-    read, _ = _get_accessors()
+    read, _ = get_accessors()
     return tuple(list(map(read, part.variables)) for part in held)
 
 
 @functools.cache
-def _get_accessors() -> tuple[Callable, Callable]:
+def get_accessors() -> tuple[Callable, Callable]:
     """Return two functions that get and set the value of a variable, ignoring Keras scopes."""
     if "_value" in vars(keras.Variable(0.0)):
         return operator.attrgetter("_value"), lambda variable, value: setattr(
@@ -288,52 +284,41 @@ def make_torch_predict_function(model: keras.Model) -> Callable:
     return function
 
 
-def make_jax_function(model: keras.Model, step: Callable, kind: str) -> Callable:
-    """Create a function for `fit` or `evaluate` on JAX.
+def make_jax_function(model: keras.Model, kind: str) -> Callable:
+    """Create a function for `fit`, `evaluate` or `predict` on JAX.
 
-    The arguments of the function are a state and an iterator. All variables will be updated after
-    each step.
+    The arguments of the function are a state and an iterator. In `fit` and `evaluate`, each step
+    reuses the memory of the state, so all variables are updated. In `predict`, variables are only
+    read.
 
     Args:
         model: Compiled model.
-        step: The function to call with a state and a batch, `train_step` or `test_step`.
-        kind: String, "train" or "test".
+        kind: String, "train", "test" or "predict".
     """
-    parts, compiled = STATES_OF_JAX[kind], step
+    step, parts, reuses_memory = getattr(model, f"{kind}_step"), STATES[kind], kind != "predict"
     if model.jit_compile and not model.run_eagerly:
-        shardings = None
-        if keras.distribution.distribution() is not None:
-            held = _select_variables(model, parts)
-            shardings = None, tuple([v.value.sharding for v in part.variables] for part in held)
-        compiled = jax.jit(step, donate_argnums=0, out_shardings=shardings)
-    trains, write = kind == "train", _get_accessors()[1]
+        options = {}
+        if reuses_memory:
+            options = {"donate_argnums": 0, "out_shardings": _find_shardings(model, parts)}
+        step = jax.jit(step, **options)
+    lock, write = get_weights_lock(model), get_accessors()[1]
 
     def function(given, iterator):
         data = next(iterator)
         held = given if _has_variables(given) else _select_variables(model, parts)
-        with get_weights_lock(model).exclusive(trains):  # reuses the memory of the state
-            logs, state = compiled(_read_values(held), data)
-            for part, values in zip(held, state, strict=True):
+        with lock.exclusive(kind == "train") if reuses_memory else lock.shared():
+            outputs, state = step(_read_values(held), data)
+            for part, values in zip(held, state, strict=True) if reuses_memory else ():
                 for variable, value in zip(part.variables, values, strict=True):
                     write(variable, value)
-        return logs, held
+        return outputs, held
 
     return function
 
 
-def make_jax_predict_function(model: keras.Model) -> Callable:
-    """Create the prediction function for JAX.
-
-    Unlike in training, the buffers of the weights are not donated.
-    """
-    step = model.predict_step
-    if model.jit_compile and not model.run_eagerly:
-        step = jax.jit(step)
-
-    def function(given, iterator):
-        data = next(iterator)
-        held = given if _has_variables(given) else _select_variables(model, WEIGHT_LISTS)
-        with get_weights_lock(model).shared():
-            return step(_read_values(held), data)[0], held
-
-    return function
+def _find_shardings(model: keras.Model, parts: tuple[str, ...]) -> tuple | None:
+    """Return the shardings of the outputs of a step, or None without a distribution."""
+    if keras.distribution.distribution() is None:
+        return None
+    held = _select_variables(model, parts)
+    return None, tuple([v.value.sharding for v in part.variables] for part in held)

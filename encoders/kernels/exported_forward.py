@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from encoder_zoo.common.configuration import get_argument_names
-from encoder_zoo.common.keras_private import get_variable_reader
+from encoder_zoo.common.keras_private import get_accessors
 from encoder_zoo.common.layers import list_layers
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.encoders.kernels import long_attention
@@ -51,7 +51,7 @@ class ExportedForward:
         self._task = task
         self._functions: dict[tuple, Callable | None] = {}
         self._exporting = threading.Lock()
-        self._read = get_variable_reader()
+        self._read, _ = get_accessors()
         self._state: list = []
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
