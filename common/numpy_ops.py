@@ -279,10 +279,10 @@ def unique(values) -> SimpleNamespace:
 
     The attribute `idx` contains the index in `y` for each input value.
     """
-    found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    found, first, inverse = np.unique(values, return_index=True, return_inverse=True, axis=0)
     order = np.argsort(first)
-    idx = np.argsort(order)[inverse].astype(np.int32)
-    return SimpleNamespace(y=found[order].view(Array), idx=idx.view(Array))
+    idx = np.argsort(order)[inverse.reshape(-1)].astype(np.int32)
+    return SimpleNamespace(y=make_array(found[order]), idx=make_array(idx))
 
 
 def sequence_mask(lengths, maxlen=None, dtype=bool) -> Array:
@@ -505,11 +505,8 @@ def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
 
 
 def unique_rows(x, axis) -> tuple[Array, Array]:
-    """Return the unique rows in the order of first occurrence, and the index of each row of `x`."""
-    found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    idx = np.argsort(order)[inverse.reshape(-1)]
-    return make_array(found[order]), make_array(idx.astype(np.int32))
+    found = unique(x)
+    return found.y, found.idx
 
 
 ragged = SimpleNamespace(range=ragged_range, boolean_mask=ragged_boolean_mask)
