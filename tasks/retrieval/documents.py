@@ -118,7 +118,7 @@ class Column:
             if _get_kind(value) is not kind:
                 raise invalid(name, value, f"{kind.__name__}, as in the documents")
             if isinstance(value, int):
-                _check_size(value, name)
+                _check_storable(value, name)
             values.append(value)
         if self.is_single:  # as NumPy and pandas compare a float32 column with Python floats
             with np.errstate(over="ignore"):
@@ -762,10 +762,7 @@ def _convert_ids(ids: Sequence) -> list[Id]:
         one = _convert_scalar(one)
         if not isinstance(one, Id) or isinstance(one, bool):
             raise invalid(f"ids[{i}]", one, "a string or an integer")
-        if isinstance(one, str):
-            check_encodable(one, f"ids[{i}]")
-        else:
-            _check_size(one, f"ids[{i}]")
+        _check_storable(one, f"ids[{i}]")
         found.append(one)
     _check_ids(found)
     return found
@@ -845,16 +842,15 @@ def _convert_value(value: object, name: str):
         )
     if isinstance(value, float) and math.isinf(value):
         raise invalid(name, value, "a finite number")
-    if isinstance(value, str):
-        check_encodable(value, name)
-    elif isinstance(value, int):
-        _check_size(value, name)
+    _check_storable(value, name)
     return value
 
 
-def _check_size(value: int, name: str) -> None:
-    """Raise a ValueError if an integer is too large for the JSON file."""
-    if value.bit_length() > MAX_INTEGER_BITS:
+def _check_storable(value: object, name: str) -> None:
+    """Raise a ValueError if a string or an integer cannot be stored in the JSON file."""
+    if isinstance(value, str):
+        check_encodable(value, name)
+    elif isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         raise invalid(
             name, value, f"at most {MAX_INTEGER_BITS} bits. Use a string for larger numbers"
         )

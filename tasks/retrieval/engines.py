@@ -171,10 +171,6 @@ class GraphVectors(Float32Vectors):
         self.types = {**base.types, **GRAPH_TYPES}
 
     @classmethod
-    def create(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
-        return cls(Float32Vectors.create(vectors, function))
-
-    @classmethod
     def open_graph(
         cls, path: str | os.PathLike, base: Float32Vectors, arrays: Mapping[str, np.ndarray]
     ) -> Self:

@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -36,22 +35,6 @@ Types = Mapping[str, tuple[str, int]]
 FINGERPRINT: Types = {"fingerprint": ("float32", 2)}
 
 TEXT_OR_NONE = Rule(lambda v: isinstance(v, str | None), "a string or None")
-
-
-class IndexFiles(NamedTuple):
-    """The contents of all files of an index.
-
-    Attributes:
-        path: Path of the file with the vectors.
-        arrays: Dict with memory-mapped arrays.
-        documents: The texts, ids and fields for the documents.
-        manifest: Dict with the settings.
-    """
-
-    path: pathlib.Path
-    arrays: dict[str, np.ndarray]
-    documents: Documents
-    manifest: dict
 
 
 def write_index(
@@ -121,7 +104,7 @@ def read_index(
     optional_types: Types,
     rules: Mapping[str, Rule],
     verify: bool,
-) -> IndexFiles:
+) -> tuple[pathlib.Path, dict[str, np.ndarray], Documents, dict]:
     """Read all files of an index. The vectors are memory-mapped.
 
     Args:
@@ -132,6 +115,10 @@ def read_index(
         rules: Dict of validation rules for the settings. A rule for the prompt is added. Without a
             rule for the precision, the precision must be None.
         verify: Boolean. Whether to verify the file checksums.
+
+    Returns:
+        Tuple of the path of the file with the vectors, a dict with memory-mapped arrays, the
+        documents, and a dict with the settings.
 
     Raises:
         FileNotFoundError: If `folder` does not exist.
@@ -144,7 +131,7 @@ def read_index(
         file, types_of_file = files.open_file(VECTORS_FILE), types[manifest.get("precision")]
         required = {**types_of_file, **FINGERPRINT}
         arrays = _read_arrays(SafetensorsFile(file), required, optional_types)
-        return IndexFiles(pathlib.Path(file.name), arrays, read_documents(files), manifest)
+        return pathlib.Path(file.name), arrays, read_documents(files), manifest
 
 
 def check_manifest(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, Self
 
@@ -114,7 +114,9 @@ class Int8Residuals(Float32Vectors):
 
     def join(self, vectors: np.ndarray) -> Self:
         codes = find_nearest_centroids(vectors, self.centroids)
-        packed = [self._pack(part) for part in _iterate_residuals(vectors, codes, self.centroids)]
+        step = max(1, VECTOR_BLOCK // vectors.shape[1])
+        parts = [slice(i, i + step) for i in range(0, len(vectors), step)]
+        packed = [self._pack(vectors[part] - self.centroids[codes[part]]) for part in parts]
         residuals, scales = (np.concatenate(parts) for parts in zip(*packed, strict=True))
         further = zip(self.of_rows, (residuals, codes, scales), strict=True)
         return self._replace(**{n: np.concatenate([getattr(self, n), new]) for n, new in further})
@@ -184,15 +186,6 @@ class BinaryResiduals(Int8Residuals):
     def _unpack(self, packed: np.ndarray) -> np.ndarray:
         bits = np.unpackbits(packed, axis=1, count=self.width)
         return np.where(bits, np.float32(1), np.float32(-1))
-
-
-def _iterate_residuals(
-    vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray
-) -> Iterator[np.ndarray]:
-    """Yield the differences between vectors (T, D) and their centroids, block by block."""
-    step = max(1, VECTOR_BLOCK // vectors.shape[1])
-    for i in range(0, len(vectors), step):
-        yield vectors[i : i + step] - centroids[codes[i : i + step]]
 
 
 def compute_centroids(vectors: np.ndarray) -> np.ndarray:

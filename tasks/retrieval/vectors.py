@@ -478,9 +478,10 @@ class Int8Vectors(Float32Vectors):
         return np.concatenate(parts)
 
     def rows(self, indices) -> np.ndarray:
-        found = self.vectors[indices].astype("float32")
-        found *= compute_steps(self.ranges)
-        return np.add(found, compute_middles(self.ranges), out=found)
+        steps, found = compute_steps(self.ranges), self.vectors[indices].astype("float32")
+        found *= steps
+        middles = self.ranges[0] + 128 * steps  # the values that are stored as 0
+        return np.add(found, middles, out=found)
 
     def _count_products(self) -> int:
         return self.width
@@ -568,16 +569,6 @@ def compute_steps(ranges: np.ndarray) -> np.ndarray:
         [1.0]
     """
     return (ranges[1] - ranges[0]) / np.float32(255)
-
-
-def compute_middles(ranges: np.ndarray) -> np.ndarray:
-    """Return the value that int8 stores as 0 in each dimension, shape (D,).
-
-    Example:
-        >>> compute_middles(np.array([[0.0], [255.0]], "float32")).tolist()
-        [128.0]
-    """
-    return ranges[0] + 128 * compute_steps(ranges)
 
 
 def quantize(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
