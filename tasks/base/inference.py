@@ -173,7 +173,7 @@ class KerasRunner:
         examples = task.preprocess(texts)
         count = examples["token_ids"].shape[0]
         if not count:
-            empty = tuple(xp.constant([""]) for _ in texts)
+            empty = tuple(xp.constant(["a"]) for _ in texts)
             outputs = self.run_texts(empty, batch_size, task.preprocessor.encode)
             return keras.tree.map_structure(lambda output: output[:0], outputs)
         # Only the last batch is padded to divide it over the devices, so padding rows are at the

@@ -524,6 +524,10 @@ class TestCheckpoints:
         return make
 
 
+def test_no_pairs_have_no_scores(reranker):
+    assert reranker.predict(([], []), verbose=0).shape == (0, 1)
+
+
 @pytest.mark.matrix
 @pytest.mark.slow
 def test_an_export_scores_and_ranks(reranker, tmp_path):
