@@ -342,8 +342,8 @@ class Embedder(Task, Searchable[IndexKind]):
         """
         cutoffs = evaluation.check_cutoffs(cutoffs)
         texts = evaluation.merge_judgements(queries, documents, relevant)
-        a = self._embed_checked(texts.queries, query_prompt, batch_size, **options)
-        b = self._embed_checked(texts.documents, document_prompt, batch_size, **options)
+        a = embed_checked(self, texts.queries, query_prompt, batch_size, **options)
+        b = embed_checked(self, texts.documents, document_prompt, batch_size, **options)
         store = make_store(self, b)
 
         def search(some: list[int], k: int):
@@ -352,20 +352,6 @@ class Embedder(Task, Searchable[IndexKind]):
 
         metrics = evaluation.compute_search_metrics(search, texts.relevant, cutoffs, len(store))
         return metrics | (_count_terms(a, b) if isinstance(store, Postings) else {})
-
-    def _embed_checked(self, texts, prompt: str | None, batch_size: int | None, **options) -> Any:
-        """Embed texts, and normalize the vectors to unit length for the cosine similarity.
-
-        Raises:
-            ValueError: If a value in the vectors is NaN, infinite or too large.
-        """
-        vectors = self.embed(texts, prompt=prompt, batch_size=batch_size, **options)
-        if isinstance(vectors, list):
-            return vectors
-        if not isinstance(vectors, np.ndarray):
-            return normalize_rows(vectors, self.similarity_function)
-        check_finite(vectors, "vectors")
-        return scale_to_unit_length(vectors) if self.similarity_function == "cosine" else vectors
 
     @validation.validate_arguments
     @lock_weights
@@ -411,7 +397,7 @@ class Embedder(Task, Searchable[IndexKind]):
         named = zip(columns, ("first", "second"), strict=True)
         first, second = (check_texts(column, name) for column, name in named)
         scores = evaluation.check_scores(scores, len(first), len(second))
-        a, b = (self._embed_checked(x, prompt, batch_size, **options) for x in (first, second))
+        a, b = (embed_checked(self, x, prompt, batch_size, **options) for x in (first, second))
         found = compute_pair_scores(a, b, self.similarity_function)
         if np.ptp(found) == 0:
             raise ValueError(
@@ -494,8 +480,8 @@ class Embedder(Task, Searchable[IndexKind]):
             (['A cat?'], ['A cat.'], [['A dog.']])
         """
         texts = evaluation.merge_judgements(queries, documents, relevant)
-        a = self._embed_checked(texts.queries, query_prompt, batch_size)
-        b = self._embed_checked(texts.documents, document_prompt, batch_size)
+        a = embed_checked(self, texts.queries, query_prompt, batch_size)
+        b = embed_checked(self, texts.documents, document_prompt, batch_size)
         store = make_store(self, b)
 
         def score(asked: np.ndarray, found: np.ndarray) -> np.ndarray:
@@ -535,6 +521,23 @@ def check_pooled_by_mean(embedder: Any) -> None:
             f"late=True requires pooling='mean', but this {type(embedder).__name__} has "
             f"pooling={embedder.pooling!r}."
         )
+
+
+def embed_checked(
+    embedder: Any, texts: Any, prompt: str | None, batch_size: int | None, **options: Any
+) -> Any:
+    """Embed texts, and normalize the vectors to unit length for the cosine similarity.
+
+    Raises:
+        ValueError: If a value in the vectors is NaN, infinite or too large.
+    """
+    vectors = embedder.embed(texts, prompt=prompt, batch_size=batch_size, **options)
+    if isinstance(vectors, list):
+        return vectors
+    if not isinstance(vectors, np.ndarray):
+        return normalize_rows(vectors, embedder.similarity_function)
+    check_finite(vectors, "vectors")
+    return scale_to_unit_length(vectors) if embedder.similarity_function == "cosine" else vectors
 
 
 def make_store(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
