@@ -10,7 +10,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,29 +35,17 @@ LARGEST_EXACT_INTEGER = 2**53  # all smaller integers are exact in float64
 INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
-class Scan(NamedTuple):
-    """Results of reading all input files, which happens before the first prediction.
-
-    Attributes:
-        rows: List of integers. The number of rows per file.
-        without_text: Integer. The number of rows without text.
-        sample: Sequence of values from the first row with text.
-        kept: Arrow schema for the copied columns.
-    """
-
-    rows: list[int]
-    without_text: int
-    sample: Sequence
-    kept: pyarrow.Schema
-
-
-def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str]) -> Scan:
+def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str]) -> tuple:
     """Read all files once, and raise an error for the first invalid row.
 
     Args:
         paths: Sequence of file paths.
         names: Sequence of strings. Text column names.
         keep: Sequence of strings. The names of the columns to copy.
+
+    Returns:
+        Tuple of the number of rows per file, the number of rows without text, the values of the
+        first row with text, and the Arrow schema of the copied columns.
 
     Raises:
         ValueError: If a row is not text, if no text is found, or if a column has several types.
@@ -93,7 +81,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         raise ValueError(f"A column has different types in different files: {error}.") from None
     for name, (value, location) in largest.items():
         _check_fits(value, name, location, kept.field(name).type)
-    return Scan(counts, without_text, sample, kept)
+    return counts, without_text, sample, kept
 
 
 def _check_plain(value, name: str, location: str) -> None:
@@ -240,14 +228,14 @@ def _make_plain(value):
 
 def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
     """Return the number of rows per file, and the serialized schema of the output."""
-    scanned = scan(paths, task_method.names, keep)
-    if scanned.without_text:
+    counts, without_text, row, kept = scan(paths, task_method.names, keep)
+    if without_text:
         logger.warning(
             "%d of %d rows have no text. The predictions for these rows are null.",
-            scanned.without_text,
-            sum(scanned.rows),
+            without_text,
+            sum(counts),
         )
-    sample = task_method.compute_answers([[value] for value in scanned.sample], [True])
+    sample = task_method.compute_answers([[value] for value in row], [True])
     names = ["file", "row", *keep]
     again = [name for name in sample.column_names if name in names]
     if again or len(set(names)) < len(names):
@@ -256,9 +244,9 @@ def _scan_files(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[s
             f"columns: {', '.join(sample.column_names)}."
         )
     columns = pa.schema([("file", pa.string()), ("row", pa.int64())])
-    fields = [*columns, *scanned.kept, *sample.schema]
+    fields = [*columns, *kept, *sample.schema]
     schema = pa.schema(fields).remove_metadata()
-    return scanned.rows, base64.b64encode(schema.serialize().to_pybytes()).decode()
+    return counts, base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def _read(folder: pathlib.Path) -> dict:

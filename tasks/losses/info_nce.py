@@ -15,6 +15,10 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses import vectors
 from encoder_zoo.tasks.losses.replicas import gather_replicas, ignores_padding_rows
 
+TEXT_IDS = (
+    "with equal integers for equal texts. `fit` creates these integers for data without scores"
+)
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
@@ -167,6 +171,5 @@ def _check_text_ids(loss: keras.losses.Loss, y_true, y_pred) -> None:
     if len(y_true.shape) != 2 or vectors.are_different(y_true.shape[1], y_pred.shape[1]):
         raise ValueError(
             f"{type(loss).__name__}: y_true has the shape {tuple(y_true.shape)}. Expected "
-            f"(B, 1 + K) for y_pred with shape {tuple(y_pred.shape)}, with equal integers for "
-            "equal texts. `fit` creates these integers for data without scores."
+            f"(B, 1 + K) for y_pred with shape {tuple(y_pred.shape)}, {TEXT_IDS}."
         )

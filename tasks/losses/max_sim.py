@@ -20,9 +20,6 @@ from encoder_zoo.tasks.losses.score_distillation import compute_divergence
 from encoder_zoo.tasks.losses.vectors import are_different
 
 PRODUCTS = 2**24  # maximum number of token products in memory (64 MB)
-TEXT_IDS = (
-    "with equal integers for equal texts. `fit` creates these integers for data without scores"
-)
 
 
 def compute_max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
@@ -232,7 +229,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
 
     @ignores_padding_rows
     def call(self, y_true, y_pred, rows=None):
-        queries, documents = self._check_arguments(y_true, y_pred, 2, 0, TEXT_IDS)
+        queries, documents = self._check_arguments(y_true, y_pred, 2, 0, info_nce.TEXT_IDS)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
         # The columns of documents are concatenated in the order of `mark_positives`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
