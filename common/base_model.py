@@ -14,7 +14,7 @@ from encoder_zoo.common.model_configuration import LAYER_STATES, check_file_size
 from encoder_zoo.common.weights_lock import get_weights_lock, hold_lock, lock_weights
 
 
-class BaseModel(ConfigFromSignature, keras_private.TrainerOverrides, keras.Model):
+class BaseModel(ConfigFromSignature, keras.Model):
     """Keras model that several threads can use, and whose configuration describes all layers.
 
     The configuration includes quantization, low-rank updates, frozen layers, frozen weights and
@@ -48,6 +48,12 @@ class BaseModel(ConfigFromSignature, keras_private.TrainerOverrides, keras.Model
     train_function: Any
     test_function: Any
     predict_function: Any
+
+    if keras_private.BUILDS_FROM_ONE_REPLICA:
+        _maybe_symbolic_build = keras_private.build_from_one_replica
+    if keras_private.RUNS_JAX_STEPS:
+        _jax_state_synced = keras_private.jax_state_synced
+        _purge_model_variables = keras_private.keep_model_variables
 
     # Pickling and copying call `__reduce__`.
     __reduce__ = lock_weights(keras.Model.__reduce__)

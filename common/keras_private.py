@@ -19,8 +19,9 @@ used instead. Three functions use no private name, but depend on how Keras is im
   because the names of these attributes are private.
 - `weigh_next_value` requires that Keras updates its mean loss once after each `compute_loss`.
 
-Other modules only use public names, but `tasks/training/distribution.py` replaces public methods of
-optimizers and distributions. To find out about changes in Keras, run
+Other modules only use public names, except for `BaseModel`, whose private methods are functions of
+this module. `tasks/training/distribution.py` replaces public methods of optimizers and
+distributions. To find out about changes in Keras, run
 `tests/common/test_keras_private.py`.
 """
 
@@ -32,7 +33,6 @@ import operator
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import keras
 
@@ -42,6 +42,9 @@ from encoder_zoo.common.weights_lock import get_weights_lock
 jax = LazyModule("jax")
 # Whether training, evaluation and prediction run steps of this module on JAX.
 RUNS_JAX_STEPS = keras.config.backend() == "jax" and hasattr(keras.Model, "_purge_model_variables")
+BUILDS_FROM_ONE_REPLICA = keras.config.backend() == "tensorflow" and hasattr(
+    keras.Model, "_maybe_symbolic_build"
+)
 # Keras classes that wrap a function as a loss or metric.
 WRAPPERS = (*keras.losses.MeanSquaredError.__bases__, keras.metrics.MeanMetricWrapper)
 # Names of the variables to pass to each step on JAX.
@@ -108,46 +111,42 @@ def weigh_next_value(mean: keras.metrics.Mean, weight: object) -> None:
     vars(mean)["update_state"] = update_state
 
 
-class TrainerOverrides:
-    """Mixin with replacements for private methods of the Keras trainer, if they are available."""
+def build_from_one_replica(model: keras.Model, iterator=None, data_batch=None) -> None:
+    """Build a model from the batch of the first replica, as `_maybe_symbolic_build` of a model.
 
-    if keras.config.backend() == "tensorflow" and hasattr(keras.Model, "_maybe_symbolic_build"):
-
-        def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
-            """Build the model from the batch of the first replica.
-
-            By default, Keras computes the average of the batches for all replicas, which raises an
-            error for masks and for batches of different sizes.
-            """
-            parent: Any = super()
-            strategy = parent.distribute_strategy
-            if iterator is not None and strategy.num_replicas_in_sync > 1:
-                *_, batches = next(iter(iterator))
-                data_batch = keras.tree.map_structure(
-                    lambda values: _drop_batch_size(strategy.experimental_local_results(values)[0]),
-                    next(batches),
-                )
-                iterator = None
-            parent._maybe_symbolic_build(iterator, data_batch)
-
-    if RUNS_JAX_STEPS:
-
-        @property
-        def _jax_state_synced(self) -> bool:
-            """Whether all variables are up to date in this thread. In Keras, the flag is shared."""
-            return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
-
-        @_jax_state_synced.setter
-        def _jax_state_synced(self, value: bool) -> None:
-            unsynced = vars(self).setdefault("_unsynced", set())
-            (unsynced.discard if value else unsynced.add)(threading.get_ident())
-
-        def _purge_model_variables(self, *args, **kwargs) -> None:
-            """Do nothing, so that the model keeps all weights for other threads."""
+    By default, Keras computes the average of the batches for all replicas, which raises an error
+    for masks and for batches of different sizes.
+    """
+    strategy = model.distribute_strategy
+    if iterator is not None and strategy.num_replicas_in_sync > 1:
+        *_, batches = next(iter(iterator))
+        data_batch = keras.tree.map_structure(
+            lambda values: _drop_batch_size(strategy.experimental_local_results(values)[0]),
+            next(batches),
+        )
+        iterator = None
+    keras.Model._maybe_symbolic_build(model, iterator, data_batch)
 
 
 def _drop_batch_size(values: tf.Tensor) -> keras.KerasTensor:
     return keras.KerasTensor((None, *values.shape[1:]), values.dtype.name)
+
+
+def _is_jax_state_synced(model: keras.Model) -> bool:
+    return threading.get_ident() not in vars(model).setdefault("_unsynced", set())
+
+
+def _set_jax_state_synced(model: keras.Model, value: bool) -> None:
+    unsynced = vars(model).setdefault("_unsynced", set())
+    (unsynced.discard if value else unsynced.add)(threading.get_ident())
+
+
+# Whether all variables are up to date in this thread. In Keras, all threads share this flag.
+jax_state_synced = property(_is_jax_state_synced, _set_jax_state_synced)
+
+
+def keep_model_variables(model: keras.Model, *args, **kwargs) -> None:
+    """Do nothing, so that the model keeps all weights for other threads."""
 
 
 def make_execution(model: keras.Model, make: Callable) -> Callable:

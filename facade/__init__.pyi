@@ -45,7 +45,7 @@ from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary
 from encoder_zoo.extras import display as display
 from encoder_zoo.tasks import losses as losses
-from encoder_zoo.tasks import register_answers as register_answers
+from encoder_zoo.tasks.serving.answers_registry import register_answers as register_answers
 from encoder_zoo.tasks import register_task as register_task
 from encoder_zoo.extras.annotations.files import read_conll as read_conll
 from encoder_zoo.extras.annotations.files import write_conll as write_conll

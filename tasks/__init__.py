@@ -6,10 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.base.answers import Answers
     from encoder_zoo.tasks.base.task import Task
 
-A = TypeVar("A", bound="type[Answers]")
 C = TypeVar("C", bound="type[Task]")
 
 # Tasks that are built from other tasks. Their names do not occur in presets: module and class.
@@ -35,22 +33,7 @@ TASKS = {
     "late_interaction": "tasks.embedding.late_interaction.LateInteraction",
     **BUILT_FROM_TASKS,
 }
-# Classes that compute the answers of exported folders: module and class.
-ANSWERS = {
-    "ClassAnswers": "tasks.classification.class_answers.ClassAnswers",
-    "TagAnswers": "tasks.tagging.tag_answers.TagAnswers",
-    "QuestionAnswers": "tasks.question_answering.question_answers.QuestionAnswers",
-    "MaskAnswers": "tasks.pretraining.mask_answers.MaskAnswers",
-    "DetectionAnswers": "tasks.pretraining.detection_answers.DetectionAnswers",
-    "VectorAnswers": "tasks.embedding.vector_answers.VectorAnswers",
-    "FewShotAnswers": "tasks.embedding.few_shot_answers.FewShotAnswers",
-    "TermAnswers": "tasks.embedding.term_answers.TermAnswers",
-    "TokenAnswers": "tasks.embedding.token_answers.TokenAnswers",
-    "RankAnswers": "tasks.ranking.rank_answers.RankAnswers",
-    "ChoiceAnswers": "tasks.ranking.choice_answers.ChoiceAnswers",
-}
-# Classes from `register_task` and `register_answers`, by name.
-_REGISTERED: dict[str, type] = {}
+_REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 
 
 def get_task(name: str) -> type[Task]:
@@ -60,23 +43,9 @@ def get_task(name: str) -> type[Task]:
         >>> get_task("span_qa").record.pipeline_tag
         'question-answering'
     """
-    return _load_class(name, TASKS)
-
-
-def get_answers_class(name: str) -> type[Answers]:
-    """Return the class for a name in `ANSWERS`. The class is imported on first use.
-
-    Example:
-        >>> get_answers_class("QuestionAnswers").methods
-        ('answer',)
-    """
-    return _load_class(name, ANSWERS)
-
-
-def _load_class(name: str, paths: dict[str, str]) -> type:
     if name in _REGISTERED:
         return _REGISTERED[name]
-    module, cls = paths[name].rsplit(".", 1)
+    module, cls = TASKS[name].rsplit(".", 1)
     return getattr(importlib.import_module(f"encoder_zoo.{module}"), cls)
 
 
@@ -105,7 +74,7 @@ def register_task(cls: C) -> C:
     """
     from encoder_zoo.common.serializable import make_serializable
 
-    name, path = cls.record.name, _get_path(cls)
+    name, path = cls.record.name, f"{cls.__module__}.{cls.__qualname__}"
     if TASKS.get(name, path) != path:
         raise ValueError(
             f"The task name {name!r} is taken by {TASKS[name]}. "
@@ -116,32 +85,3 @@ def register_task(cls: C) -> C:
     TASKS[name] = path
     _REGISTERED[name] = cls
     return cls
-
-
-def register_answers(cls: A) -> A:
-    """Register a subclass of `Answers`. Use this function as a class decorator.
-
-    `export` can then write folders with these answers. `open_export` can open them in every process
-    that has imported the module of the class, also without Keras.
-
-    Raises:
-        ValueError: If another class has this name.
-
-    Example:
-        >>> import encoder_zoo as ez
-        >>> from encoder_zoo.tasks.base.answers import Answers
-        >>> @ez.register_answers
-        ... class ClassAnswers(Answers): ...
-        Traceback (most recent call last):
-        ValueError: The name 'ClassAnswers' is taken by tasks.classification.class_answers.ClassA...
-    """
-    name, path = cls.__name__, _get_path(cls)
-    if ANSWERS.get(name, path) != path:
-        raise ValueError(f"The name {name!r} is taken by {ANSWERS[name]}. Choose another name.")
-    ANSWERS[name] = path
-    _REGISTERED[name] = cls
-    return cls
-
-
-def _get_path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"

@@ -20,8 +20,8 @@ from encoder_zoo.presets.files.atomic import FolderKind, replace_folder
 from encoder_zoo.presets.files.json_data import convert_to_json
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
-from encoder_zoo.tasks import ANSWERS, get_answers_class
 from encoder_zoo.tasks.serving import model_files
+from encoder_zoo.tasks.serving.answers_registry import ANSWERS, get_answers_class
 from encoder_zoo.tasks.serving.engines import EngineRunner, onnxruntime, open_session
 from encoder_zoo.tasks.serving.opened_export import (
     EXPORT_KIND,

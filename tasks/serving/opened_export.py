@@ -38,9 +38,9 @@ from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
-from encoder_zoo.tasks import ANSWERS, get_answers_class
 from encoder_zoo.tasks.preprocessing.prepared import check_values, convert_list, is_prepared
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.serving.answers_registry import ANSWERS, get_answers_class
 from encoder_zoo.tasks.serving.engines import MASK_INPUTS, EngineRunner, Session, open_session
 
 if TYPE_CHECKING:

@@ -137,10 +137,13 @@ ROOMS, LEVELS = 10, 5  # modules of tasks/training, and of the longest chain of 
 TWO_KINDS = {"FewShotClassifier"}  # an embedder that also scores classes: two more
 HOOKS = 24  # members of the bases of tasks that tasks override, at most
 # Those that one task alone overrides, each with its reason.
-OWN_HOOKS = dict.fromkeys(
-    ("fit", "evaluate", "predict"),
-    "`FewShotClassifier` takes texts and classes, but trains on pairs, and then its head",
-)
+OWN_HOOKS = {
+    **dict.fromkeys(
+        ("fit", "evaluate", "predict"),
+        "`FewShotClassifier` takes texts and classes, but trains on pairs, and then its head",
+    ),
+    "preprocessor": "the model inside of `HybridEmbedder` reads that of its `TextEmbedder`",
+}
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.tasks.base.answers import Answers, delegate_to_answers
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task, TaskRecord
+from encoder_zoo.tasks.serving import answers_registry
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.testing import tiny
 
@@ -61,7 +62,12 @@ def heights(tmp_path, monkeypatch):
     (tmp_path / "heights.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "heights", raising=False)
-    registries = tasks.TASKS, tasks.ANSWERS, tasks._REGISTERED
+    registries = (
+        tasks.TASKS,
+        tasks._REGISTERED,
+        answers_registry.ANSWERS,
+        answers_registry._REGISTERED,
+    )
     before = [dict(registry) for registry in registries]
     yield importlib.import_module("heights")
     for registry, content in zip(registries, before, strict=True):
@@ -123,6 +129,6 @@ def test_names_that_are_taken(heights):
 
 
 def test_answers_that_are_not_registered(task, tmp_path):
-    tasks.ANSWERS.pop("HeightAnswers")
+    answers_registry.ANSWERS.pop("HeightAnswers")
     with pytest.raises(ValueError, match="HeightAnswers.*register_answers"):
         task.export(tmp_path / "served", format="onnx")
