@@ -93,6 +93,7 @@ class KerasRunner:
             separate=lambda x, y: (x, None),
             encode=lambda x, y=None, sample_weight=None: task.preprocess(x),
             fills=False,
+            reads_labels=False,
         )
 
     def _warn_if_head_new(self) -> None:

@@ -127,6 +127,8 @@ class BatchMaker:
         packs: Boolean. Whether short texts can be packed into sequences.
         worker: Tuple of two integers. The index of this worker and the number of workers.
         dtype: String. Name of the task's dtype policy.
+        reads_labels: Boolean. Whether the labels and weights in a stream are read. `predict` only
+            reads the inputs. Defaults to True.
     """
 
     model: SupportsInputs
@@ -141,6 +143,7 @@ class BatchMaker:
     packs: bool
     worker: tuple[int, int]
     dtype: str
+    reads_labels: bool = True
 
     def get_graph(self, name, make: Callable):
         """Return the graph for the current settings. If it is not in the cache, create it.

@@ -104,6 +104,7 @@ class TextData(InputData):
     """Raw inputs in memory."""
 
     def make_source(self, plan, maker):
+        check_preprocessor(maker.model, self.x)
         check_not_empty(self.x)
         with log_truncation_once():
             return ExampleBatches(plan, maker, maker.encode(self.x, self.y, self.sample_weight))
@@ -238,11 +239,13 @@ def make_input_data(maker: BatchMaker, x, y=None, sample_weight=None) -> InputDa
 def _check_ranks(dataset) -> None:
     """Raise a ValueError if the inputs of a `tf.data.Dataset` have an unknown number of axes."""
     x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-    if any(spec.shape.rank is None for spec in keras.tree.flatten(x)):
+    shapes = [getattr(spec, "shape", None) for spec in keras.tree.flatten(x)]
+    if any(shape is not None and shape.rank is None for shape in shapes):
         raise ValueError(
-            f"The shape of the inputs in the dataset is unknown: {quote(x)}. Set the shape after a "
-            "tf.py_function: text.set_shape([]) for single texts, or text.set_shape([None]) for "
-            "batches."
+            f"The shape of the inputs in the dataset is unknown: {quote(x)}. Pass an "
+            "output_signature to from_generator, or set the shapes after a tf.py_function: "
+            "set_shape([]) for a single text, set_shape([None]) for a batch of texts, or "
+            "set_shape([None, None]) for preprocessed inputs."
         )
 
 

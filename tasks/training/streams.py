@@ -50,7 +50,8 @@ class TokenCache:
     pass writes a file for each batch, or for every 50 batches if single rows are shuffled, with
     about four bytes per token. If the pass is interrupted, the next run only writes the missing
     files. Later passes and later processes only read the first element of the stream. If the stream
-    contains single rows, each `batch_size` has its own files.
+    contains single rows, each `batch_size` has its own files. `predict` does not use the files,
+    because they contain labels. It tokenizes the stream again.
 
     Args:
         source: Any stream that `fit` supports. It must return the same elements in every pass.
@@ -110,7 +111,7 @@ class Stream:
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
         self._separate, self._labels_tokens = maker.separate, maker.labels_tokens
-        self._none_is_answer = maker.none_is_answer
+        self._none_is_answer, self._reads_labels = maker.none_is_answer, maker.reads_labels
         self._elements = self._read()
         self.first = self._first_labels = None
         first = next(self._elements, None)
@@ -120,7 +121,7 @@ class Stream:
             self._elements = itertools.chain([first], self._elements)
         self.first = first
         self.is_single = _is_single(*first[:2], self._labels_tokens)
-        batch = self.separate_labels(_combine_rows([first]) if self.is_single else first)
+        batch = self.separate_labels(next(self._combine_elements([first], 1)))
         self._first_labels = batch[1:]
         self.element_spec = keras.utils.pack_x_y_sample_weight(*batch)
 
@@ -216,6 +217,8 @@ class Stream:
 
     def _combine_elements(self, elements: Iterable[tuple], rows: int) -> Iterator[tuple]:
         elements = iter(elements)
+        if not self._reads_labels:
+            elements = ((x, None, None) for x, _, _ in elements)
         if not self.is_single:
             yield from elements
             return

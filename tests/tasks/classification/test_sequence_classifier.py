@@ -340,6 +340,9 @@ class TestRefusals:
         classifier = ez.SequenceClassifier(build(num_classes=2).backbone, num_classes=2)
         with pytest.raises(ValueError, match="has no preprocessor"):
             classifier.predict(["text"])
+        for method in (classifier.fit, classifier.evaluate):
+            with pytest.raises(ValueError, match="has no preprocessor"):
+                method([], [])
 
 
 @pytest.mark.slow

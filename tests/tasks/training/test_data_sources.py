@@ -121,6 +121,10 @@ def test_elements_of_a_wrong_form_are_named(task, source, method):
         METHODS[method](task, make(), None)
 
 
+def prepare():
+    return tiny.task(get_family("bert"), ez.SequenceClassifier).preprocessor(TEXTS)
+
+
 # Labels that `fit` refuses, next to inputs that can be answered: Keras ignores them in `predict`.
 UNUSABLE = {
     "unknown names": lambda: Elements((TEXTS, ["x", "y", "z", "x"])),
@@ -129,13 +133,16 @@ UNUSABLE = {
     "labels in some batches": lambda: Elements((TEXTS[:2], None), (TEXTS[2:], [0, 1])),
     "labels of some rows": lambda: iter([(text, [None, 1][i > 1]) for i, text in enumerate(TEXTS)]),
     "weights": lambda: Elements((TEXTS, LABELS, [1, -1, np.nan, 1])),
+    "weights in some batches": lambda: Elements((TEXTS[:2], [0, 1]), (TEXTS[2:], [0, 1], [1, 1])),
+    "weights of some rows": lambda: iter([(t, 0, [None, 1][i > 1]) for i, t in enumerate(TEXTS)]),
+    "preprocessed": lambda: Elements((prepare(), [-1] * 4)),
     "TokenCache": lambda: ez.TokenCache(Elements((TEXTS, [-1] * 4)), "nowhere"),
     "dataset of names": lambda: tf.data.Dataset.from_tensor_slices((TEXTS, ["x", "", "z", "x"])),
     "dataset of numbers": lambda: tf.data.Dataset.from_tensors((TEXTS, [-1, np.nan, 1, 1])),
 }
 
 
-@pytest.mark.slow(except_for="labels in some batches|dataset of numbers")
+@pytest.mark.slow(except_for="(labels|weights) in some|preprocessed|dataset of numbers")
 @pytest.mark.parametrize("source", UNUSABLE)
 def test_predictions_ignore_labels_and_weights(task, source):
     expected = task.predict(TEXTS, verbose=0)
@@ -151,6 +158,18 @@ def test_datasets_of_unknown_rank_are_refused_by_name(task, method):
     texts = tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))
     with pytest.raises(ValueError, match=r"shape of the inputs .* unknown.*set_shape\(\[\]\)"):
         METHODS[method](task, texts.map(lambda text, y: (read(text), y)), None)
+
+
+def test_the_error_about_unknown_ranks_fits_preprocessed_inputs(task):
+    x = {name: np.asarray(values) for name, values in prepare().items()}
+    types = {name: values.dtype for name, values in x.items()}
+    with pytest.raises(ValueError, match=r"output_signature.*\[None, None\]\) for preprocessed"):
+        task.predict(tf.data.Dataset.from_generator(lambda: [x], output_types=types))
+
+
+def test_inputs_that_are_none_have_no_rank(task):
+    x = tf.data.Dataset.from_tensors({"first": TEXTS, "second": None})
+    assert make_input_data(task.batch_maker, x).x is x
 
 
 ENDLESS = {
