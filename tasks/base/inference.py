@@ -56,7 +56,7 @@ class KerasRunner:
             x: Inputs. See `Task.predict`.
             batch_size: Optional integer. Number of examples per batch. If None, 32 is used.
         """
-        with use_backend():
+        with use_backend(), suppress_end_warning(x):
             return self.predict_data(self.read(x), batch_size)
 
     def predict_data(self, given: sources.InputData, batch_size: int | None = None) -> Any:
