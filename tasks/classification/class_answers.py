@@ -237,9 +237,15 @@ class ClassAnswers(Answers):
             if self.is_regression:
                 return {"score": logits}
             activate = xp.sigmoid if self.is_multi_label else xp.nn.softmax
-            scores = activate(logits / self.temperature)
-            scores, order = xp.math.top_k(scores, len(self.class_names))
+            keys = scores = activate(logits / self.temperature)  # (N, C)
+            if self.thresholds is not None:
+                answered = self.mark_answered_classes(xp.cast(scores, xp.float64))
+                keys = scores if self.is_multi_label else xp.cast(answered, scores.dtype)
+            _, order = xp.math.top_k(keys, len(self.class_names))
+            scores = xp.gather(scores, order, batch_dims=1)
             answers = {"label": xp.gather(names, order), "score": scores}
+            if self.thresholds is not None and self.is_multi_label:
+                answers["answered"] = xp.gather(answered, order, batch_dims=1)
             if self.abstain_below is not None:
                 answers["abstains"] = scores[:, 0] < self.abstain_below
             return answers
@@ -262,14 +268,17 @@ class ClassAnswers(Answers):
         return compute_sigmoid(logits) if self.is_multi_label else compute_softmax(logits)
 
     def mark_answered_classes(self, scores: np.ndarray, threshold=None) -> np.ndarray:
-        """Return a boolean mask (N, C) of the classes in the answer for each text."""
+        """Return a boolean mask (N, C) of the classes in the answer for each text.
+
+        With thresholds, this also works in a TensorFlow graph, for scores in float64.
+        """
         given = self.thresholds if threshold is None else threshold
         if self.is_multi_label:
             return scores >= self.get_min_scores(given)
         if given is None:
             return mark_best_classes(scores)
         second = scores[:, 1] >= self.get_min_scores(given)
-        return np.stack([~second, second], axis=1)
+        return second[:, None] == np.array([False, True])
 
     def get_min_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
         """Return the minimum score of each label, or of the second label if there are two."""

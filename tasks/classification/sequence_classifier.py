@@ -394,9 +394,10 @@ class SequenceClassifier(ClassScoresMixin, LabelledTask):
         Returns:
             Dict mapping names to functions. Each function returns "label", strings of shape (N, C)
             sorted by score, and "score" of shape (N, C). For regression, only "score" is returned.
-            Classes without a name are returned as indices. If `abstain_below` is set, "abstains" of
-            shape (N,) is also returned. It is True for texts whose best score is below
-            `abstain_below`.
+            Classes without a name are returned as indices. If `thresholds` are set, the first label
+            of two is the label that `classify` returns. For several labels per text, "answered" of
+            shape (N, C) is True for all labels that `classify` returns. If `abstain_below` is set,
+            "abstains" of shape (N,) is True for texts for which `classify` returns no label.
         """
         answer = self._answers.make_classify_function(self._compute_logits_in_graph)
         return {

@@ -569,8 +569,8 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
 
         Returns:
             Dict with "serving_default". This function maps "text" (N,) to "label" (N, C), strings
-            sorted by decreasing score, and "score" (N, C). If `abstain_below` is set, the output
-            also contains "abstains" (N,), which is True when the best score is lower.
+            sorted by decreasing score, and "score" (N, C). If `thresholds` or `abstain_below` are
+            set, the output is extended as for `SequenceClassifier`.
         """
         embed = super().signatures()["serving_default"]
 

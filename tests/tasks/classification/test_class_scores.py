@@ -215,6 +215,32 @@ class TestAbstention:
         assert "abstains" not in served(text=tf.constant(TEXTS))
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("build", [classifier, few_shot])
+    def test_thresholds_are_exported(self, build):
+        """The first of two labels, or the marked labels, are the labels that `classify` returns."""
+        import tensorflow as tf
+
+        task = build(labels=["ham", "spam"])
+        scores = task.predict_proba(TEXTS)[:, 1]
+        for least in (0.0, float(np.median(scores)), 1.0):
+            task.thresholds = {"spam": least}
+            found = task.signatures()["serving_default"](text=tf.constant(TEXTS))
+            expected = task.classify(TEXTS)
+            first = [label.decode() for label in found["label"].numpy()[:, 0]]
+            assert first == [row["label"] for row in expected]
+            expected = [row["score"] for row in expected]
+            np.testing.assert_allclose(found["score"][:, 0], expected, rtol=1e-5)
+            assert "answered" not in found
+        task = build(problem_type="multi_label_classification")
+        scores = task.predict_proba(TEXTS)
+        task.thresholds = dict(zip(task.labels, np.median(scores, axis=0).tolist(), strict=True))
+        found = task.signatures()["serving_default"](text=tf.constant(TEXTS))
+        rows = zip(found["label"].numpy(), found["answered"].numpy(), strict=True)
+        marked = [[label.decode() for label in labels[chosen]] for labels, chosen in rows]
+        assert marked == [[row["label"] for row in rows] for rows in task.classify(TEXTS)]
+        assert 0 < sum(map(len, marked)) < scores.size
+
+    @pytest.mark.slow
     def test_of_two_classes_and_without_training(self):
         two = classifier(labels=["ham", "spam"])
         scores = two.predict_proba(TEXTS).max(axis=1)
