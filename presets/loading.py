@@ -110,16 +110,16 @@ def load_tokenizer_files(files: FolderFiles, family: Family) -> Tokenizer:
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """Load a preprocessor. See `Preprocessor.from_preset`."""
     safeguards = Safeguards.pop_from_arguments(arguments)
+    added_tokens, known = arguments.pop("added_tokens", ()), get_argument_names(cls)
+    for name in arguments:
+        if name not in known:
+            raise TypeError(describe_unknown_argument(f"{cls.__name__}.from_preset", name, known))
     with convert_load_errors(source), open_tokenizer(source, safeguards) as preset:
-        tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
+        tokenizer = _require_tokenizer(preset, added_tokens)
         saved = preset.settings.get("preprocessor", {})
         stored = _read_preprocessor_arguments(
             cls, cls.get_folder_format(), preset, tokenizer, saved
         )
-    known = get_argument_names(cls)
-    for name in arguments:
-        if name not in known:
-            raise TypeError(describe_unknown_argument(f"{cls.__name__}.from_preset", name, known))
     return cls(tokenizer, **{**stored, **arguments})
 
 

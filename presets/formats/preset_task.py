@@ -72,7 +72,7 @@ class FolderFormat:
         Args:
             preset: An open `Checkpoint`.
             tokenizer: Tokenizer loaded from the preset.
-            given: Dict of arguments from the caller.
+            given: Dict of preprocessor arguments from the caller.
         """
         return ()
 

@@ -293,7 +293,9 @@ class TokenClassifier(LabelledTask):
             self._warn_if_thresholds_unused("evaluate_entities")
             return
         self._learn_labels(given, find_labels)
-        if self.labels and (line := describe_notation(self.labels)):
+        line = describe_notation(self.labels) if self.labels else None
+        if line and line not in self.graphs.reported:
+            self.graphs.reported.add(line)
             logger.warning(line)
 
     def _prepare_training(self, given, data) -> bool:
