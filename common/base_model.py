@@ -24,7 +24,8 @@ class BaseModel(ConfigFromSignature, keras.Model):
     Threads can use a model during training, saving and updates, because each method below holds
     the weights lock. A method of a subclass needs a decorator of `common.weights_lock` if it uses
     weights in several steps, or before it calls the method below. A second `fit` at the same time
-    raises an error, so a decorated `fit` calls `keras.Model.fit`.
+    raises an error, so a decorated `fit` calls `super(BaseModel, self).fit`. The methods below call
+    `keras.Model`, so they skip other classes between this class and `keras.Model`.
 
     On JAX, Keras removes all weights from the model during training, evaluation and prediction,
     because each step reuses the memory. This class stores the weights in the model after each

@@ -19,10 +19,9 @@ used instead. Three functions use no private name, but depend on how Keras is im
   because the names of these attributes are private.
 - `weigh_next_value` requires that Keras updates its mean loss once after each `compute_loss`.
 
-Other modules only use public names, except for `BaseModel`, whose private methods are functions of
-this module. `tasks/training/distribution.py` replaces public methods of optimizers and
-distributions. To find out about changes in Keras, run
-`tests/common/test_keras_private.py`.
+Other modules only use public names, except for `BaseModel`, which sets the three overridden names
+to functions of this module. `tasks/training/distribution.py` replaces public methods of optimizers
+and distributions. To find out about changes in Keras, run `tests/common/test_keras_private.py`.
 """
 
 from __future__ import annotations
@@ -300,10 +299,10 @@ def make_jax_function(model: keras.Model, kind: str) -> Callable:
         if reuses_memory:
             options = {"donate_argnums": 0, "out_shardings": _find_shardings(model, parts)}
         step = jax.jit(step, **options)
-    lock, write = get_weights_lock(model), get_accessors()[1]
+    write = get_accessors()[1]
 
     def function(given, iterator):
-        data = next(iterator)
+        data, lock = next(iterator), get_weights_lock(model)
         held = given if _has_variables(given) else _select_variables(model, parts)
         with lock.exclusive(kind == "train") if reuses_memory else lock.shared():
             outputs, state = step(_read_values(held), data)

@@ -279,7 +279,8 @@ def unique(values) -> SimpleNamespace:
 
     The attribute `idx` contains the index in `y` for each input value.
     """
-    found, first, inverse = np.unique(values, return_index=True, return_inverse=True, axis=0)
+    axis = 0 if np.ndim(values) > 1 else None  # before NumPy 2.4, strings cannot have an axis
+    found, first, inverse = np.unique(values, return_index=True, return_inverse=True, axis=axis)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse.reshape(-1)].astype(np.int32)
     return SimpleNamespace(y=make_array(found[order]), idx=make_array(idx))

@@ -128,7 +128,8 @@ class Answers:
         """Return the rule of each setting that can be stored in the files of an export."""
         rules = {}
         for base in reversed(cls.__mro__[:-1]):  # annotations are read in the module of their class
-            rules |= get_rules(base.__init__)
+            if dataclasses.is_dataclass(base):
+                rules |= get_rules(base.__init__)
         return rules
 
     def copy_with_model(self) -> Answers:

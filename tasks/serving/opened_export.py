@@ -108,7 +108,13 @@ class ExportRecord:
     """
 
     task: Annotated[str, Rule(lambda v: isinstance(v, str), "a task's name")]
-    answers: Annotated[str, Rule(ANSWERS.__contains__, "the name of a registered `Answers` class")]
+    answers: Annotated[
+        str,
+        Rule(
+            lambda v: isinstance(v, str) and v in ANSWERS,
+            "the name of a registered `Answers` class",
+        ),
+    ]
     format: Engine
     dtype: Literal["float32", "int8"]
     agreement: Settings | None

@@ -611,7 +611,7 @@ class TextModel(BaseModel):
                     self._count_batches(data.steps_per_epoch, done),
                     raise_original_errors(data, held_out),
                 ):
-                    history = keras.Model.fit(self, **arguments)
+                    history = super(BaseModel, self).fit(**arguments)
             finally:
                 del vars(self)["_held_out"]
         self.recipe.warn_if_weights_unchanged(
@@ -919,7 +919,7 @@ class TextModel(BaseModel):
                 self._compile_if_changed()
         with self.distribution.running():
             self.recipe.hold_rate(self.optimizer)
-            return keras.Model.train_on_batch(self, check_arrays(self, x), *args, **kwargs)
+            return super(BaseModel, self).train_on_batch(check_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of preprocessed inputs. See `keras.Model.test_on_batch`."""

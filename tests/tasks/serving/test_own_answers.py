@@ -36,9 +36,14 @@ class HeightPreprocessor(Preprocessor):
     label_values = Numbers()
 
 
+class InMetres:
+    def in_metres(self, texts):
+        return self.measure(texts) / 100
+
+
 @ez.register_answers
 @dataclasses.dataclass(frozen=True)
-class HeightAnswers(Answers):
+class HeightAnswers(InMetres, Answers):
     preprocessor_class = HeightPreprocessor
     methods = ("measure",)
     unit: PositiveInt = 1
