@@ -325,6 +325,8 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
             **arguments: `num_classes`, `labels`, `problem_type`, `thresholds`, `abstain_below`, and
                 the arguments of `TextEmbedder.from_preset`.
         """
+        if "labels" in arguments:  # they are read several times, but can be a generator
+            arguments["labels"] = validate_labels(arguments["labels"])
         return super().from_preset(source, **arguments)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
@@ -405,7 +407,9 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
                 callbacks=callbacks,
             )
         activation = compute_sigmoid if self._is_multi_label else compute_softmax
-        weights = fit_logistic(self.embed(column), hot, activation)
+        with get_weights_lock(self).shared():
+            vectors = self._get_answers(column).embed(column)  # as in `predict`
+        weights = fit_logistic(vectors, hot, activation)
         with get_weights_lock(self).exclusive():
             self.head.set_weights(weights)
             self.thresholds = None  # thresholds were tuned for the old weights
@@ -587,8 +591,8 @@ def _should_load_head(checkpoint: Checkpoint, given: dict) -> bool:
     """Return whether the checkpoint contains a head that fits the given arguments."""
     there = f"{HEAD_MODULE.path}/{SAFETENSORS.file}" in checkpoint.files.root
     asked = given.get("problem_type", _read_problem_type(checkpoint))
-    names, labels = read_labels(checkpoint.config), validate_labels(given.get("labels"))
-    same = labels in (None, names) and given.get("num_classes") in (None, len(names))
+    names = read_labels(checkpoint.config)
+    same = given.get("labels") in (None, names) and given.get("num_classes") in (None, len(names))
     return there and same and asked == _read_problem_type(checkpoint)
 
 

@@ -108,6 +108,17 @@ class TestFit:
         kernel, bias = fit_logistic(before, np.eye(3)[[0, 0, 0, 1, 1, 1, 2, 2]])
         np.testing.assert_allclose(classifier.predict(TEXTS), before @ kernel + bias, atol=1e-5)
 
+    def test_is_of_the_vectors_that_predictions_use(self, fitted):
+        """Also in a subclass with another `embed`."""
+
+        class Negative(ez.FewShotClassifier):
+            def embed(self, texts, *args, **kwargs):
+                return -super().embed(texts, *args, **kwargs)
+
+        classifier = Negative(fitted.backbone, fitted.preprocessor)
+        classifier.fit(TEXTS, LABELS, epochs=0, verbose=0)
+        np.testing.assert_allclose(classifier.predict(TEXTS), fitted.predict(TEXTS), atol=1e-5)
+
     @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize("backend", ["jax", "torch"])
@@ -225,11 +236,12 @@ class TestFiles:
         assert again.classify(["a b", "c d"]) == classifier.classify(["a b", "c d"])
         assert again.classify("c d")["label"] in names
 
-    @pytest.mark.slow(except_for="own labels|other order")
+    @pytest.mark.slow(except_for="own labels|other order|generator")
     @pytest.mark.parametrize(
         ("given", "kept"),
         [
             ({"labels": ["x", "y", "z"]}, True),
+            ({"labels": (name for name in "xyz")}, True),
             ({"num_classes": 3}, True),
             ({"labels": ["x", "y", "z"], "num_classes": 3}, True),
             ({"labels": None, "num_classes": None}, True),
@@ -238,7 +250,10 @@ class TestFiles:
             ({"labels": ["x", "y"]}, False),
             ({"num_classes": 4}, False),
         ],
-        ids=["own labels", "number", "both", "None", "problem", "other order", "fewer", "more"],
+        ids=[
+            *("own labels", "generator", "number", "both", "None", "problem"),
+            *("other order", "fewer", "more"),
+        ],
     )
     def test_the_head_is_kept_for_its_own_labels(self, fitted, tmp_path, caplog, given, kept):
         fitted.save_to_preset(tmp_path)
