@@ -97,18 +97,8 @@ class KerasRunner:
         )
 
     def _warn_if_head_new(self) -> None:
-        """Log a warning if the head has random weights. Later calls do not log again."""
-        task = self.task
-        first, task.new_head = task.new_head, None
-        if first is None or len(first) != len(task.head.weights):
-            return
-        pairs = zip(first, task.head.weights, strict=True)
-        if all(np.array_equal(value, gather_array(weight)) for value, weight in pairs):
-            logger.warning(
-                "The head of this %s has random weights, because the checkpoint contains no head. "
-                "Call `fit` before you use its predictions.",
-                type(task).__name__,
-            )
+        if self.task.record.head != "Model":  # otherwise, the model runs without a head
+            warn_if_head_new(self.task)
 
     def _run_keras_predict(self, x, batch_size: int | None = None):
         """Call `keras.Model.predict`. Every JAX process computes whole batches."""
@@ -231,6 +221,20 @@ class KerasRunner:
         with use_numpy():
             batch = collate(encode(tuple(make_array(np.asarray(column)) for column in texts)))
         return self._compute_outputs(get_inputs(batch))
+
+
+def warn_if_head_new(task) -> None:
+    """Log a warning if the head has random weights. Later calls do not log again."""
+    first, task.new_head = task.new_head, None
+    if first is None or len(first) != len(task.head.weights):
+        return
+    pairs = zip(first, task.head.weights, strict=True)
+    if all(np.array_equal(value, gather_array(weight)) for value, weight in pairs):
+        logger.warning(
+            "The head of this %s has random weights, because the checkpoint contains no head. "
+            "Call `fit` before you use its predictions.",
+            type(task).__name__,
+        )
 
 
 def compute_text_outputs_in_graph(

@@ -47,6 +47,7 @@ from encoder_zoo.tasks.base.confidence import (
     check_abstention,
     tune_thresholds,
 )
+from encoder_zoo.tasks.base.inference import warn_if_head_new
 from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS
 from encoder_zoo.tasks.classification.class_labels import (
     convert_class_indices,
@@ -534,8 +535,13 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
 
     @property
     def _answers(self) -> FewShotAnswers:
-        weights = None if self.head is None else self.head.get_weights()
-        return dataclasses.replace(super()._answers, head_weights=weights)
+        read_head = None if self.head is None else self._read_head
+        return dataclasses.replace(super()._answers, read_head=read_head)
+
+    def _read_head(self) -> list[np.ndarray]:
+        """Return the weights of the head. If they are random, log a warning."""
+        warn_if_head_new(self)
+        return self.head.get_weights()
 
     @validation.validate_arguments
     @lock_weights

@@ -6,7 +6,8 @@ Comments use these letters for shapes: N texts, D dimensions, C classes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -36,25 +37,35 @@ class FewShotAnswers(VectorAnswers, ClassAnswers):
 
     Attributes:
         head_weights: Optional tuple of arrays of shape (D, C) and (C,). Kernel and bias of the
-            logistic head. None before the first `fit`.
+            logistic head in an export.
+        read_head: Optional function that returns these arrays for a task. They are only read when
+            they are used. None before the first `fit`.
     """
 
     methods = ("classify", "predict_proba", "embed")
     embedding_dim: PositiveInt = dataclasses.field(kw_only=True)
     head_weights: HeadWeights | None = None
+    read_head: Callable[[], Sequence[np.ndarray]] | None = None
+
+    @functools.cached_property
+    def head(self) -> tuple[np.ndarray, np.ndarray]:
+        """The kernel (D, C) and the bias (C,) as arrays."""
+        self.check_has_head()
+        weights = self.head_weights if self.read_head is None else self.read_head()
+        kernel, bias = (np.asarray(values, "float32") for values in weights)
+        return kernel, bias
 
     def copy_with_model(self) -> FewShotAnswers:
-        self.check_has_head()
-        return super().copy_with_model()
+        copied = super().copy_with_model()
+        return dataclasses.replace(copied, head_weights=self.head, read_head=None)
 
     def predict_texts(self, x: Any, batch_size: int | None = None) -> np.ndarray:
-        self.check_has_head()
-        kernel, bias = (np.asarray(weights, "float32") for weights in self.head_weights)
+        kernel, bias = self.head
         return self.embed(convert_single_texts(x), batch_size=batch_size) @ kernel + bias
 
     def check_has_head(self) -> None:
         """Raise a ValueError if the classes are not known yet."""
-        if self.head_weights is None:
+        if self.head_weights is None and self.read_head is None:
             raise ValueError(
                 "This FewShotClassifier has no classes yet. Call fit with texts of each class."
             )

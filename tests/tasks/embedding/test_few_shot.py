@@ -265,6 +265,20 @@ class TestFiles:
         again.fit(TEXTS, [list(again.class_names)[i % 2] for i in range(8)], epochs=0)
         assert "random weights" not in caplog.text
 
+    def test_the_head_is_only_read_to_classify(self, fitted, tmp_path, caplog, monkeypatch):
+        fitted.save_to_preset(tmp_path)
+        again = ez.FewShotClassifier.from_preset(tmp_path, num_classes=4)
+        with monkeypatch.context() as patched:
+            patched.setattr(keras.layers.Layer, "get_weights", None)
+            again.embed(TEXTS)
+            again.index(TEXTS)
+        assert "random weights" not in caplog.text
+        again.predict(TEXTS)
+        assert "random weights" in caplog.text
+        caplog.clear()
+        again.classify(TEXTS)
+        assert caplog.text == ""
+
     @pytest.mark.slow
     def test_a_head_of_other_labels_is_refused(self, fitted, tmp_path):
         fitted.save_to_preset(tmp_path)
