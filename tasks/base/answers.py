@@ -97,6 +97,8 @@ class Answers:
             method to use for texts.
         opened_class: Optional class of opened exports with these answers. If None, `OpenedExport`
             is used.
+        task_name: Optional string. Name of the task in an export, if it differs from the name in
+            `TaskRecord`.
         preprocessor: The task's preprocessor.
         runner: `Runner` that computes the outputs.
     """
@@ -106,6 +108,7 @@ class Answers:
     returns_lists: ClassVar[bool] = False
     instead_of_predict: ClassVar[str | None] = None
     opened_class: ClassVar[type | None] = None
+    task_name: ClassVar[str | None] = None
     preprocessor: Preprocessor
     runner: Runner
 
@@ -136,6 +139,9 @@ class Answers:
         """Return the `Answers` to export. They must compute all outputs with the exported model."""
         return self
 
+    def check_settings(self) -> None:
+        """Raise a ValueError if the settings in the files of an export contradict each other."""
+
     def predict_texts(self, x: Any, batch_size: int | None = None) -> Any:
         """Compute the outputs for raw inputs in memory, in the input order. See `Task.predict`.
 
@@ -147,6 +153,10 @@ class Answers:
                 f"x is {quote(x)}, but predict only supports preprocessed inputs. Use "
                 f"{self.instead_of_predict} for texts."
             )
+        return self.runner.predict(x, batch_size)
+
+    def predict_prepared(self, x: dict, batch_size: int | None = None) -> Any:
+        """Compute the outputs of an export for preprocessed inputs, in the input order."""
         return self.runner.predict(x, batch_size)
 
     def compute_unpadded_outputs(

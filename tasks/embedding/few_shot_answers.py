@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, Rule
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 from encoder_zoo.tasks.embedding.pair_columns import convert_single_texts
 from encoder_zoo.tasks.embedding.vector_answers import VectorAnswers
@@ -43,6 +44,7 @@ class FewShotAnswers(VectorAnswers, ClassAnswers):
     """
 
     methods = ("classify", "predict_proba", "embed")
+    task_name = "few_shot_classifier"
     embedding_dim: PositiveInt = dataclasses.field(kw_only=True)
     head_weights: HeadWeights | None = None
     read_head: Callable[[], Sequence[np.ndarray]] | None = None
@@ -59,9 +61,20 @@ class FewShotAnswers(VectorAnswers, ClassAnswers):
         copied = super().copy_with_model()
         return dataclasses.replace(copied, head_weights=self.head, read_head=None)
 
+    def check_settings(self) -> None:
+        width, count = self.dim or self.embedding_dim, len(self.class_names)
+        found = None if self.head_weights is None else [np.shape(w) for w in self.head_weights]
+        if found != [(width, count), (count,)]:
+            expected = f"[({width}, {count}), ({count},)] for {width} dimensions, {count} classes"
+            raise invalid("The shape of head_weights", found, expected)
+
     def predict_texts(self, x: Any, batch_size: int | None = None) -> np.ndarray:
         kernel, bias = self.head
         return self.embed(convert_single_texts(x), batch_size=batch_size) @ kernel + bias
+
+    def predict_prepared(self, x: dict, batch_size: int | None = None) -> np.ndarray:
+        kernel, bias = self.head
+        return self.truncate(super().predict_prepared(x, batch_size)) @ kernel + bias
 
     def check_has_head(self) -> None:
         """Raise a ValueError if the classes are not known yet."""

@@ -162,7 +162,7 @@ def describe_export(task: PresetTask, format: Engine, dtype: str) -> ExportRecor
             f"its preprocessor is an instance of the custom class {type(preprocessor).__name__}",
         )
     return ExportRecord(
-        task=task.record.name,
+        task=answers.task_name or task.record.name,
         answers=name,
         format=format,
         dtype=dtype,

@@ -95,7 +95,7 @@ class ExportRecord:
     """Contents of the manifest of an export.
 
     Attributes:
-        task: String. Name of the task in `TASKS`.
+        task: String. Name of the task, from its `Answers` or its `TaskRecord`.
         answers: String. Name of its `Answers` class in `ANSWERS`.
         format: String. Model file format.
         dtype: String. "float32", or "int8" for quantized matrix products.
@@ -205,7 +205,7 @@ class OpenedExport:
         if not is_prepared(x):
             return _run_in_numpy(self._answers.predict_texts)(x, batch_size)
         x = _check_arrays(x, self._backbone)
-        return _run_in_numpy(self._answers.runner.predict)(x, batch_size)
+        return _run_in_numpy(self._answers.predict_prepared)(x, batch_size)
 
 
 def _check_arrays(x: Mapping, backbone: ExportedBackbone) -> dict[str, np.ndarray]:
@@ -398,7 +398,12 @@ def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
     fields = check_fields(record.backbone, rules, f"{where}.backbone")
     with use_numpy():
         preprocessor.attach(ExportedTask(ExportedBackbone(**fields), settings))
-    return cls(preprocessor=preprocessor, runner=None, **settings)
+    answers = cls(preprocessor=preprocessor, runner=None, **settings)
+    try:
+        answers.check_settings()
+    except ValueError as error:
+        raise ValueError(f"{where}.settings: {error}") from error
+    return answers
 
 
 class ExportedTask:

@@ -1,6 +1,7 @@
 """Classification from few examples: pairs, the logistic head, training, presets, exports."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -30,6 +31,14 @@ def fitted(tiny):
     classifier = classifier_of(tiny)
     classifier.fit(TEXTS, LABELS, epochs=0, verbose=0)
     return classifier
+
+
+@pytest.fixture(scope="module")
+def served(fitted, tmp_path_factory):
+    pytest.importorskip("tf2onnx")
+    folder = tmp_path_factory.mktemp("export") / "served"
+    fitted.export(folder, format="onnx")
+    return folder
 
 
 class TestPairs:
@@ -310,15 +319,62 @@ class TestFiles:
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
     @pytest.mark.filterwarnings("ignore::UserWarning")
-    def test_a_folder_classifies_and_embeds_alike_without_keras(self, fitted, tmp_path):
-        pytest.importorskip("tf2onnx")
-        fitted.export(tmp_path / "served", format="onnx")
-        opened = ez.open_export(tmp_path / "served")
-        np.testing.assert_allclose(opened.predict(TEXTS), fitted.predict(TEXTS), atol=1e-5)
+    def test_an_opened_folder_answers_alike(self, fitted, served):
+        opened = ez.open_export(served)
+        assert "few_shot_classifier" in repr(opened)
+        assert opened._answers.head is opened._answers.head  # converted once
+        logits = fitted.predict(TEXTS)
+        np.testing.assert_allclose(opened.predict(TEXTS), logits, atol=1e-5)
+        examples = {n: np.asarray(v) for n, v in fitted.preprocessor(TEXTS).items()}
+        np.testing.assert_allclose(opened.predict(examples), logits, atol=1e-5)
+        scores = fitted.predict_proba(TEXTS)
+        np.testing.assert_allclose(opened.predict_proba(TEXTS), scores, atol=1e-5)
         np.testing.assert_allclose(opened.embed(TEXTS), fitted.embed(TEXTS), atol=1e-5)
         found, expected = opened.classify(TEXTS), fitted.classify(TEXTS)
         assert [a["label"] for a in found] == [a["label"] for a in expected]
         assert opened.index(TEXTS).search("d c d", top_k=1)[0]["index"] == 4
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    @pytest.mark.slow
+    def test_an_opened_folder_has_thresholds_and_the_head_of_short_vectors(self, tiny, tmp_path):
+        pytest.importorskip("tf2onnx")
+        classifier = classifier_of(tiny, dim=5, **SEVERAL)
+        classifier.fit(TEXTS, LISTS, epochs=0, verbose=0)
+        best = classifier.predict_proba(TEXTS).max(axis=0) - 0.01
+        classifier.thresholds = dict(zip("xyz", best.tolist(), strict=True))
+        classifier.export(tmp_path / "served", format="onnx")
+        opened = ez.open_export(tmp_path / "served")
+        scores = classifier.predict_proba(TEXTS)
+        np.testing.assert_allclose(opened.predict_proba(TEXTS), scores, atol=1e-5)
+        found, expected = (
+            [[answer["label"] for answer in row] for row in model.classify(TEXTS)]
+            for model in (opened, classifier)
+        )
+        assert found == expected and 3 <= sum(map(len, found)) < 24
+        examples = {n: np.asarray(v) for n, v in classifier.preprocessor(TEXTS).items()}
+        logits = classifier.predict(TEXTS)
+        np.testing.assert_allclose(opened.predict(examples), logits, atol=1e-5)
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+    @pytest.mark.filterwarnings("ignore::UserWarning")
+    @pytest.mark.parametrize(
+        ("changes", "found"),
+        [
+            ({"class_names": [*"wxyz"]}, r"\[\(8, 3\), \(3,\)\]. Expected \[\(8, 4\)"),
+            ({"dim": 5}, r"\[\(8, 3\), \(3,\)\]. Expected \[\(5, 3\)"),
+            ({"head_weights": None}, "None"),
+        ],
+    )
+    def test_an_altered_folder_is_refused(self, served, tmp_path, changes, found):
+        shutil.copytree(served, tmp_path / "served")
+        path = tmp_path / "served" / "encoder_zoo.json"
+        manifest = json.loads(path.read_text())
+        manifest["export"]["settings"] |= changes
+        path.write_text(json.dumps(manifest))
+        message = f"encoder_zoo.json: export.settings: The shape of head_weights is {found}"
+        with pytest.raises(ValueError, match=message):
+            ez.open_export(tmp_path / "served", verify=False)
 
     @pytest.mark.parametrize("target", ["served", "1"])
     def test_without_a_head_nothing_is_exported(self, tiny, tmp_path, target):
