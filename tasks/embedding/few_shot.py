@@ -507,7 +507,7 @@ class FewShotClassifier(ClassScoresMixin, TextEmbedder):
         else:
             right = logits.argmax(axis=1) == hot.argmax(axis=1)
             results = {"accuracy": float(np.mean(right))}
-        self.last_evaluation = results
+        self._store_evaluation(results)
         return results if return_dict else list(results.values())
 
     # -- answers -------------------------------------------------------------------------------

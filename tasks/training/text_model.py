@@ -699,7 +699,7 @@ class TextModel(BaseModel):
         build_metrics(self, batches)
         with suppress_end_warning(x), raise_original_errors(data):
             results = self._run(super().evaluate, batches, **options)
-        self.last_evaluation = dict(_iterate_numbers(self.get_metrics_result()))
+        self._store_evaluation(dict(_iterate_numbers(self.get_metrics_result())))
         return results
 
     @property
@@ -715,9 +715,9 @@ class TextModel(BaseModel):
         results, checksum = self._evaluation
         return results if checksum == _compute_checksum(self.weights) else MappingProxyType({})
 
-    @last_evaluation.setter
-    def last_evaluation(self, results: Mapping[str, float]) -> None:
-        # Keras would track a dict.
+    def _store_evaluation(self, results: Mapping[str, float]) -> None:
+        # A setter of `last_evaluation` would take longer, because Keras reads an attribute when it
+        # is set. Keras would track a dict.
         self._evaluation = MappingProxyType(dict(results)), _compute_checksum(self.weights)
 
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
