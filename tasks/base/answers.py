@@ -123,8 +123,9 @@ class Answers:
             runner: `Runner` that computes the outputs.
         """
         names = {field.name for field in dataclasses.fields(cls)} - {"preprocessor", "runner"}
-        settings = {name: getattr(task, name) for name in names if hasattr(task, name)}
-        return cls(task.preprocessor, runner, **settings)
+        # `hasattr(task, name)` would also be False for an error in a property.
+        known = {name for name in names if name in vars(task) or hasattr(type(task), name)}
+        return cls(task.preprocessor, runner, **{name: getattr(task, name) for name in known})
 
     @classmethod
     def get_setting_rules(cls) -> dict[str, Rule]:

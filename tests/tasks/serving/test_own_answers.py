@@ -123,6 +123,13 @@ def test_an_export_is_opened_without_keras(task, tmp_path):
     np.testing.assert_allclose(found, task.measure(TEXTS), rtol=1e-4, atol=1e-3)
 
 
+def test_an_error_in_a_setting_is_not_hidden(task, monkeypatch):
+    """The default of the setting would be a wrong unit."""
+    monkeypatch.setattr(type(task), "unit", property(lambda self: self.missing), raising=True)
+    with pytest.raises(AttributeError, match="missing"):
+        task.measure(TEXTS)
+
+
 def test_names_that_are_taken(heights):
     assert ez.register_answers(heights.HeightAnswers) is heights.HeightAnswers
 
